@@ -1,7 +1,7 @@
 """The in-process sampler: decodes with the trained model itself.
 
-The prompt of a group is prefilled once, keys and values live in buffers allocated once, finished sequences
-leave the batch, and every sample has random numbers of its own, whatever else is in the batch.
+The prompt of a group is prefilled and kept once (`runs/decoding.py`), finished sequences leave the batch,
+and every sample has random numbers of its own, whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Rollout
+from grpobench.runs.decoding import Decoding, serves
 from grpobench.runs.models import Models
 from grpobench.tasks.task import DataError
-
-DROP_SHARE = 8
-"""Finished sequences are dropped from the batch when they are at least one in so many."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class HFSampler:
         self.pad = pad
         self.rows = rows
         self.context = context
+        with torch.inference_mode():
+            self.shares = serves(models, pad)
 
     @torch.inference_mode()
     def sample(
@@ -79,7 +79,8 @@ class HFSampler:
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
         noise = None if temperature == 0 else uniforms([requests[i].seeds[j] for i, j in jobs], limit)
-        run = Decoding(self, [requests[i].prompt for i in indices], owner, limit)
+        prompts = [requests[i].prompt for i in indices]
+        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares)
         tokens = torch.full((len(jobs), limit), self.pad, device=self.models.device)
         logps = torch.zeros(len(jobs), limit, device=self.models.device)
         lengths = torch.full((len(jobs),), limit, device=self.models.device)
@@ -115,123 +116,6 @@ class HFSampler:
             )
             for row, (i, _) in enumerate(jobs)
         ]
-
-
-class Decoding:
-    """A batch of sequences in flight. `alive` (R,) are the jobs still in it, `logits` (R, V) come
-    next."""
-
-    def __init__(
-        self, sampler: HFSampler, prompts: Sequence[Sequence[int]], owner: torch.Tensor, limit: int
-    ) -> None:
-        models = sampler.models
-        self.models, self.network = models, models.networks["policy"]
-        self.alive = torch.arange(len(owner), device=models.device)
-        width = max(map(len, prompts))
-        tokens = torch.full((len(prompts), width), sampler.pad)
-        seen = torch.zeros(len(prompts), width, dtype=torch.bool)
-        for row, prompt in enumerate(prompts):  # left padding: every sequence writes the same column next
-            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
-            seen[row, width - len(prompt) :] = True
-        tokens, seen = tokens.to(models.device), seen.to(models.device)
-        position = (seen.cumsum(-1) - 1).clamp(min=0)
-        causal = torch.ones(width, width, dtype=torch.bool, device=models.device).tril()
-        itself = torch.eye(width, dtype=torch.bool, device=models.device)
-        self.cache = buffers(models.language.config, width + limit)
-        states = self._forward({"input_ids": tokens}, (seen[:, None, None, :] & causal) | itself, position)
-        for layer in self.cache.layers:
-            layer.select(owner)
-        self.position = position[:, -1][owner]
-        self.ragged = not bool(seen.all())
-        self.seen = torch.cat([seen[owner], seen.new_ones(len(owner), limit)], -1)
-        self.column = width
-        self.logits = self._logits(states)[owner]
-
-    def _forward(
-        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
-    ) -> torch.Tensor:
-        with self.models.precision():
-            output = self.network.trunk(
-                **inputs,
-                attention_mask=mask,
-                position_ids=position,
-                past_key_values=self.cache,
-                use_cache=True,
-            )
-        return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
-
-    def _logits(self, states: torch.Tensor) -> torch.Tensor:
-        assert self.network.head is not None
-        with self.models.precision():
-            return self.network.head(states).float()  # type: ignore[no-any-return]
-
-    def advance(self, drawn: torch.Tensor, stopped: torch.Tensor, mixture: Any) -> None:
-        """Feed the drawn tokens (R,) and drop sequences that have ended."""
-        done = stopped[self.alive]
-        if int(done.sum()) * DROP_SHARE >= len(done):
-            keep = (~done).nonzero().squeeze(-1)
-            self.alive, self.position, self.seen = self.alive[keep], self.position[keep], self.seen[keep]
-            drawn = drawn[keep]
-            mixture = None if mixture is None else mixture[keep]
-            for layer in self.cache.layers:
-                layer.select(keep)
-        self.position = self.position + 1
-        self.column += 1
-        inputs = {"input_ids": drawn[:, None]}
-        if mixture is not None:
-            table = self.network.trunk.get_input_embeddings()  # type: ignore[operator]
-            blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
-            mixes = mixture.weight.sum(-1, keepdim=True) > 0
-            inputs = {"inputs_embeds": torch.where(mixes, blend, table(drawn))[:, None]}
-        mask = self.seen[:, None, None, : self.column] if self.ragged else None
-        self.logits = self._logits(self._forward(inputs, mask, self.position[:, None]))
-
-
-def buffers(config: Any, columns: int) -> Any:
-    """A Hugging Face cache whose layers write into buffers of `columns` allocated once and show attention
-    only the columns written so far."""
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    class Buffer(DynamicLayer):
-        """Keys and values (R, heads, written, size) as views of a larger buffer."""
-
-        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-            self.dtype, self.device = key_states.dtype, key_states.device
-            shape = (*key_states.shape[:2], columns, key_states.shape[3])
-            self.store = (
-                key_states.new_empty(shape),
-                value_states.new_empty((*shape[:3], value_states.shape[3])),
-            )
-            self.written = 0
-            self.is_initialized = True
-
-        def update(
-            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-            end = self.written + key_states.shape[2]
-            for store, states in zip(self.store, (key_states, value_states), strict=True):
-                store[:, :, self.written : end] = states
-            self.written = end
-            self.keys, self.values = (store[:, :, :end] for store in self.store)
-            return self.keys, self.values
-
-        def select(self, rows: torch.Tensor) -> None:
-            """Keep or repeat sequences; only written columns are copied."""
-            moved = []
-            for store in self.store:
-                kept = store[:, :, : self.written].index_select(0, rows)
-                if len(rows) <= store.shape[0]:
-                    store = store[: len(rows)]
-                else:
-                    store = store.new_empty((len(rows), *store.shape[1:]))
-                store[:, :, : self.written] = kept
-                moved.append(store)
-            self.store = (moved[0], moved[1])
-            self.keys, self.values = (store[:, :, : self.written] for store in self.store)
-
-    return Cache(layers=[Buffer() for _ in range(config.num_hidden_layers)])  # type: ignore[no-untyped-call]
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
