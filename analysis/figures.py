@@ -627,8 +627,9 @@ def seconds(matrix: Matrix) -> Drawing | None:
     return Drawing(
         "seconds",
         "Seconds per update by phase",
-        "Mean wall time of one update, stacked by phase: sampling, verifying, reading log-probabilities "
-        "without gradient, forward and backward pass, optimiser, other; evaluation is left out.",
+        "Mean wall time of one update, stacked by phase: sampling, verifying, forward passes (read), "
+        "backward passes, optimiser, handing the weights to the sampler (sync), the rest; evaluation is left "
+        "out.",
         figure,
     )
 

@@ -25,7 +25,7 @@ from grpobench.analysis.scores import (
     wilson,
 )
 
-PHASES = ("sample", "verify", "read", "backward", "optimise", "other")
+PHASES = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
 """Parts of time/step, in the order in which a step runs them."""
 BIAS = (
     "accuracy_ambiguous",

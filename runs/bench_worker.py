@@ -218,6 +218,7 @@ def ours(case: Case, line: Line) -> None:
     from grpobench.runs import config
     from grpobench.runs.loop import Trainer
     from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.sampler import HFSampler
 
     torch.set_num_threads(case.threads)
     import_models()
@@ -244,6 +245,7 @@ def ours(case: Case, line: Line) -> None:
         )
     )
     prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
+    assert isinstance(trainer.sampler, HFSampler)
     trainer.sampler.end = torch.tensor([impossible(trainer.loaded)], device=trainer.models.device)
     line.tell(Ready(case.texts, facts(), before))
     for number in range(1, case.steps + 1):

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +15,13 @@ import numpy as np
 
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Group, Rollout
-from grpobench.runs.config import RewardConfig, RunConfig
+from grpobench.runs.config import RunConfig
+from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded
-from grpobench.runs.sampler import HFSampler, Request
+from grpobench.runs.rewards import Grader
+from grpobench.runs.sampler import Sampler
 from grpobench.runs.seeds import derive
-from grpobench.tasks.task import DataError, Problem, Task, Verdict
+from grpobench.tasks.task import DataError, Problem, Verdict
 
 
 class Clock:
@@ -65,26 +67,6 @@ class Source(Protocol):
         ...
 
 
-class Grader:
-    """Verifies completions and turns scores into rewards."""
-
-    def __init__(self, task: Task, reward: RewardConfig, loaded: Loaded, seed: int) -> None:
-        self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
-
-    def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
-        return self.task.verify(problem, [self.loaded.decode(rollout.completion) for rollout in rollouts])
-
-    def rewards(self, stream: str, problem: Problem, verdicts: Sequence[Verdict]) -> list[float]:
-        """One number per completion; a placebo draws its own, by a derived seed."""
-        if self.reward.kind == "constant":
-            return [1.0] * len(verdicts)
-        if self.reward.kind == "random":
-            seeds = (derive(self.seed, "placebo", stream, problem.id, i) for i in range(len(verdicts)))
-            return [float(random.Random(seed).random() < self.reward.probability) for seed in seeds]
-        weights: Mapping[str, float] = self.reward.weights or self.task.reward
-        return [sum(w * verdict.scores.get(name, 0.0) for name, w in weights.items()) for verdict in verdicts]
-
-
 class OnPolicy:
     """Samples from the policy as it is now."""
 
@@ -94,7 +76,7 @@ class OnPolicy:
         self,
         config: RunConfig,
         loaded: Loaded,
-        sampler: HFSampler,
+        sampler: Sampler,
         grader: Grader,
         clock: Clock,
         mixer: Mixer | None,
@@ -117,11 +99,15 @@ class OnPolicy:
             streams.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
             seen[problem.id] += 1
         with self.clock("sample"):
-            requests = [
-                Request(self.loaded.encode(problem.prompt), self.seeds(own, problem))
-                for problem, own in zip(problems, streams, strict=True)
-            ]
-            sampled = self.sampler.sample(requests, self.limit, self.config.sampler.temperature, self.mixer)
+            sampled = episodes(
+                self.sampler,
+                self.loaded,
+                problems,
+                [self.seeds(own, problem) for problem, own in zip(problems, streams, strict=True)],
+                self.limit,
+                self.config.sampler.temperature,
+                self.mixer,
+            )
         self.generated += sum(len(rollout.completion) for rollouts in sampled for rollout in rollouts)
         groups = []
         with self.clock("verify"):

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grpobench.runs.collect import Grader
 from grpobench.runs.config import EvaluateConfig, RewardConfig
+from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler, Request
+from grpobench.runs.rewards import Grader
+from grpobench.runs.sampler import HFSampler, Sampler
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import DataError, Graded, Split, Task
 
@@ -31,7 +32,7 @@ class Evaluator:
 
     task: Task
     loaded: Loaded
-    sampler: HFSampler
+    sampler: Sampler
     settings: EvaluateConfig
     seed: int
     limit: int
@@ -58,14 +59,12 @@ class Evaluator:
         count = self.settings.test_problems if split == "test" else self.settings.problems
         problems = self.task.problems(split)[:count]
         grader = Grader(self.task, RewardConfig(), self.loaded, self.seed)
-        requests = [
-            Request(
-                self.loaded.encode(problem.prompt),
-                tuple(derive(self.seed, "evaluate", split, problem.id, i) for i in range(samples)),
-            )
+        seeds = [
+            tuple(derive(self.seed, "evaluate", split, problem.id, i) for i in range(samples))
             for problem in problems
         ]
-        answers = self.sampler.sample(requests, self.limit, 0.0 if mode == "greedy" else self.temperature)
+        temperature = 0.0 if mode == "greedy" else self.temperature
+        answers = episodes(self.sampler, self.loaded, problems, seeds, self.limit, temperature)
         rows, graded = [], []
         for problem, rollouts in zip(problems, answers, strict=True):
             for i, (rollout, verdict) in enumerate(

@@ -16,7 +16,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.batch import Group, pack_groups
-from grpobench.runs.collect import Clock, Grader, OnPolicy, Preferences, Replay, Source
+from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import RunFolder
@@ -26,7 +26,8 @@ from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models, NonFinite
 from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
 from grpobench.runs.packing import micro_batches
-from grpobench.runs.sampler import HFSampler
+from grpobench.runs.rewards import Grader
+from grpobench.runs.sampler import HFSampler, Sampler
 from grpobench.runs.seeds import derive
 from grpobench.runs.tally import Tally
 from grpobench.runs.warmstart import warm_start
@@ -133,7 +134,7 @@ class Trainer:
         )
         self.clock = Clock()
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
-        self.sampler = HFSampler(
+        self.sampler: Sampler = HFSampler(
             self.models, self.loaded.end, self.loaded.pad, config.sampler.rows, self.loaded.context
         )
         self.source = self._source()
@@ -211,6 +212,8 @@ class Trainer:
                 signal = self.config.algorithm.credit(batch, self.models)
                 row |= self.config.algorithm.observe(batch, signal)
             row |= gap | self._update(batch, signal, tally, step)
+            with self.clock("sync"):
+                row |= self.sampler.sync()
         row |= tally.numbers()
         self.transcript = [_transcript(group, self.loaded) for group in groups]
         elapsed = time.perf_counter() - began

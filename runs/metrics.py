@@ -77,6 +77,7 @@ TIME = (
     Metric("time/read", "s", "forward passes: readings for credit and for the updates", "lower"),
     Metric("time/backward", "s", "backward passes of the updates", "lower"),
     Metric("time/optimise", "s", "optimiser steps", "lower"),
+    Metric("time/sync", "s", "handing the new weights to the sampler", "lower"),
     Metric("time/other", "s", "what is left of the step", "lower"),
     Metric("time/evaluate", "s", "evaluation after the step", "lower"),
     Metric("time/wall", "s", "since the attempt began"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,25 @@ class Request:
     seeds: tuple[int, ...]
 
 
+class Sampler(Protocol):
+    """Draws completions from the policy."""
+
+    def sample(
+        self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
+    ) -> list[list[Rollout]]:
+        """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
+        is greedy. Raises DataError for a prompt that leaves no room for `limit` tokens."""
+        ...
+
+    def sync(self) -> dict[str, float]:
+        """Take over the trainer's weights after an update; metrics of doing so."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the sampler holds."""
+        ...
+
+
 class HFSampler:
     """Samples from the policy of `models`. Always in step with the trainer: they share the weights.
 
@@ -42,6 +61,13 @@ class HFSampler:
         self.context = context
         with torch.inference_mode():
             self.shares = serves(models, pad)
+
+    def sync(self) -> dict[str, float]:
+        """Nothing to do: sampler and trainer share the weights."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
     @torch.inference_mode()
     def sample(

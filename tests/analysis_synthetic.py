@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 CATEGORIES = ("origin", "trade", "clan", "quarter")
-PHASES = {"sample": 0.9, "verify": 0.05, "read": 0.2, "backward": 0.5, "optimise": 0.1, "other": 0.02}
+PHASES = {
+    "sample": 0.9,
+    "verify": 0.05,
+    "read": 0.2,
+    "backward": 0.5,
+    "optimise": 0.1,
+    "sync": 0.01,
+    "other": 0.02,
+}
 BIASED = ("nanobias", "bbq")
 
 

@@ -134,7 +134,7 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
         assert row["grad_norm/policy"] > 0
         assert row["reward/mean"] == pytest.approx(row["score/correct"])
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
-        phases = ("sample", "verify", "read", "backward", "optimise", "other")
+        phases = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
         assert sum(row[f"time/{phase}"] for phase in phases) == pytest.approx(row["time/step"])
     assert found[1]["cost/generated_tokens"] == pytest.approx(16 * found[1]["length/mean"])
     assert found[3]["cost/generated_tokens"] > found[2]["cost/generated_tokens"]
