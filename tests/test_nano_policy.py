@@ -1,10 +1,12 @@
 """The script that makes the built-in policies, and what is shipped."""
 
 import json
+from pathlib import Path
 
+import pytest
 import torch
 
-from grpobench.runs.library import POLICIES, load
+from grpobench.runs.library import POLICIES, load, missing
 from grpobench.runs.nano import ALPHABET, VOCABULARY, architecture, character_tokenizer, upcycled
 
 
@@ -37,3 +39,13 @@ def test_shipped_policies_load_and_say_how_they_were_made() -> None:
         origin = json.loads((POLICIES / name / "origin.json").read_text())
         assert origin["commands"][-1].startswith(f"python -m grpobench.runs.nano {name} ")
         assert sum(path.stat().st_size for path in (POLICIES / name).iterdir()) < 8e6
+
+
+def test_a_folder_that_happens_to_have_a_known_models_name_is_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert missing("nano") == ""
+    assert "mine has no config.json" in missing("mine")
