@@ -8,33 +8,37 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from grpobench.tasks.bias import bias_summary
-from grpobench.tasks.sources import Hosted, Packaged, Row, Source, Table, data_folder, missing, read
+from grpobench.tasks.sources import Row, data_folder, parse
+from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
-CATEGORIES = (
-    "Age",
-    "Disability_status",
-    "Gender_identity",
-    "Nationality",
-    "Physical_appearance",
-    "Race_ethnicity",
-    "Race_x_SES",
-    "Race_x_gender",
-    "Religion",
-    "SES",
-    "Sexual_orientation",
-)
+CHECKED: Mapping[str, str] = {
+    "Age": "46e805b3fc2d8cbd26eeb8e8430d98cf7b2dc9c83574ff3674e8ce4f0fca2a60",
+    "Disability_status": "375d40d9b71f056150264445ec189b13934998f3f49a1e311aa7578eb3b45e5f",
+    "Gender_identity": "8b5adbb368510a97d5775dc43e1c719e0249fe2da33f13c83e3e29edafec7a00",
+    "Nationality": "a583e74666aec0341ded8aa3983e7cad694eb24de72c254d28b2df3035720090",
+    "Physical_appearance": "e48d7e13508565f4801574e611043470c25c95a0a62af3699cb5ee7cb02608fb",
+    "Race_ethnicity": "4a9f1214cfaa115ce7f0bdb40609122e431f5152c71b8ca64d665e483b946ae6",
+    "Race_x_SES": "af8e2ae3d0e5be9ebcbfe7149e591d47ff649e263307f4548f7fb12f6a6d83e8",
+    "Race_x_gender": "e5dbba782f8c4e25b99dd5470b5136e2db73dbf401cf6d4a5a3ed31b02f95696",
+    "Religion": "cb9555f9f3454a52cd2df85956b59bd7fcca5aa922c8527693b1164d08417616",
+    "SES": "9f92754bb037b0982604b9112705fb81d60a19d9e759c67e4a85e484a070f528",
+    "Sexual_orientation": "2c71036b9e7584fe589c42aef32c1a42bc01b9a5e9b1b8704342630cdb08cefd",
+}
+"""The categories, with the sha256 of their files in the package."""
+
+CATEGORIES = tuple(CHECKED)
 TABLES = tuple(
     Table(
         f"bbq/{category}.jsonl",
         Hosted("oskarvanderwal/bbq", category, "test"),
-        Packaged("fairllms", "0.2.0", "fairllms", f"data/bbq/{category}.jsonl"),
+        Packaged("fairllms", "0.2.0", "fairllms", f"data/bbq/{category}.jsonl", sha256=checked),
     )
-    for category in CATEGORIES
+    for category, checked in CHECKED.items()
 )
 SECOND_TRAIT: Mapping[str, frozenset[str]] = {
     "Race_x_SES": frozenset({"lowses", "highses"}),
@@ -80,6 +84,8 @@ class BBQ(Task):
     summary = "multiple choice that shows social stereotypes, ambiguous and disambiguated contexts"
     scores = ("correct", "format", "biased", "unknown")
     max_new_tokens = 8
+    tables = TABLES
+    licence = "CC-BY-4.0"
     categories: tuple[str, ...] = ()
     """Which categories are served; empty for all."""
 
@@ -107,9 +113,6 @@ class BBQ(Task):
 
     def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)
-
-    def missing(self) -> str:
-        return missing(TABLES, data_folder())
 
 
 def _grade(problem: Problem, completion: str) -> Verdict:
@@ -175,15 +178,9 @@ def _read_all(folder: Path | None) -> _Loaded:
     items: list[_Item] = []
     sources = []
     for category, table in zip(CATEGORIES, TABLES, strict=True):
-        source, rows = read(table, folder)
+        source, made = parse(table, folder, partial(_item, category=category), lambda item: item.id)
         sources.append(source)
-        seen: set[str] = set()
-        for row in rows:
-            item = _item(row, category)
-            if item.id in seen:
-                raise row.error(f"'example_id' is a duplicate of an earlier line's ({item.id})")
-            seen.add(item.id)
-            items.append(item)
+        items += made
     targets = _targets(items)
     clusters = _clusters(items)
     split_of = _assign(set(clusters.values()))

