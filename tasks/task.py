@@ -63,7 +63,16 @@ class Task(ABC):
     """Default weights of the scores in the reward."""
     max_new_tokens: ClassVar[int]
     """Default completion budget in tokens of the model that the task is meant for."""
+    turn_tokens: ClassVar[int] = 0
+    """Most tokens of one turn, where `turns` is more than 1."""
+    turn_end: ClassVar[str] = ""
+    """What ends a turn beside the model's end token, for example a newline; empty for nothing else."""
     splits: ClassVar[tuple[Split, ...]] = ("train", "validation", "test")
+    modes: ClassVar[tuple[str, ...]] = ("sampled", "greedy")
+    """How an evaluation may ask: by what the policy writes (`sampled`, `greedy`), and by the `likelihood`
+    that it gives to each of `candidates`."""
+    caveat: ClassVar[str] = ""
+    """What is known to be wrong with the task's numbers; reports print it beside them."""
     tables: ClassVar[tuple[Table, ...]] = ()
     """The data files that the task reads; nothing for generated tasks."""
     licence: ClassVar[str] = ""
@@ -83,10 +92,51 @@ class Task(ABC):
     def demonstrate(self, problem: Problem) -> str:
         """A reference completion that `verify` accepts, for supervised warm starts and self-checks."""
 
+    def lessons(self) -> Sequence[Problem]:
+        """The problems whose demonstrations a supervised warm start learns; by default the training split."""
+        return self.problems("train")
+
     def corrupt(self, problem: Problem) -> str | None:
         """A wrong completion in a right one's form, which `verify` must reject. None leaves it to
         `grpobench tasks check`, which takes another problem's demonstration."""
         return None
+
+    # Tasks of several turns. The defaults are those of a task of one turn.
+
+    @property
+    def turns(self) -> int:
+        """Most turns of the policy in an episode."""
+        return 1
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        """The environment's answer, never empty, to the last of the policy's `turns`; None ends the episode.
+        A function of its arguments alone, so that `verify_episodes` can play an episode again."""
+        return None
+
+    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
+        """Grade episodes of one problem, each given as the policy's turns; by default by the last turn."""
+        return self.verify(problem, [turns[-1] if turns else "" for turns in episodes])
+
+    def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
+        """The policy's turns in a reference episode that `verify_episodes` accepts."""
+        return (self.demonstrate(problem),)
+
+    # Tasks that are evaluated by likelihood.
+
+    def candidates(self, problem: Problem) -> tuple[str, ...]:
+        """The continuations whose log-probabilities are compared; none where the task has no such mode."""
+        return ()
+
+    def premise(self, problem: Problem) -> str | None:
+        """Plain text that the candidates continue, given to the model as it is, with no chat template; empty
+        where they are texts of their own. None: they answer the problem's prompt."""
+        return None
+
+    def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
+        """The verdict on candidates of these total log-probabilities (nats) and lengths (tokens, at least 1);
+        by default that on the likeliest, had it been written."""
+        likeliest = max(range(len(logp)), key=lambda i: logp[i])
+        return self.verify(problem, [self.candidates(problem)[likeliest]])[0]
 
     def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
         """Metrics of an evaluation beyond the mean of each score, e.g. bias scores by category."""
