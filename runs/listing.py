@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib.util
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -57,23 +56,22 @@ def metric_rows() -> list[Row]:
 
 
 def model_rows() -> list[Row]:
-    """Built-in and packaged models, then the two open kinds. Imports torch."""
-    from grpobench.runs.library import PACKAGED, POLICIES
+    """Models by name (built in, in the user's model folder, in packages), then the two open kinds."""
+    from grpobench.runs import library
+    from grpobench.tasks import sources
 
-    rows: list[Row] = [
-        {
-            "name": path.name,
-            "source": "built in",
-            "summary": "small policy made by this project",
-            "present": True,
-        }
-        for path in sorted(POLICIES.glob("*"))
-        if (path / "config.json").exists()
-    ]
-    for name, packaged in PACKAGED.items():
-        present = importlib.util.find_spec(packaged.package) is not None
-        source = f"package {packaged.requirement}"
-        rows.append({"name": name, "source": source, "summary": packaged.label, "present": present})
+    rows: list[Row] = []
+    mine = library.in_model_folder()
+    for name in library.names():
+        source, summary, present = "built in", "small policy made by this project", True
+        if name in mine:
+            source, summary = "model folder", str(library.model_folder())
+        elif name in library.PACKAGED:
+            weights = library.PACKAGED[name]
+            source, summary = f"package {weights.file.requirement}", f"{weights.label} ({weights.licence})"
+            root = sources.find(weights.file)
+            present = root is not None and (root / weights.file.path).is_file()
+        rows.append({"name": name, "source": source, "summary": summary, "present": present})
     what = "any causal language model that transformers reads"
     rows.append({"name": "PATH", "source": "local folder", "summary": what, "present": True})
     rows.append({"name": "OWNER/NAME", "source": "hub", "summary": f"{what}, from the hub", "present": True})
