@@ -6,7 +6,8 @@ The unit of replication is the seed. Accuracies are shares from 0 to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, TypeAlias
@@ -176,6 +177,95 @@ def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Floats:
         terms = np.arange(int(n[place] - c[place]) + 1, int(n[place]) + 1, dtype=np.float64)
         out[place] = 1.0 if n[place] - c[place] < k else 1.0 - float(np.prod(1.0 - k / terms))
     return out
+
+
+def pass_curve(samples: ArrayLike, correct: ArrayLike) -> dict[int, float]:
+    """k -> unbiased pass@k, mean over problems, for k = 1, 2, 4, … up to half the samples of the problem that
+    has fewest: with n < 2k the estimate leans on too few subsets to be reported. Empty without problems."""
+    n, c = np.broadcast_arrays(np.asarray(samples, dtype=np.int64), np.asarray(correct, dtype=np.int64))
+    most = int(n.min()) // 2 if n.size else 0
+    return {k: float(pass_at_k(n, c, k).mean()) for k in doubling(most)}
+
+
+def doubling(most: int) -> list[int]:
+    """1, 2, 4, … up to `most`."""
+    return [2**i for i in range(most.bit_length())]
+
+
+def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
+    """The score of the most frequent answer. None has no vote; of answers with equally many votes the one
+    that was given first wins; without any vote the score is 0."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    if not votes:
+        return 0.0
+    winner = votes.most_common(1)[0][0]  # of equal counts the first that was met
+    return correct[answers.index(winner)]
+
+
+def majority_curve(
+    answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[float]]
+) -> dict[int, float]:
+    """k -> maj@k, mean over problems, for k = 1, 2, 4, … up to the samples of the problem that has fewest.
+
+    A problem's samples are cut into runs of k in the order given, what is left over unused, so that every
+    vote is over fresh samples. Empty where no sample has an answer: there is nothing to vote on.
+    """
+    if not any(answer is not None for own in answers for answer in own):
+        return {}
+    fewest = min(map(len, answers))
+    pairs = list(zip(answers, correct, strict=True))
+    return {k: float(np.mean([_blocks(*pair, k) for pair in pairs])) for k in doubling(fewest)}
+
+
+def _blocks(answers: Sequence[str | None], correct: Sequence[float], k: int) -> float:
+    starts = range(0, len(answers) - k + 1, k)
+    return float(np.mean([majority(answers[i : i + k], correct[i : i + k]) for i in starts]))
+
+
+FEW_ITEMS = 300
+"""Items below which a share gets Wilson's interval rather than the normal one."""
+Interval: TypeAlias = Literal["Wilson", "clustered", "normal", "none"]
+
+
+def clustered_error(values: ArrayLike, clusters: Sequence[Hashable]) -> float:
+    """Standard error of the mean of items that come in clusters (arXiv:2411.00640, eq. 4) with the factor
+    G/(G − 1) for few clusters: √(G/(G−1) · Σ_g (Σ_i∈g (x_i − x̄))²)/n. With one item per cluster it is s/√n;
+    NaN for one cluster."""
+    array = np.asarray(values, dtype=np.float64)
+    places: dict[Hashable, int] = {}
+    index = [places.setdefault(cluster, len(places)) for cluster in clusters]
+    if len(places) < 2:
+        return math.nan
+    sums = np.bincount(index, weights=array - array.mean())
+    return math.sqrt(len(places) / (len(places) - 1) * float(sums @ sums)) / array.size
+
+
+def item_interval(
+    values: ArrayLike, clusters: Sequence[Hashable] | None = None, level: float = 0.95
+) -> tuple[Estimate, Interval]:
+    """Mean of one model's scores from 0 to 1 over items, and which interval it has.
+
+    `values` are one per item (with several samples the item's mean). Where items share clusters (templates),
+    the clustered error with t over G − 1; below `FEW_ITEMS` items Wilson's; else the normal one. Clusters
+    that all agree have no error to show: they count as so many items of a Wilson interval.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
+        return Estimate(math.nan, math.nan, math.nan), "none"
+    mean = float(array.mean())
+    groups = len(set(clusters)) if clusters is not None else array.size
+    if clusters is not None and groups < array.size:
+        error = clustered_error(array, clusters)
+        if not error > 0:
+            return wilson(mean * groups, groups, level), "Wilson"
+        return _within(mean, float(stats.t.ppf(0.5 + level / 2, groups - 1)) * error), "clustered"
+    if array.size < FEW_ITEMS or np.ptp(array) == 0:
+        return wilson(float(array.sum()), array.size, level), "Wilson"
+    return _within(mean, float(stats.norm.ppf(0.5 + level / 2)) * standard_error(array)), "normal"
+
+
+def _within(mean: float, half: float) -> Estimate:
+    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))
 
 
 @dataclass(frozen=True)

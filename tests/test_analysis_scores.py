@@ -239,3 +239,91 @@ def test_only_shared_seeds_are_paired() -> None:
 def test_below_the_seed_minimum_nothing_is_ever_resolved(pairs: list[tuple[float, float]]) -> None:
     (pair,) = scores.compare("t", arms([a for a, _ in pairs], [b for _, b in pairs]))
     assert pair.verdict == "unresolved"
+
+
+# Many samples of one problem
+
+
+def test_pass_curve_ends_at_half_the_samples_of_the_problem_that_has_fewest() -> None:
+    # n = 8: k = 1, 2, 4. Means over two problems with 2 of 8 and 8 of 8 right:
+    # k = 2: 1 − C(6,2)/C(8,2) = 1 − 15/28; k = 4: 1 − C(6,4)/C(8,4) = 1 − 15/70
+    found = scores.pass_curve([8, 8], [2, 8])
+    assert found == pytest.approx({1: (0.25 + 1) / 2, 2: (13 / 28 + 1) / 2, 4: (55 / 70 + 1) / 2})
+    assert list(scores.pass_curve([8, 7], [2, 7])) == [1, 2]
+    assert scores.pass_curve([1], [1]) == {} == scores.pass_curve([], [])
+
+
+def test_majority_takes_the_answer_given_first_where_votes_are_equal() -> None:
+    assert scores.majority(["7", "5", "5", "7", "9"], [0, 1, 1, 0, 0]) == 0
+    assert scores.majority(["5", "7", "7", "5", "9"], [1, 0, 0, 1, 0]) == 1
+    assert scores.majority(["7", "5", "5"], [0, 1, 1]) == 1
+
+
+def test_an_answer_that_could_not_be_read_has_no_vote() -> None:
+    assert scores.majority([None, None, "5"], [0, 0, 1]) == 1
+    assert scores.majority([None, None], [0, 0]) == 0
+
+
+def test_majority_curve_votes_over_fresh_samples_each_time() -> None:
+    answers = ["5", "7", "7", "5", "7", "7", "7", "5"]
+    correct = [float(answer == "5") for answer in answers]
+    # k = 2: (5,7) and (7,5) and (7,7) and (7,5) are 1, 0, 0, 0; k = 4: (5,7,7,5) is a tie, 1; (7,7,7,5) is 0
+    assert scores.majority_curve([answers], [correct]) == {1: 3 / 8, 2: 1 / 4, 4: 1 / 2, 8: 0.0}
+    assert scores.majority_curve([[None, None]], [[0, 0]]) == {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["3", "4", None]), st.booleans()), min_size=4, max_size=9))
+def test_one_vote_is_plain_accuracy(rows: list[tuple[str | None, bool]]) -> None:
+    answers = [answer for answer, _ in rows]
+    correct = [float(answer == "3") for answer in answers]
+    curve = scores.majority_curve([answers], [correct])
+    if curve:
+        assert curve[1] == pytest.approx(np.mean(correct))
+
+
+# One model's accuracy over items
+
+SHARES = st.lists(
+    st.tuples(st.floats(0, 1, allow_nan=False), st.integers(0, 3)), min_size=4, max_size=12
+).filter(lambda rows: len({cluster for _, cluster in rows}) > 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SHARES)
+def test_clustered_error_is_the_sum_over_pairs_inside_clusters(rows: list[tuple[float, int]]) -> None:
+    values, clusters = np.array([value for value, _ in rows]), [cluster for _, cluster in rows]
+    centred, n, groups = values - values.mean(), len(rows), len(set(clusters))
+    pairs = sum(
+        centred[i] * centred[j] for i in range(n) for j in range(n) if clusters[i] == clusters[j]
+    )  # the variance of a mean of items that are dependent inside clusters only
+    expected = math.sqrt(max(pairs, 0) * groups / (groups - 1)) / n
+    assert scores.clustered_error(values, clusters) == pytest.approx(expected, abs=1e-7)
+
+
+def test_clustered_error_of_single_items_is_the_plain_one() -> None:
+    values = [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert scores.clustered_error(values, range(5)) == pytest.approx(scores.standard_error(values))
+
+
+def test_copies_of_an_item_do_not_narrow_a_clustered_interval() -> None:
+    values = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    once, _ = scores.item_interval(values, [*"abcdef"][:6])
+    copied, kind = scores.item_interval(np.repeat(values, 50), [c for c in "abcdef" for _ in range(50)])
+    error = scores.clustered_error(values, "abcdef")
+    assert kind == "clustered" and once.value == pytest.approx(copied.value)
+    assert copied.high == pytest.approx(min(1.0, copied.value + stats.t.ppf(0.975, 5) * error))
+    naive, _ = scores.item_interval(np.repeat(values, 50))
+    assert naive.high - naive.low < (copied.high - copied.low) / 3
+
+
+def test_the_interval_is_wilsons_below_a_few_hundred_items_and_where_all_agree() -> None:
+    few, kind = scores.item_interval([1.0] * 7 + [0.0] * 3)
+    assert kind == "Wilson" and few == scores.wilson(7, 10)
+    _, kind = scores.item_interval([1.0, 0.0] * 200)
+    assert kind == "normal"
+    perfect, kind = scores.item_interval([1.0] * 400)
+    assert kind == "Wilson" and perfect.low < 1 == pytest.approx(perfect.high)
+    agreed, kind = scores.item_interval([1.0] * 6, ["a", "a", "a", "b", "b", "b"])
+    assert kind == "Wilson" and agreed == scores.wilson(2, 2)
+    assert scores.item_interval([])[1] == "none"
