@@ -18,15 +18,28 @@ class Rollout:
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
-    """Token ids, with the end token when the policy wrote one."""
+    """Token ids, with the end token when the policy wrote one; in several turns also what stood between."""
     behaviour_logp: np.ndarray
-    """Float (T,): the sampler's log-probability of each token under the tempered distribution."""
+    """Float (T,): the sampler's log-probability of each token under the tempered distribution; 0 for tokens
+    that the policy did not write."""
     stopped: bool
-    """True when the policy ended it, False when the length limit did."""
+    """True when the policy ended it, False when the limit of tokens or turns did."""
     written: tuple[bool, ...] = ()
     """Which tokens the policy wrote; empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
     """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The tokens of the completion that the policy wrote."""
+        if not self.written:
+            return self.completion
+        return tuple(token for token, own in zip(self.completion, self.written, strict=True) if own)
+
+    @property
+    def length(self) -> int:
+        """How many they are."""
+        return sum(self.written) if self.written else len(self.completion)
 
 
 @dataclass(frozen=True)

@@ -102,13 +102,14 @@ class OnPolicy:
             sampled = episodes(
                 self.sampler,
                 self.loaded,
+                self.config.task,
                 problems,
                 [self.seeds(own, problem) for problem, own in zip(problems, streams, strict=True)],
                 self.limit,
                 self.config.sampler.temperature,
                 self.mixer,
             )
-        self.generated += sum(len(rollout.completion) for rollouts in sampled for rollout in rollouts)
+        self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         groups = []
         with self.clock("verify"):
             for problem, own, rollouts in zip(problems, streams, sampled, strict=True):

@@ -64,7 +64,7 @@ class Evaluator:
             for problem in problems
         ]
         temperature = 0.0 if mode == "greedy" else self.temperature
-        answers = episodes(self.sampler, self.loaded, problems, seeds, self.limit, temperature)
+        answers = episodes(self.sampler, self.loaded, self.task, problems, seeds, self.limit, temperature)
         rows, graded = [], []
         for problem, rollouts in zip(problems, answers, strict=True):
             for i, (rollout, verdict) in enumerate(
@@ -80,7 +80,7 @@ class Evaluator:
                         "scores": dict(verdict.scores),
                         "answer": verdict.answer,
                         "outcome": verdict.outcome,
-                        "length": len(rollout.completion),
+                        "length": rollout.length,
                         "stopped": rollout.stopped,
                         "traits": dict(problem.traits),
                     }

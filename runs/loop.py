@@ -18,6 +18,7 @@ from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
+from grpobench.runs.episodes import conversation
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import RunFolder
 from grpobench.runs.library import Loaded, load
@@ -158,9 +159,11 @@ class Trainer:
 
     def _source(self) -> Source:
         config = self.config
-        grader = Grader(config.task, config.reward, self.loaded, config.seed)
         if config.sampler.kind == "preferences":
             return Preferences(Path(config.sampler.path).expanduser(), self.loaded)
+        grader = Grader(config.task, config.reward, self.loaded, config.seed)
+        if grader.origin:
+            self.origin["reward_model"] = grader.origin
         fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, config.algorithm.mixer())
         return fresh if config.sampler.kind == "hf" else Replay(fresh, config.sampler.problems)
 
@@ -311,7 +314,7 @@ class Trainer:
                     tally.add(_movement(reading.logp.detach(), micro.old_logp), micro.written)
                 if fresh is not None:
                     fresh.append((reading.logp.detach(), micro))
-            self.trained += int(micro.length.sum())
+            self.trained += int(micro.written.sum())
 
     def _check_gap(self, gap: dict[str, float]) -> dict[str, float]:
         if self.models.dtype == torch.float32 and gap["gap/mean"] > LARGEST_GAP:
@@ -363,12 +366,20 @@ def _transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
         "completions": [
             {
                 "text": loaded.decode(rollout.completion),
-                "tokens": len(rollout.completion),
+                **conversation(loaded, rollout),
+                "tokens": rollout.length,
                 "stopped": rollout.stopped,
                 "scores": dict(verdict.scores),
                 "outcome": verdict.outcome,
                 "reward": reward,
+                "components": {
+                    name: column[place]
+                    for name, column in group.components.items()
+                    if not math.isnan(column[place])
+                },
             }
-            for rollout, verdict, reward in zip(group.rollouts, group.verdicts, group.reward, strict=True)
+            for place, (rollout, verdict, reward) in enumerate(
+                zip(group.rollouts, group.verdicts, group.reward, strict=True)
+            )
         ],
     }

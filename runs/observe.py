@@ -40,7 +40,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         row["groups/solved_some"] = _mean([max(scores) > 0 and min(scores) < 1 for scores in correct])
     answers = [[v.answer for v, _ in group] for group in graded if group]
     row["diversity/unique_answers"] = _mean([len(set(group)) / len(group) for group in answers])
-    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    completions = [rollout.own for group in groups for rollout in group.rollouts]
     return row | {
         "diversity/repetition": _mean([repetition(tokens) for tokens in completions]),
         "diversity/distinct_2": distinct(completions, 2),
@@ -48,10 +48,10 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
-    """Lengths of the completions, in tokens."""
+    """Lengths of the completions, in tokens that the policy wrote."""
     if not len(batch):
         return {}
-    length = batch.length.float()
+    length = batch.written.sum(-1).float()
     ended = length[batch.stopped]
     return {
         "length/mean": length.mean().item(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from grpobench.runs.batch import Rollout
 from grpobench.runs.config import RewardConfig
+from grpobench.runs.episodes import policy_turns
 from grpobench.runs.library import Loaded
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
@@ -19,7 +20,9 @@ class Grader:
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
 
     def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
-        return self.task.verify(problem, [self.loaded.decode(rollout.completion) for rollout in rollouts])
+        return self.task.verify_episodes(
+            problem, [policy_turns(self.loaded, rollout) for rollout in rollouts]
+        )
 
     def rewards(self, stream: str, problem: Problem, verdicts: Sequence[Verdict]) -> list[float]:
         """One number per completion; a placebo draws its own, by a derived seed."""

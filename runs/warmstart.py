@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from grpobench.algorithms import parts
 from grpobench.runs import strict
-from grpobench.runs.batch import Group, Rollout, pack_groups
+from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.config import ModelConfig
+from grpobench.runs.episodes import demonstrated
 from grpobench.runs.library import Loaded, cache_folder
 from grpobench.runs.models import Models
 from grpobench.runs.packing import micro_batches
@@ -35,7 +35,7 @@ def warm_start(
     """Train `loaded.model` in place on demonstrations of the training split, or load the cached result.
 
     AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the mean over
-    answer tokens. `tell(update, updates, loss)` is called after every update. Returns the cached file.
+    the policy's tokens. `tell(update, updates, loss)` is called after every update. Returns the cached file.
     """
     from safetensors.torch import load_file, save_file
 
@@ -92,8 +92,6 @@ def train(loaded: Loaded, task: Task, config: ModelConfig, tell: Callable[[int, 
 
 
 def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:
-    """The reference answer as a rollout."""
-    answer = loaded.tokenizer.encode(task.demonstrate(problem), add_special_tokens=False)
-    completion = (*answer, loaded.end[0])
-    rollout = Rollout(loaded.encode(problem.prompt), completion, np.zeros(len(completion), np.float32), True)
+    """The reference episode as a rollout; replies of an environment have no part in the loss."""
+    rollout = demonstrated(loaded, task, problem)
     return Group(problem, [rollout], [Verdict({}, None)], [0.0])
