@@ -7,6 +7,7 @@ names first, ``.txt`` (each line is a row with the one value ``text``); each als
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import gzip
@@ -18,12 +19,13 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from grpobench.tasks.tables import Package, Packaged, Source, Table
+from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
@@ -35,6 +37,17 @@ MOST_SKIPPED = 0.01
 """Share of a table's rows that may be malformed where the user lets them pass."""
 
 Made = TypeVar("Made")
+ASK_THE_HUB: ContextVar[bool] = ContextVar("ask the hub", default=True)
+
+
+@contextlib.contextmanager
+def without_hub() -> Iterator[None]:
+    """Read nothing from the hub meanwhile, unless it is in the hub's cache on this machine."""
+    before = ASK_THE_HUB.set(False)
+    try:
+        yield
+    finally:
+        ASK_THE_HUB.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ def parse(
             f"{bad[0]}; {len(bad)} of {count} rows are malformed, and --skip-bad lets {MOST_SKIPPED:.0%} pass"
         )
     skipped = tuple(f"line {error.line}: {error.reason}" for error in bad)
-    return dataclasses.replace(source, rows=count, skipped=skipped), made
+    return dataclasses.replace(source, rows=count, skipped=skipped, table=table.path), made
 
 
 def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
@@ -311,7 +324,18 @@ def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
 
 
 def _unreachable(table: Table) -> str:
-    return _hub_trouble(table.hub.dataset) if table.hub else "it is not on the hub"
+    if table.hub is None:
+        return "it is not on the hub"
+    if not ASK_THE_HUB.get() and not cached(table.hub):
+        return "which was not asked"
+    return _hub_trouble(table.hub.dataset)
+
+
+def cached(hub: Hosted) -> bool:
+    """Whether the hub's cache on this machine has something of the data set."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return (Path(HF_HUB_CACHE) / f"datasets--{hub.dataset.replace('/', '--')}").is_dir()
 
 
 def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
@@ -339,12 +363,25 @@ def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
 def _hub_trouble(dataset: str) -> str:
     """Why a data set cannot be had from the hub; empty when it is cached or answers."""
     try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.constants import HF_HUB_CACHE
-
-        if (Path(HF_HUB_CACHE) / f"datasets--{dataset.replace('/', '--')}").is_dir():
+        if cached(Hosted(dataset, "", "")):
             return ""
+        if silence := _hub_silence():
+            return silence
+        from huggingface_hub import HfApi
+
         HfApi().dataset_info(dataset, timeout=10)
+    except Exception as error:  # the hub client has no common base class for its many ways to fail
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return ""
+
+
+@cache
+def _hub_silence() -> str:
+    """Why the hub cannot be reached at all; asked once, because each question may wait for its time-out."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
     except Exception as error:  # as above
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return ""

@@ -18,6 +18,8 @@ class Source:
     """Rows in the table, malformed ones included."""
     skipped: tuple[str, ...] = ()
     """The malformed rows that were left out, each with its line and the reason."""
+    table: str = ""
+    """Path of the table that this is (`Table.path`)."""
 
 
 @dataclass(frozen=True)

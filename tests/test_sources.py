@@ -53,7 +53,9 @@ def test_folder_is_read_before_the_package_and_reported_with_its_hash(tmp_path: 
     source, rows = read(TABLE, folder)
     assert [row.text("word") for row in rows] == ["local"]
     place = str(folder / "toy" / "train.jsonl")
-    assert source == Source("folder", place, hashlib.sha256(content.encode()).hexdigest(), rows=1)
+    assert source == Source(
+        "folder", place, hashlib.sha256(content.encode()).hexdigest(), 1, table="toy/train.jsonl"
+    )
 
 
 def test_package_is_read_without_being_imported(tmp_path: Path, package: Path) -> None:
@@ -91,7 +93,7 @@ def test_hub_is_the_last_resort_and_its_rows_are_hashed(monkeypatch: pytest.Monk
     assert asked == [("someone/toy", "main", "train")]
     assert rows[0].text("word") == "hosted"
     digest = hashlib.sha256(b'{"word": "hosted"}\n').hexdigest()
-    assert source == Source("hub", "someone/toy/main/train", digest, rows=1)
+    assert source == Source("hub", "someone/toy/main/train", digest, 1, table="toy/train.jsonl")
     assert missing([TABLE], None) == ""
 
 
