@@ -101,6 +101,10 @@ class Task(ABC):
         `grpobench tasks check`, which takes another problem's demonstration."""
         return None
 
+    def defects(self) -> Mapping[str, str]:
+        """Problems whose published reference answer is known to be graded as wrong: the reason, by id."""
+        return {}
+
     # Tasks of several turns. The defaults are those of a task of one turn.
 
     @property
