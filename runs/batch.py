@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -50,24 +50,34 @@ class Group:
     rollouts: Sequence[Rollout]
     verdicts: Sequence[Verdict]
     reward: Sequence[float]
+    components: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What the reward is made of, before the weights; NaN for a completion whose reward failed."""
 
 
 def pack_groups(groups: Sequence[Group], limit: int, step: int, pad: int, device: str = "cpu") -> Batch:
-    """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out.
+    """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out. The scores
+    are the task's and the reward's components.
 
     `old_logp` starts as the behaviour log-probabilities; the loop replaces it when it must.
     """
     rows = [
-        (number, rollout, verdict, reward)
+        (
+            number,
+            rollout,
+            {name: column[place] for name, column in group.components.items()} | {**verdict.scores},
+            reward,
+        )
         for number, group in enumerate(groups)
-        for rollout, verdict, reward in zip(group.rollouts, group.verdicts, group.reward, strict=True)
+        for place, (rollout, verdict, reward) in enumerate(
+            zip(group.rollouts, group.verdicts, group.reward, strict=True)
+        )
         if verdict.outcome != "infra_error"
     ]
     rollouts = [rollout for _, rollout, _, _ in rows]
     behaviour = padded([r.behaviour_logp for r in rollouts], 0.0, torch.float32)
-    names = sorted({name for _, _, verdict, _ in rows for name in verdict.scores})
+    names = sorted({name for _, _, own, _ in rows for name in own})
     scores: Mapping[str, torch.Tensor] = {
-        name: torch.tensor([float(v.scores.get(name, 0.0)) for _, _, v, _ in rows], device=device)
+        name: torch.tensor([float(own.get(name, 0.0)) for _, _, own, _ in rows], device=device)
         for name in names
     }
     return Batch(

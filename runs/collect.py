@@ -110,12 +110,8 @@ class OnPolicy:
                 self.mixer,
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
-        groups = []
         with self.clock("verify"):
-            for problem, own, rollouts in zip(problems, streams, sampled, strict=True):
-                verdicts = self.grader.verify(problem, rollouts)
-                groups.append(Group(problem, rollouts, verdicts, self.grader.rewards(own, problem, verdicts)))
-        return groups
+            return self.grader.groups(streams, problems, sampled)
 
     def seeds(self, stream: str, problem: Problem) -> tuple[int, ...]:
         """One derived seed per completion."""

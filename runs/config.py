@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -100,19 +101,71 @@ class SamplerConfig:
         )
 
 
+Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
+"""What a flawed proxy can count; `runs/proxy.py` defines each."""
+COMPONENTS = ("model", "proxy", "flipped", "random", "constant")
+"""What can be rewarded beside the scores of a task."""
+
+
 @dataclass(frozen=True)
 class RewardConfig:
-    """What is rewarded."""
+    """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
+    task's own scores, whatever is rewarded."""
 
-    kind: Literal["task", "random", "constant"] = "task"
-    """`task` weighs the task's scores; `random` is a placebo of independent coin flips; `constant` is 1."""
+    kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "constant"] = "task"
+    """`task` weighs the task's scores; `model` is a learned reward model; `proxy` counts surface features and
+    is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
+    `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight per score of the task; empty takes the task's own weights."""
+    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant; 0
+    measures without rewarding. Empty takes the task's own weights."""
     probability: float = 0.5
-    """Chance of reward 1 with kind `random`."""
+    """Chance of reward 1 with `random`."""
+    model: str = ""
+    """The reward model: a folder or hub id that `AutoModelForSequenceClassification` reads, with one output;
+    `tiny` is one that the suite trains for the task in seconds."""
+    model_input: Literal["auto", "chat", "pair", "text"] = "auto"
+    """How the reward model reads prompt and completion: through its chat template, as a pair of segments, or
+    as one text; `auto` takes the first that its tokenizer offers."""
+    model_batch: int = 64
+    """Completions that the reward model scores at once."""
+    model_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the reward model."""
+    proxy: Mapping[Feature, float] = field(default_factory=lambda: {"digits": 1.0})
+    """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
+    proxy_half: float = 16.0
+    """Count at which a feature of the proxy is worth half its strength."""
 
     def __post_init__(self) -> None:
-        demand((0 <= self.probability <= 1, f"probability: must be in [0, 1], not {self.probability}"))
+        wanting = self.kind == "model" or (self.kind == "sum" and "model" in self.weights)
+        demand(
+            (0 <= self.probability <= 1, f"probability: must be in [0, 1], not {self.probability}"),
+            *finite("weights", self.weights),
+            *finite("proxy", self.proxy),
+            (self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
+            (
+                bool(self.model) or not wanting,
+                'model: must name the reward model; "tiny" is one that the suite trains itself',
+            ),
+            (bool(self.proxy), "proxy: must name at least one feature"),
+            *at_least(self, 1, "model_batch"),
+            (0 < self.proxy_half < math.inf, f"proxy_half: must be above 0, not {self.proxy_half}"),
+        )
+
+    def components(self, task: Task) -> dict[str, float]:
+        """Weight per component: a score of the task, or one of `COMPONENTS`. Zero weights stay, except of
+        what the task does not give."""
+        if self.kind not in ("task", "sum"):
+            return {self.kind: 1.0}
+        given = {*task.scores, *(COMPONENTS if self.kind == "sum" else ())}
+        weights = self.weights or task.reward
+        return {name: weight for name, weight in weights.items() if weight or name in given}
+
+
+def finite(name: str, weights: Mapping[Any, float]) -> Iterator[tuple[bool, str]]:
+    """One rule per entry of a table of numbers."""
+    for key, value in weights.items():
+        yield math.isfinite(value), f"{name}: {key} must be a finite number, not {value}"
 
 
 @dataclass(frozen=True)
@@ -249,10 +302,7 @@ def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict
 def incompatible(config: RunConfig) -> list[str]:
     """Why algorithm, task and settings do not fit together, each with its remedy."""
     algorithm, task, sampler, train = config.algorithm, config.task, config.sampler, config.train
-    lacking = sorted(algorithm.scores - set(task.scores))
-    weights = sorted(
-        name for name, weight in config.reward.weights.items() if weight and name not in task.scores
-    )
+    lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
     path = sampler.path and Path(sampler.path).expanduser()
     gives = f"{task.name} gives {', '.join(task.scores)}"
     ours, replayed = sampler.kind == "hf", f'sampler.kind is "{sampler.kind}"'
@@ -273,10 +323,32 @@ def incompatible(config: RunConfig) -> list[str]:
         f"the preference file {path} does not exist; set sampler.path to a JSONL file": not offered
         or not path
         or Path(path).is_file(),
-        f"reward.weights names {', '.join(weights)}, and {gives}; move the weights to `[on.TASK.reward]` of "
-        "a task that gives them": not weights,
     }
-    return [message for message, holds in rules.items() if not holds]
+    return [message for message, holds in rules.items() if not holds] + unrewarded(config.reward, task, gives)
+
+
+def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
+    """Why a task cannot be rewarded so, each with its remedy; `gives` says which scores it has."""
+    components, faults = reward.components(task), []
+    made_of = {"flipped": "correct"} | ({"format": "format"} if reward.kind == "format" else {})
+    for component, score in made_of.items():
+        if component in components and score not in task.scores:
+            faults.append(
+                f"the reward {component} is made of the score {score}, and {gives}; restrict the arm with "
+                "`tasks = [...]` to tasks that give it"
+            )
+    if reward.kind not in ("task", "sum"):
+        return faults
+    given = {*task.scores, *(COMPONENTS if reward.kind == "sum" else ())}
+    for name in sorted(components.keys() - given):
+        guess = strict.nearest(name, given)
+        remedy = "move the weights to `[on.TASK.reward]` of a task that gives them"
+        if name in COMPONENTS:
+            remedy = f'set reward.kind = "sum" to weigh {name} too'
+        elif guess:
+            remedy = f"did you mean {guess}?"
+        faults.append(f"reward.weights names {name}, and {gives}; {remedy}")
+    return faults
 
 
 def dump(config: RunConfig) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 # macOS has no fdatasync.
@@ -42,6 +45,28 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def becoming(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` to be filled, which then takes its name: `folder` appears whole or not at all.
+    Where another process was first, its folder stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        for path in aside.iterdir():
+            sync_file(path)
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:

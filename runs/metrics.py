@@ -14,6 +14,24 @@ from grpobench.runs.config import algorithms
 REWARD = (
     Metric("reward/mean", "reward", "mean reward of the rollouts that are trained on", "higher"),
     Metric("reward/std", "reward", "standard deviation (ddof 0) of those rewards"),
+    Metric(
+        "reward/<component>",
+        "as the component",
+        "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
+        "random, constant) over the rollouts trained on; measured with weight 0 too",
+    ),
+    Metric(
+        "reward/failed",
+        "share of rollouts",
+        "masked because the verifier or the reward raised, or gave a number that is not finite",
+        "lower",
+    ),
+    Metric(
+        "reward/model_cut",
+        "share of rollouts",
+        "texts whose beginning the reward model did not see because they exceed its context",
+        "lower",
+    ),
     Metric("score/<name>", "score", "mean of this score of the task over the rollouts trained on", "higher"),
     Metric("groups/zero_signal", "share of groups", "groups whose rewards are all equal", "lower"),
     Metric("groups/solved_all", "share of groups", "groups in which every completion has correct = 1"),
@@ -73,7 +91,7 @@ COST = (
 TIME = (
     Metric("time/step", "s", "the whole step without evaluation", "lower"),
     Metric("time/sample", "s", "generating rollouts", "lower"),
-    Metric("time/verify", "s", "grading them", "lower"),
+    Metric("time/verify", "s", "grading them, reward models included", "lower"),
     Metric("time/read", "s", "forward passes: readings for credit and for the updates", "lower"),
     Metric("time/backward", "s", "backward passes of the updates", "lower"),
     Metric("time/optimise", "s", "optimiser steps", "lower"),

@@ -12,39 +12,58 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.batch import Group
-from grpobench.tasks.task import Outcome
+from grpobench.tasks.task import Outcome, Verdict
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, scores, signal, outcomes and diversity of the groups of a step."""
-    graded = [
-        [(v, r) for v, r in zip(group.verdicts, group.reward, strict=True) if v.outcome != "infra_error"]
-        for group in groups
+    kept = [
+        [(v, r) for v, r in zip(group.verdicts, group.reward, strict=True) if graded(v)] for group in groups
     ]
-    rewards = [[r for _, r in group] for group in graded]
+    rewards = [[r for _, r in group] for group in kept]
     flat = [r for group in rewards for r in group]
     outcomes = Counter(verdict.outcome for group in groups for verdict in group.verdicts)
     total = max(1, sum(outcomes.values()))
     row = {f"outcome/{name}": outcomes[name] / total for name in get_args(Outcome)}
     row |= {"reward/mean": _mean(flat), "reward/std": float(np.std(flat)) if flat else math.nan}
+    row |= component_metrics(groups)
     row["groups/zero_signal"] = _mean([len(set(group)) <= 1 for group in rewards])
-    names = sorted({name for group in graded for verdict, _ in group for name in verdict.scores})
+    names = sorted({name for group in kept for verdict, _ in group for name in verdict.scores})
     for name in names:
-        row[f"score/{name}"] = _mean(
-            [v.scores[name] for group in graded for v, _ in group if name in v.scores]
-        )
+        row[f"score/{name}"] = _mean([v.scores[name] for group in kept for v, _ in group if name in v.scores])
     if "correct" in names:
-        correct = [[v.scores.get("correct", 0.0) for v, _ in group] for group in graded if group]
+        correct = [[v.scores.get("correct", 0.0) for v, _ in group] for group in kept if group]
         row["groups/solved_all"] = _mean([min(scores) >= 1 for scores in correct])
         row["groups/solved_none"] = _mean([max(scores) <= 0 for scores in correct])
         row["groups/solved_some"] = _mean([max(scores) > 0 and min(scores) < 1 for scores in correct])
-    answers = [[v.answer for v, _ in group] for group in graded if group]
+    answers = [[v.answer for v, _ in group] for group in kept if group]
     row["diversity/unique_answers"] = _mean([len(set(group)) / len(group) for group in answers])
     completions = [rollout.own for group in groups for rollout in group.rollouts]
     return row | {
         "diversity/repetition": _mean([repetition(tokens) for tokens in completions]),
         "diversity/distinct_2": distinct(completions, 2),
     }
+
+
+def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The parts of the reward over the rollouts trained on, and how often the reward could not be given."""
+    columns: dict[str, list[float]] = {}
+    failed = total = 0
+    for group in groups:
+        total += len(group.rollouts)
+        failed += sum(
+            map(any, zip(*(map(math.isnan, own) for own in group.components.values()), strict=True))
+        )
+        for name, values in group.components.items():
+            kept = [v for v, verdict in zip(values, group.verdicts, strict=True) if graded(verdict)]
+            columns.setdefault(name, []).extend(kept)
+    row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
+    return row | {"reward/failed": failed / max(1, total)}
+
+
+def graded(verdict: Verdict) -> bool:
+    """Whether the completion has scores; masked samples have none."""
+    return verdict.outcome != "infra_error"
 
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
