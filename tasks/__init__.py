@@ -2,10 +2,14 @@
 
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.bbq import BBQ
+from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
+from grpobench.tasks.stereoset import StereoSet
 from grpobench.tasks.task import Task
+from grpobench.tasks.winobias import WinoBias
+from grpobench.tasks.winogender import Winogender
 
 TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
@@ -13,4 +17,8 @@ TASKS: dict[str, type[Task]] = {
     "nanobias": NanoBias,
     "gsm8k": GSM8K,
     "bbq": BBQ,
+    "crows_pairs": CrowSPairs,
+    "stereoset": StereoSet,
+    "winobias": WinoBias,
+    "winogender": Winogender,
 }

@@ -1,0 +1,37 @@
+"""Lettered options: how a prompt lists them, and how the letter of an answer is read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+
+LETTERS = "ABC"
+
+
+def listed(options: Sequence[str]) -> str:
+    """The options under each other, each behind its letter."""
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
+
+
+def answers(count: int) -> tuple[str, ...]:
+    """What answers to `count` options look like behind ``Answer:``."""
+    return tuple(f" {letter}" for letter in LETTERS[:count])
+
+
+def letter(completion: str, count: int) -> str | None:
+    """The letter that the completion starts with, where it stands alone: ``B``, ``B.`` or ``(B)``, but not
+    the article of ``A woman``."""
+    found = _pattern(count).match(completion.lstrip())
+    return found.group(1) if found else None
+
+
+def order(identity: str, count: int) -> list[int]:
+    """An order of `count` options that depends on a name alone; over many names all are as frequent."""
+    return sorted(range(count), key=lambda option: hashlib.sha256(f"{identity}/{option}".encode()).digest())
+
+
+@cache
+def _pattern(count: int) -> re.Pattern[str]:
+    return re.compile(rf"\(?([{LETTERS[:count]}])(?:[).](?!\w)|[ \t]*(?:\n|$))")
