@@ -187,6 +187,11 @@ def pass_curve(samples: ArrayLike, correct: ArrayLike) -> dict[int, float]:
     return {k: float(pass_at_k(n, c, k).mean()) for k in doubling(most)}
 
 
+def solved(correct: Sequence[float]) -> int:
+    """How many samples are right in full; a part of a score is not a solution."""
+    return sum(score > 1 - 1e-9 for score in correct)
+
+
 def doubling(most: int) -> list[int]:
     """1, 2, 4, … up to `most`."""
     return [2**i for i in range(most.bit_length())]

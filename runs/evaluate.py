@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from grpobench.runs.batch import Rollout
 from grpobench.runs.config import EvaluateConfig, RewardConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.models import Models
 from grpobench.runs.rewards import Grader
-from grpobench.runs.sampler import HFSampler, Sampler
+from grpobench.runs.sampler import GREEDY, HFSampler, Sampler
 from grpobench.runs.seeds import derive
-from grpobench.tasks.task import DataError, Graded, Split, Task
+from grpobench.tasks.task import DataError, Graded, Problem, Split, Task, Verdict
 
-Mode = Literal["sampled", "greedy"]
+Mode = Literal["sampled", "greedy", "likelihood"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to a problem, graded."""
+
+    verdict: Verdict
+    length: int | None
+    """Tokens that the policy wrote; None where it is not known."""
+    stopped: bool | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What else stands in the row."""
 
 
 @dataclass(frozen=True)
@@ -37,68 +51,137 @@ class Evaluator:
     seed: int
     limit: int
     temperature: float
+    at_once: int = 0
+    """Sequences after which `tell` hears of it; 0: all problems go to the sampler in one call."""
+    tell: Callable[[int, int], None] = lambda done, of: None
+    """Called with the problems answered and their number."""
+    texts: bool = False
+    """Whether rows hold what the policy wrote."""
 
-    def evaluate(self, step: int, split: Split) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
-        rows: list[dict[str, Any]] = []
+        problems = self.problems(split)
+        grader = Grader(self.task, RewardConfig(), self.loaded, self.seed)
+        found: dict[Mode, list[Sequence[Answer]]] = {}
+        per_problem = self.settings.samples + self.settings.greedy
+        stride = max(1, self.at_once // max(1, per_problem)) if self.at_once else max(1, len(problems))
+        for start in range(0, len(problems), stride):
+            part = problems[start : start + stride]
+            for mode, written in self._write(split, part).items():
+                found.setdefault(mode, []).extend(
+                    self._grade(grader, problem, rollouts)
+                    for problem, rollouts in zip(part, written, strict=True)
+                )
+            self.tell(start + len(part), len(problems))
+        rows: list[Row] = []
         summary: dict[str, float] = {}
-        modes: list[tuple[Mode, int]] = [
-            ("sampled", self.settings.samples),
-            ("greedy", int(self.settings.greedy)),
-        ]
-        for mode, samples in modes:
-            if samples:
-                found, numbers = self._mode(step, split, mode, samples)
-                rows += found
-                summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
+        for mode, answers in found.items():
+            rows += rows_of(step, split, mode, problems, answers)
+            numbers = summarise(self.task, problems, answers)
+            summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
         return rows, summary
 
-    def _mode(
-        self, step: int, split: Split, mode: Mode, samples: int
-    ) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    def problems(self, split: Split) -> Sequence[Problem]:
         count = self.settings.test_problems if split == "test" else self.settings.problems
-        problems = self.task.problems(split)[:count]
-        grader = Grader(self.task, RewardConfig(), self.loaded, self.seed)
+        return self.task.problems(split)[:count]
+
+    def _write(self, split: Split, problems: Sequence[Problem]) -> dict[Mode, list[list[Rollout]]]:
+        """What the policy writes in each mode that is asked for. An in-process sampler takes a problem's
+        greedy answer along with the sampled ones: one prefill of the prompt serves both."""
+        samples = self.settings.samples if "sampled" in self.task.modes else 0
+        greedy = self.settings.greedy and "greedy" in self.task.modes
         seeds = [
             tuple(derive(self.seed, "evaluate", split, problem.id, i) for i in range(samples))
             for problem in problems
         ]
-        temperature = 0.0 if mode == "greedy" else self.temperature
-        answers = episodes(self.sampler, self.loaded, self.task, problems, seeds, self.limit, temperature)
-        rows, graded = [], []
-        for problem, rollouts in zip(problems, answers, strict=True):
-            for i, (rollout, verdict) in enumerate(
-                zip(rollouts, grader.verify(problem, rollouts), strict=True)
-            ):
-                rows.append(
-                    {
-                        "step": step,
-                        "split": split,
-                        "mode": mode,
-                        "problem": problem.id,
-                        "sample": i,
-                        "scores": dict(verdict.scores),
-                        "answer": verdict.answer,
-                        "outcome": verdict.outcome,
-                        "length": rollout.length,
-                        "stopped": rollout.stopped,
-                        "traits": dict(problem.traits),
-                    }
-                )
-                if verdict.outcome != "infra_error":
-                    graded.append(Graded(problem, verdict))
-        numbers = summarise(self.task, graded)
-        return rows, numbers | {"length": float(np.mean([row["length"] for row in rows]))}
+        if samples and greedy and self.task.turns == 1 and isinstance(self.sampler, HFSampler):
+            both = self._sample(problems, [(*own, GREEDY) for own in seeds])
+            return {"sampled": [own[:-1] for own in both], "greedy": [own[-1:] for own in both]}
+        found: dict[Mode, list[list[Rollout]]] = {}
+        if samples:
+            found["sampled"] = self._sample(problems, seeds)
+        if greedy:
+            found["greedy"] = self._sample(problems, [(0,)] * len(problems), temperature=0.0)
+        return found
+
+    def _sample(
+        self,
+        problems: Sequence[Problem],
+        seeds: Sequence[tuple[int, ...]],
+        temperature: float | None = None,
+    ) -> list[list[Rollout]]:
+        chosen = self.temperature if temperature is None else temperature
+        return episodes(self.sampler, self.loaded, self.task, problems, seeds, self.limit, chosen)
+
+    def _grade(self, grader: Grader, problem: Problem, rollouts: Sequence[Rollout]) -> list[Answer]:
+        return [
+            Answer(
+                verdict,
+                rollout.length,
+                rollout.stopped,
+                {"completion": self.loaded.decode(rollout.completion)} if self.texts else {},
+            )
+            for rollout, verdict in zip(rollouts, grader.verify(problem, rollouts), strict=True)
+        ]
 
 
-def summarise(task: Task, graded: Sequence[Graded]) -> dict[str, float]:
-    """The mean of every score, and the task's own summary."""
-    names = sorted({name for entry in graded for name in entry.verdict.scores})
-    means = {
-        name: float(np.mean([e.verdict.scores[name] for e in graded if name in e.verdict.scores]))
-        for name in names
+def rows_of(
+    step: int, split: Split, mode: Mode, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]
+) -> list[Row]:
+    """Rows of eval.jsonl, one per answer."""
+    return [
+        {
+            "step": step,
+            "split": split,
+            "mode": mode,
+            "problem": problem.id,
+            "sample": number,
+            "scores": dict(answer.verdict.scores),
+            "answer": answer.verdict.answer,
+            "outcome": answer.verdict.outcome,
+            "length": answer.length,
+            "stopped": answer.stopped,
+            "traits": dict(problem.traits),
+            **answer.more,
+        }
+        for problem, own in zip(problems, answers, strict=True)
+        for number, answer in enumerate(own)
+    ]
+
+
+def summarise(
+    task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]
+) -> dict[str, float]:
+    """The mean of every score, the task's own summary, the mean length, and what several samples of a
+    problem tell. Answers that could not be graded for reasons of the machine are left out."""
+    graded = [
+        [Graded(problem, answer.verdict) for answer in own if answer.verdict.outcome != "infra_error"]
+        for problem, own in zip(problems, answers, strict=True)
+    ]
+    flat = [entry for own in graded for entry in own]
+    numbers = {
+        name: float(np.mean([e.verdict.scores[name] for e in flat if name in e.verdict.scores]))
+        for name in sorted({name for entry in flat for name in entry.verdict.scores})
     }
-    return means | task.summarise(graded)
+    lengths = [answer.length for own in answers for answer in own if answer.length is not None]
+    numbers |= task.summarise(flat)
+    numbers |= {"length": float(np.mean(lengths))} if lengths else {}
+    return numbers | several([[entry.verdict for entry in own] for own in graded if own])
+
+
+def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+    """``pass@k`` for k = 2, 4, … up to half the samples and ``maj@n``, the vote of the largest power of two
+    of samples, where there are at least four and the task scores `correct`."""
+    fewest = min(map(len, verdicts), default=0)
+    if fewest < 4 or not all("correct" in verdict.scores for own in verdicts for verdict in own):
+        return {}
+    from grpobench.analysis import scores  # scipy loads slowly, and few runs take so many samples
+
+    correct = [[verdict.scores["correct"] for verdict in own] for own in verdicts]
+    curve = scores.pass_curve([len(own) for own in correct], [scores.solved(own) for own in correct])
+    votes = scores.majority_curve([[verdict.answer for verdict in own] for own in verdicts], correct)
+    numbers = {f"pass@{k}": value for k, value in curve.items() if k > 1}
+    return numbers | {f"maj@{k}": value for k, value in list(votes.items())[-1:]}
 
 
 def evaluate_command(

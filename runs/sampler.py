@@ -19,6 +19,9 @@ from grpobench.runs.decoding import Decoding, serves
 from grpobench.runs.models import Models
 from grpobench.tasks.task import DataError
 
+GREEDY = -1
+"""In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -74,8 +77,8 @@ class HFSampler:
         self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
-        is greedy (log-probabilities are then those of temperature 1). Raises DataError for a prompt that
-        leaves no room for `limit` tokens in the model's context."""
+        is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
+        DataError for a prompt that leaves no room for `limit` tokens in the model's context."""
         for request in requests:
             if len(request.prompt) + limit > self.context:
                 raise DataError(
@@ -104,7 +107,9 @@ class HFSampler:
     ) -> list[Rollout]:
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
-        noise = None if temperature == 0 else uniforms([requests[i].seeds[j] for i, j in jobs], limit)
+        seeds = [requests[i].seeds[j] for i, j in jobs]
+        noise = None if temperature == 0 else uniforms(seeds, limit)
+        greedy = torch.tensor([seed == GREEDY for seed in seeds], device=self.models.device)
         prompts = [requests[i].prompt for i in indices]
         run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares)
         tokens = torch.full((len(jobs), limit), self.pad, device=self.models.device)
@@ -116,6 +121,8 @@ class HFSampler:
             logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
             logp = logits.log_softmax(-1)
             drawn = logp.argmax(-1) if noise is None else draw(logp, noise[run.alive, t].to(logp.device))
+            if noise is not None and GREEDY in seeds:
+                drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn)
             tokens[run.alive, t] = drawn
             logps[run.alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
             ended = torch.isin(drawn, self.end)
@@ -145,8 +152,11 @@ class HFSampler:
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
-    """(rows, count) numbers in [0, 1), each row from its own counter-based generator."""
-    rows = [np.random.Generator(np.random.Philox(key=seed)).random(count) for seed in seeds]
+    """(rows, count) numbers in [0, 1), each row from its own counter-based generator; nought for `GREEDY`."""
+    rows = [
+        np.zeros(count) if seed == GREEDY else np.random.Generator(np.random.Philox(key=seed)).random(count)
+        for seed in seeds
+    ]
     return torch.from_numpy(np.stack(rows))
 
 
