@@ -31,6 +31,9 @@ KINDS = ("algorithms", "tasks", "recipes", "metrics", "models")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run the command, turn its errors into a message and an exit code."""
     options = parser().parse_args(arguments)
+    # Before torch loads, here and in every worker: its threads wait for each other in a loop that holds the
+    # core, by default for milliseconds. With one other busy program that made a step 20 times slower.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if options.light:
         defer("torch")
     from grpobench.runs.lock import FolderError
