@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -18,6 +19,7 @@ from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
+from grpobench.runs.corrections import Correction, correct
 from grpobench.runs.episodes import conversation
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import RunFolder
@@ -28,7 +30,7 @@ from grpobench.runs.models import Models, NonFinite
 from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.rewards import Grader
-from grpobench.runs.sampler import HFSampler, Sampler
+from grpobench.runs.sampler import Sampler, sampler_for
 from grpobench.runs.seeds import derive
 from grpobench.runs.tally import Tally
 from grpobench.runs.warmstart import warm_start
@@ -37,8 +39,6 @@ from grpobench.tasks.task import Split
 
 MOST_SKIPPED = 3
 """Steps in a row that may be left out for a non-finite gradient before the run has diverged."""
-LARGEST_GAP = 1e-3
-"""Mean |Δ log p| between an in-process float32 sampler and the trainer above which something is broken."""
 
 
 def execute(
@@ -49,6 +49,13 @@ def execute(
     reset_peak_memory()
     began = time.monotonic()
     trainer = Trainer(config, report)
+    with contextlib.closing(trainer.sampler):
+        carry(trainer, folder, stop, began)
+
+
+def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:
+    """All steps that are left, and the end. `began` is the attempt's start in seconds."""
+    config = trainer.config
     folder.note(**trainer.origin)
     folder.pin("training problems", trainer.fingerprint())
     checkpoint = folder.latest()
@@ -109,8 +116,10 @@ class Trainer:
         algorithm, train = config.algorithm, config.train
         self.loaded = load(config.model.name)
         self.origin: dict[str, Any] = {"model": self.loaded.origin}
-        if data := {str(source) for split in config.task.splits for source in config.task.sources(split)}:
-            self.origin["data"] = sorted(data)
+        data = {source for split in config.task.splits for source in config.task.sources(split)}
+        if data:
+            ordered = sorted(data, key=lambda source: (source.table, source.place))
+            self.origin["data"] = [dataclasses.asdict(source) for source in ordered]
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name
@@ -135,9 +144,7 @@ class Trainer:
         )
         self.clock = Clock()
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
-        self.sampler: Sampler = HFSampler(
-            self.models, self.loaded.end, self.loaded.pad, config.sampler.rows, self.loaded.context
-        )
+        self.sampler: Sampler = sampler_for(config, self.models, self.loaded)
         self.source = self._source()
         traits = [problem.traits for problem in self.source.problems]
         self.curriculum = algorithm.curriculum(traits, train.prompts, derive(config.seed, "curriculum"))
@@ -149,6 +156,7 @@ class Trainer:
             config.seed,
             self.limit,
             config.sampler.temperature,
+            models=self.models,
         )
         self.metrics = catalogue()
         self.trained = self.skipped = 0
@@ -165,7 +173,7 @@ class Trainer:
         if grader.origin:
             self.origin["reward_model"] = grader.origin
         fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, config.algorithm.mixer())
-        return fresh if config.sampler.kind == "hf" else Replay(fresh, config.sampler.problems)
+        return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
 
     def tell(self, step: int, phase: str) -> None:
         self.report(Progress(step, self.config.train.steps, self.last_reward, self.last_rate, phase))
@@ -191,6 +199,7 @@ class Trainer:
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         self.models.restore(tensors)
+        self.sampler.sync()
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.trained, self.skipped = state["trained"], state["skipped"]
@@ -211,10 +220,12 @@ class Trainer:
         if len(batch):
             self.tell(step - 1, "training")
             batch, gap = self._settle_old_logp(batch)
+            correction = correct(batch, self.config.sampler)
+            row |= correction.metrics(batch.written) if correction else {}
             with self.clock("read"), torch.no_grad():
                 signal = self.config.algorithm.credit(batch, self.models)
                 row |= self.config.algorithm.observe(batch, signal)
-            row |= gap | self._update(batch, signal, tally, step)
+            row |= self._update(batch, signal, tally, step, correction) | gap
             with self.clock("sync"):
                 row |= self.sampler.sync()
         row |= tally.numbers()
@@ -238,17 +249,21 @@ class Trainer:
         return kept[:wanted]
 
     def _settle_old_logp(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """log π_old: the sampler's own where sampler and trainer are one float32 model, else read anew."""
-        choice = self.config.sampler.old_logp
+        """log π_old: the sampler's own where they are as good as the trainer's and not to be compared with
+        them, else read anew; then with the gap between the two."""
+        settings = self.config.sampler
         if not self.source.on_policy:
             return batch, {}
-        if choice == "sampler" or (choice == "auto" and self.models.dtype == torch.float32):
+        trusted = self.sampler.exact and settings.correction == "none"
+        if settings.old_logp == "sampler" or (settings.old_logp == "auto" and trusted):
             return batch, {}
         with self.clock("read"):
             old = self.models.read("policy", batch).logp
-        return dataclasses.replace(batch, old_logp=old), gap_metrics([(old, batch)])
+        return dataclasses.replace(batch, old_logp=old), self._check_gap(gap_metrics([(old, batch)]))
 
-    def _update(self, batch: Batch, signal: Signal, tally: Tally, step: int) -> dict[str, float]:
+    def _update(
+        self, batch: Batch, signal: Signal, tally: Tally, step: int, correction: Correction | None = None
+    ) -> dict[str, float]:
         """All optimiser updates of a step."""
         train, algorithm = self.config.train, self.config.algorithm
         scale = min(1.0, step / train.warmup_steps) if train.warmup_steps else 1.0
@@ -263,7 +278,8 @@ class Trainer:
             for rows in minibatches(
                 batch, signal.unit, train.minibatches, derive(self.config.seed, "minibatch", step, epoch)
             ):
-                self._accumulate(batch[rows], signal[rows], roles, tally, fresh)
+                weight = None if correction is None else correction[rows]
+                self._accumulate(batch[rows], signal[rows], roles, tally, fresh, weight)
                 if fresh:  # the first minibatch read the very weights that sampled
                     row |= self._check_gap(gap_metrics(fresh))
                     fresh = None
@@ -294,10 +310,12 @@ class Trainer:
         roles: Sequence[Role],
         tally: Tally,
         fresh: list[tuple[torch.Tensor, Batch]] | None,
+        correction: Correction | None = None,
     ) -> None:
         """Gradients of one minibatch. Its weights are made before it is split, which so changes nothing."""
         algorithm = self.config.algorithm
         weights = algorithm.weigh(batch)
+        weights = weights if correction is None else correction.of(weights)
         for rows in micro_batches(batch, signal.unit, self.models.budget):
             micro = batch[rows]
             with self.clock("read"):
@@ -317,10 +335,10 @@ class Trainer:
             self.trained += int(micro.written.sum())
 
     def _check_gap(self, gap: dict[str, float]) -> dict[str, float]:
-        if self.models.dtype == torch.float32 and gap["gap/mean"] > LARGEST_GAP:
+        if gap.get("gap/mean", 0.0) > self.sampler.largest_gap:
             raise RuntimeError(
-                f"the in-process sampler and the trainer disagree by {gap['gap/mean']:.2g} nats per token on "
-                "the same weights; this model does not give the same probabilities packed and decoded"
+                f"the sampler and the trainer disagree by {gap['gap/mean']:.2g} nats per token on the same "
+                "weights; this model does not give the same probabilities in both"
             )
         return gap
 
