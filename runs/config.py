@@ -225,6 +225,8 @@ class EvaluateConfig:
     """Test problems, answered before and after training; 0 leaves the test split out."""
     greedy: bool = True
     """Evaluate greedy decoding too."""
+    likelihood: bool = True
+    """Compare the log-probabilities of a task's candidates too, where it has any."""
     before: bool = True
     """Evaluate the base model before the first update."""
 
@@ -308,6 +310,8 @@ def incompatible(config: RunConfig) -> list[str]:
     ours, replayed = sampler.kind == "hf", f'sampler.kind is "{sampler.kind}"'
     offered = sampler.kind == "preferences"
     rules = {
+        f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
+        f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
         f"needs the task scores {', '.join(lacking)}, and {gives}; restrict the arm with `tasks = [...]` "
         "to tasks that give them": not lacking,
         f'trains on its own rollouts only, and {replayed}; set sampler.kind = "hf"': ours

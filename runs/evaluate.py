@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from grpobench.runs.batch import Rollout
 from grpobench.runs.config import EvaluateConfig, RewardConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded, load
+from grpobench.runs.likelihood import judge
 from grpobench.runs.models import Models
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import GREEDY, HFSampler, Sampler
@@ -57,6 +58,8 @@ class Evaluator:
     """Called with the problems answered and their number."""
     texts: bool = False
     """Whether rows hold what the policy wrote."""
+    models: Models | None = None
+    """Where likelihoods are read; None leaves that mode out."""
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
@@ -71,6 +74,11 @@ class Evaluator:
                 found.setdefault(mode, []).extend(
                     self._grade(grader, problem, rollouts)
                     for problem, rollouts in zip(part, written, strict=True)
+                )
+            if self.models and self.settings.likelihood and "likelihood" in self.task.modes:
+                judged = judge(self.models, self.loaded, self.task, part)
+                found.setdefault("likelihood", []).extend(
+                    [Answer(verdict, None, None, asdict(scored))] for verdict, scored in judged
                 )
             self.tell(start + len(part), len(problems))
         rows: list[Row] = []
@@ -201,9 +209,11 @@ def evaluate_command(
     settings = EvaluateConfig(
         samples=samples, greedy=greedy, problems=problems or 10**9, test_problems=problems or 10**9
     )
-    sampler = HFSampler(Models(loaded.model), loaded.end, loaded.pad, 256, loaded.context)
+    models = Models(loaded.model)
+    sampler = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
     limit = max_new_tokens or task.max_new_tokens
-    return Evaluator(task, loaded, sampler, settings, seed, limit, temperature).evaluate(0, split)
+    evaluator = Evaluator(task, loaded, sampler, settings, seed, limit, temperature, models=models)
+    return evaluator.evaluate(0, split)
 
 
 def trained(folder: Path) -> Loaded:
