@@ -120,6 +120,8 @@ class Trainer:
         if data:
             ordered = sorted(data, key=lambda source: (source.table, source.place))
             self.origin["data"] = [dataclasses.asdict(source) for source in ordered]
+        if config.task.caveat:
+            self.origin["caveat"] = config.task.caveat
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name

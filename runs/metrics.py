@@ -104,8 +104,8 @@ EVAL = (
     Metric(
         "eval/<split>/<mode>/<metric>",
         "as the metric",
-        "split validation or test, mode sampled or greedy; metric is a score's mean, length, or what the "
-        "task's summary gives",
+        "split validation or test, mode sampled, greedy or likelihood; metric is a score's mean, length, or "
+        "what the task's summary gives",
     ),
 )
 HARNESS = (*REWARD, *LENGTH, *POLICY, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL)
