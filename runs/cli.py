@@ -166,6 +166,15 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true")
     add_data(check)
 
+    serve = add("serve", serve_command, "sample for runs elsewhere: vLLM behind HTTP", light=False)
+    serve.add_argument("model", metavar="MODEL")
+    serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine only")
+    serve.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")
+    serve.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    serve.add_argument("--rows", type=whole, default=256, metavar="N", help="most sequences decoded at once")
+    serve.add_argument("--cache-gb", type=float, default=4.0, metavar="GIB", help="key-value cache")
+    add_data(serve)
+
     bench = add("bench", bench_command, "measure speed and memory on this machine", light=False)
     bench.add_argument("--model", default="nano", metavar="MODEL")
     bench.add_argument("--json", action="store_true")
@@ -398,6 +407,25 @@ def doctor_command(options: argparse.Namespace) -> int:
     else:
         doctor.show(findings)
     return DONE if doctor.healthy(findings) else INFRASTRUCTURE
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    from grpobench.runs import server
+    from grpobench.runs.config import SamplerConfig
+    from grpobench.runs.strict import ConfigError
+
+    if lack := SamplerConfig(kind="vllm", rows=options.rows, cache_gb=options.cache_gb).missing():
+        raise ConfigError([lack])
+    server.serve(
+        options.model,
+        host=options.host,
+        port=options.port,
+        dtype=options.dtype,
+        rows=options.rows,
+        cache_gb=options.cache_gb,
+        tell=lambda text: print(text, flush=True),
+    )
+    return DONE
 
 
 def bench_command(options: argparse.Namespace) -> int:

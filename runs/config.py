@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -77,9 +78,10 @@ class ModelConfig:
 class SamplerConfig:
     """Where rollouts come from."""
 
-    kind: Literal["hf", "replay", "preferences"] = "hf"
-    """`hf` samples the policy in process; `replay` trains on one round of base-policy rollouts;
-    `preferences` on a JSONL file of preferred and rejected completions."""
+    kind: Literal["hf", "vllm", "vllm-server", "replay", "preferences"] = "hf"
+    """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
+    behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
+    preferred and rejected completions."""
     temperature: float = 1.0
     """Softmax temperature of sampling and of every log-probability."""
     max_new_tokens: int = 0
@@ -92,13 +94,46 @@ class SamplerConfig:
     """The preference file of kind `preferences`."""
     problems: int = 256
     """Training problems that the base policy answers, once, with kind `replay`."""
+    url: str = ""
+    """Where `grpobench serve` listens, for kind `vllm-server`."""
+    cache_gb: float = 4.0
+    """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
+    largest_gap: float = 0.0
+    """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
+    0 means 1e-4 in float32 and 0.5 in bfloat16."""
+    correction: Literal["none", "tis", "mis"] = "none"
+    """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
+    within `correction_floor` and `correction_cap`, and 0 outside."""
+    correction_level: Literal["token", "sequence", "geometric"] = "token"
+    """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
+    correction_cap: float = 2.0
+    """Largest w."""
+    correction_floor: float = 0.0
+    """Smallest w that `mis` keeps."""
 
     def __post_init__(self) -> None:
         demand(
             (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
-            *at_least(self, 0, "max_new_tokens"),
+            *at_least(self, 0, "max_new_tokens", "largest_gap"),
             *at_least(self, 1, "rows", "problems"),
+            (0 < self.cache_gb < math.inf, f"cache_gb: must be above 0, not {self.cache_gb}"),
+            (self.correction_cap >= 1, f"correction_cap: must be at least 1, not {self.correction_cap}"),
+            (
+                0 <= self.correction_floor <= 1,
+                f"correction_floor: must be in [0, 1], not {self.correction_floor}",
+            ),
         )
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether the current policy writes the rollouts."""
+        return self.kind in ("hf", "vllm", "vllm-server")
+
+    def missing(self) -> str:
+        """Why this machine cannot sample so, with the remedy, found without importing anything."""
+        if self.kind == "vllm" and importlib.util.find_spec("vllm") is None:
+            return 'vllm is not installed: pip install "grpobench[vllm]" (GPU), or see docs/samplers.md (CPU)'
+        return ""
 
 
 Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
@@ -137,17 +172,17 @@ class RewardConfig:
     """Count at which a feature of the proxy is worth half its strength."""
 
     def __post_init__(self) -> None:
-        wanting = self.kind == "model" or (self.kind == "sum" and "model" in self.weights)
+        used = self.weights if self.kind == "sum" else (self.kind,)
         demand(
             (0 <= self.probability <= 1, f"probability: must be in [0, 1], not {self.probability}"),
             *finite("weights", self.weights),
             *finite("proxy", self.proxy),
             (self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
             (
-                bool(self.model) or not wanting,
+                bool(self.model) or "model" not in used,
                 'model: must name the reward model; "tiny" is one that the suite trains itself',
             ),
-            (bool(self.proxy), "proxy: must name at least one feature"),
+            (bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
             *at_least(self, 1, "model_batch"),
             (0 < self.proxy_half < math.inf, f"proxy_half: must be above 0, not {self.proxy_half}"),
         )
@@ -307,17 +342,26 @@ def incompatible(config: RunConfig) -> list[str]:
     lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
     path = sampler.path and Path(sampler.path).expanduser()
     gives = f"{task.name} gives {', '.join(task.scores)}"
-    ours, replayed = sampler.kind == "hf", f'sampler.kind is "{sampler.kind}"'
-    offered = sampler.kind == "preferences"
+    kind, offered = f'sampler.kind is "{sampler.kind}"', sampler.kind == "preferences"
+    corrected = sampler.correction != "none"
     rules = {
         f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
         f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
         f"needs the task scores {', '.join(lacking)}, and {gives}; restrict the arm with `tasks = [...]` "
         "to tasks that give them": not lacking,
-        f'trains on its own rollouts only, and {replayed}; set sampler.kind = "hf"': ours
+        f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"': sampler.on_policy
         or algorithm.off_policy,
-        f'mixes embeddings while decoding, and {replayed}; set sampler.kind = "hf"': ours
+        f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"': sampler.kind == "hf"
         or algorithm.mixer() is None,
+        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the arm "
+        "with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
+        f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction = "
+        '"none"': sampler.on_policy or not corrected,
+        'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; set '
+        'sampler.old_logp = "auto"': not corrected or sampler.old_logp != "sampler",
+        f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` prints, "
+        "such as http://127.0.0.1:8765": sampler.kind != "vllm-server"
+        or sampler.url.startswith(("http://", "https://")),
         f"needs groups of at least {algorithm.minimum_group} completions, and train.group is {train.group}; "
         f"set train.group = {algorithm.minimum_group}": algorithm.minimum_group <= train.group,
         f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups are "

@@ -164,6 +164,13 @@ def load(name: str, device: str | None = None) -> Loaded:
     return Loaded(model, tokenizer, origin, tuple(end))
 
 
+def locate(name: str) -> str:
+    """The folder or hub id that a model is read from. Raises ModelError naming the remedy."""
+    if why := missing(name):
+        raise ModelError(why)
+    return _place(name)[0]
+
+
 def _folder(name: str) -> tuple[str, Path] | None:
     """The local folder of a model, and what kind of place it is in."""
     folders = {"built in": POLICIES / name, "folder": Path(name).expanduser()}

@@ -39,10 +39,14 @@ REWARD = (
     Metric("groups/solved_some", "share of groups", "groups with both kinds of completion", "higher"),
 )
 LENGTH = (
-    Metric("length/mean", "tokens", "mean length of the completions"),
+    Metric("length/mean", "tokens", "mean length of the completions, counting what the policy wrote"),
     Metric("length/p95", "tokens", "95th percentile of the lengths"),
-    Metric("length/truncated", "share of rollouts", "completions that the length limit cut", "lower"),
+    Metric(
+        "length/truncated", "share of rollouts", "completions that the limit of tokens or turns cut", "lower"
+    ),
     Metric("length/terminated_mean", "tokens", "mean length of the completions that were not cut"),
+    Metric("length/turns", "turns", "mean turns of the policy; only in tasks of several"),
+    Metric("length/replies", "tokens", "mean length of an environment's replies; only in tasks of several"),
 )
 POLICY = (
     Metric(
@@ -63,6 +67,24 @@ GAP = (
     Metric("gap/max", "nats", "greatest |log π_sampler − log π_old|", "lower", "max"),
     Metric("gap/k3", "nats/token", "mean of x − 1 − log x, x = π_old/π_sampler; healthy below 1e-3", "lower"),
     Metric("gap/ess", "share", "(Σw)²/(n·Σw²) with w = π_old/π_sampler per token; 1 without a gap", "higher"),
+    Metric(
+        "gap/sync",
+        "nats",
+        "greatest |log π_sampler − log π| on the answers to a probe prompt, after handing over the weights",
+        "lower",
+        "max",
+    ),
+    Metric(
+        "correction/weight_mean",
+        "ratio",
+        "mean over written tokens of what the correction multiplies the loss by; 1 without a gap",
+    ),
+    Metric(
+        "correction/clipped",
+        "share of tokens",
+        "written tokens whose ratio π_old/π_sampler (their own or their sequence's) was cut or masked",
+        "lower",
+    ),
 )
 DIVERSITY = (
     Metric("diversity/unique_answers", "share", "distinct answers per group over its completions", "higher"),
@@ -80,7 +102,7 @@ OUTCOME = (
 )
 COST = (
     Metric("cost/generated_tokens", "tokens", "training rollouts so far, cumulative", "lower"),
-    Metric("cost/trained_tokens", "tokens", "completion tokens trained on so far, cumulative", "lower"),
+    Metric("cost/trained_tokens", "tokens", "tokens of the policy trained on so far, cumulative", "lower"),
     Metric(
         "cost/peak_memory_gb",
         "GB",

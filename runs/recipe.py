@@ -18,7 +18,7 @@ from typing import Any
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs import config as runs_config
-from grpobench.runs import library, strict
+from grpobench.runs import library, scorer, strict
 from grpobench.runs.config import SECTIONS, RunConfig
 from grpobench.runs.strict import BAD, ConfigError
 from grpobench.tasks.task import DataError, Task
@@ -485,6 +485,10 @@ class Draft:
             self.faults += [fault for fault in map(unserved, instances.values()) if fault]
             models = dict.fromkeys(config.model.name for config in found)
             self.faults += [f"model.name: {lack}" for lack in map(library.missing, models) if lack]
+            samplers = dict.fromkeys(config.sampler.missing() for config in found)
+            self.faults += [f"sampler.kind: {lack}" for lack in samplers if lack]
+            scorers = {c.reward.model: None for c in found if "model" in c.reward.components(c.task)}
+            self.faults += [f"reward.model: {lack}" for lack in map(scorer.missing, scorers) if lack]
         return found
 
     def pair(self, arm: Arm, task: Task) -> list[RunConfig]:

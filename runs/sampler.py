@@ -1,4 +1,4 @@
-"""The in-process sampler: decodes with the trained model itself.
+"""What a sampler is, and the in-process one: it decodes with the trained model itself.
 
 The prompt of a group is prefilled and kept once (`runs/decoding.py`), finished sequences leave the batch,
 and every sample has random numbers of its own, whatever else is in the batch.
@@ -6,6 +6,7 @@ and every sample has random numbers of its own, whatever else is in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,10 +16,14 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Rollout
+from grpobench.runs.config import RunConfig
 from grpobench.runs.decoding import Decoding, serves
+from grpobench.runs.library import Loaded
 from grpobench.runs.models import Models
 from grpobench.tasks.task import DataError
 
+LARGEST_GAP = 1e-3
+"""Nats per token: far above what the order of float32 sums can do."""
 GREEDY = -1
 """In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
 
@@ -34,6 +39,12 @@ class Request:
 class Sampler(Protocol):
     """Draws completions from the policy."""
 
+    exact: bool
+    """Whether its log-probabilities may stand for log π_old, which else the trainer reads."""
+    largest_gap: float
+    """Mean |Δ log p| in nats per token from the trainer, on the same weights, above which something is
+    broken."""
+
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
     ) -> list[list[Rollout]]:
@@ -42,7 +53,7 @@ class Sampler(Protocol):
         ...
 
     def sync(self) -> dict[str, float]:
-        """Take over the trainer's weights after an update; metrics of doing so."""
+        """Take over the trainer's weights after an update or a restart; metrics of doing so."""
         ...
 
     def close(self) -> None:
@@ -62,6 +73,8 @@ class HFSampler:
         self.pad = pad
         self.rows = rows
         self.context = context
+        self.exact = models.dtype == torch.float32
+        self.largest_gap = LARGEST_GAP if self.exact else math.inf
         with torch.inference_mode():
             self.shares = serves(models, pad)
 
@@ -79,12 +92,7 @@ class HFSampler:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
         is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
         DataError for a prompt that leaves no room for `limit` tokens in the model's context."""
-        for request in requests:
-            if len(request.prompt) + limit > self.context:
-                raise DataError(
-                    f"a prompt of {len(request.prompt)} tokens and {limit} new ones exceed the model's "
-                    f"context of {self.context}; lower sampler.max_new_tokens or take another model"
-                )
+        demand_room(requests, limit, self.context)
         jobs = [(i, j) for i, request in enumerate(requests) for j in range(len(request.seeds))]
         # Prompts of similar length together: less padding; stable, so that a group stays together.
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
@@ -149,6 +157,26 @@ class HFSampler:
             )
             for row, (i, _) in enumerate(jobs)
         ]
+
+
+def sampler_for(config: RunConfig, models: Models, loaded: Loaded) -> Sampler:
+    """The sampler that the configuration asks for; where rollouts are not drawn from the current policy, the
+    one that evaluates it. Raises DataError for an engine that is not there or does not serve."""
+    if config.sampler.kind in ("vllm", "vllm-server"):
+        from grpobench.runs.vllm_sampler import connect
+
+        return connect(config, models, loaded)
+    return HFSampler(models, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+
+
+def demand_room(requests: Sequence[Request], limit: int, context: int) -> None:
+    """Raises DataError for a prompt that leaves no room for `limit` tokens."""
+    longest = max((len(request.prompt) for request in requests), default=0)
+    if longest + limit > context:
+        raise DataError(
+            f"a prompt of {longest} tokens and {limit} new ones exceed the model's "
+            f"context of {context}; lower sampler.max_new_tokens or take another model"
+        )
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:

@@ -124,7 +124,7 @@ on = 1
 algorithm = "plian"
 """
     found = faults(read, text, "train.epoch=2", "algorithm.clop=2", "foo")
-    choices = "'hf', 'replay', 'preferences'"
+    choices = "'hf', 'vllm', 'vllm-server', 'replay', 'preferences'"
     assert found == [
         "--set foo: write --set KEY=VALUE, such as --set train.steps=100",
         "nmae: unknown key; did you mean name?",
@@ -396,4 +396,5 @@ def test_every_shipped_recipe_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             assert read_recipe(name).runs()
         except ConfigError as error:  # Data may be missing on this machine; nothing else may be wrong.
-            assert all(fault.startswith(("task ", "model.name: ")) for fault in error.faults), error
+            places = ("task ", "model.name: ", "sampler.kind: ")
+            assert all(fault.startswith(places) for fault in error.faults), error
