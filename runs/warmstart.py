@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,18 @@ SEED = 0
 def warm_start(
     loaded: Loaded, task: Task, config: ModelConfig, tell: Callable[[int, int, float], None]
 ) -> Path:
-    """Train `loaded.model` in place on demonstrations of the training split, or load the cached result.
+    """Train `loaded.model` in place on demonstrations of the task's lessons, or load the cached result.
 
     AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the mean over
     the policy's tokens. `tell(update, updates, loss)` is called after every update. Returns the cached file.
     """
     from safetensors.torch import load_file, save_file
 
-    path = cache_folder() / "warm" / f"{key(loaded, task, config)}.safetensors"
+    lessons = demonstrations(loaded, task, config)
+    path = cache_folder() / "warm" / f"{key(loaded, task, config, lessons)}.safetensors"
     parameters = dict(loaded.model.named_parameters())
     if not path.exists():
-        train(loaded, task, config, tell)
+        train(loaded, config, lessons, tell)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         save_file({name: p.detach().cpu().contiguous() for name, p in parameters.items()}, aside)
@@ -54,12 +55,28 @@ def warm_start(
     return path
 
 
-def key(loaded: Loaded, task: Task, config: ModelConfig) -> str:
-    """A name that changes with anything that changes the result."""
+def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Group]:
+    """The reference episodes that the updates read, in order."""
+    problems = task.lessons()
+    order = list(range(len(problems)))
+    random.Random(derive(SEED, "warm start")).shuffle(order)
+    order = order[: config.warm_start_examples or len(order)]
+    wanted = config.warm_start * config.warm_start_batch
+    groups = [demonstration(loaded, task, problems[index]) for index in order[:wanted]]
+    return [groups[i % len(groups)] for i in range(wanted)]
+
+
+def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
+    """A name that changes with anything that changes the result, and with nothing else: settings of a task
+    that leave its lessons as they are share one warm start."""
+    read = hashlib.sha256()
+    for group in lessons:
+        rollout = group.rollouts[0]
+        read.update(json.dumps([rollout.prompt, rollout.completion, rollout.written]).encode())
     facts: dict[str, Any] = {
         "recipe": RECIPE,
         "model": loaded.origin,
-        "task": [task.name, strict.plain(task)],
+        "lessons": read.hexdigest(),
         "config": strict.plain(config),
         "torch": str(torch.__version__),
     }
@@ -67,18 +84,18 @@ def key(loaded: Loaded, task: Task, config: ModelConfig) -> str:
     return f"{Path(config.name).name}-{task.name}-{digest[:16]}"
 
 
-def train(loaded: Loaded, task: Task, config: ModelConfig, tell: Callable[[int, int, float], None]) -> None:
+def train(
+    loaded: Loaded,
+    config: ModelConfig,
+    lessons: Sequence[Group],
+    tell: Callable[[int, int, float], None],
+) -> None:
     """The supervised updates."""
-    problems = task.problems("train")
-    order = list(range(len(problems)))
-    random.Random(derive(SEED, "warm start")).shuffle(order)
-    order = order[: config.warm_start_examples or len(order)]
     models = Models(loaded.model, ("policy",), dtype=config.dtype)
     models.optimise({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
     updates, rows = config.warm_start, config.warm_start_batch
     for update in range(1, updates + 1):
-        chosen = [problems[order[i % len(order)]] for i in range((update - 1) * rows, update * rows)]
-        batch = pack_groups([demonstration(loaded, task, problem) for problem in chosen], 0, 1, loaded.pad)
+        batch = pack_groups(lessons[(update - 1) * rows : update * rows], 0, 1, loaded.pad)
         weights = parts.average(batch, "token_mean")
         total = 0.0
         for part in micro_batches(batch, parts.rows(batch), models.budget):
