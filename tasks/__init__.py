@@ -6,6 +6,7 @@ from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
+from grpobench.tasks.one_shot_bias import OneShotBias
 from grpobench.tasks.stereoset import StereoSet
 from grpobench.tasks.task import Task
 from grpobench.tasks.winobias import WinoBias
@@ -17,6 +18,7 @@ TASKS: dict[str, type[Task]] = {
     "nanobias": NanoBias,
     "gsm8k": GSM8K,
     "bbq": BBQ,
+    "one_shot_bias": OneShotBias,
     "crows_pairs": CrowSPairs,
     "stereoset": StereoSet,
     "winobias": WinoBias,
