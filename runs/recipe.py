@@ -2,7 +2,8 @@
 
 A value is looked for in layers, the last one wins: the dataclass's default, the recipe's section,
 ``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, ``--set`` in the order given.
-Tables merge key by key; everything else is replaced.
+Tables merge key by key; everything else is replaced. Settings of a task likewise: its entry in ``tasks``, the
+arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Arm:
     algorithm: type[Algorithm[Any]]
     tasks: tuple[str, ...] | None
     layers: tuple[Layer, ...]
+    task: Mapping[str, Any]
+    """Settings of those of its tasks that have them."""
 
 
 def recipes() -> dict[str, Path]:
@@ -150,6 +153,8 @@ class Draft:
         self.base = self.read_base()
         self.arms = self.select_arms(tops.get("arms"))
         self.tasks = self.select_tasks(tops.get("tasks"))
+        self.set_tasks: list[tuple[str | None, str, dict[str, Any]]] = []
+        """(arm or None for every one, task, settings) of `--set`."""
         self.set_layers: list[Layer] = []
         for keys, value in self.sets:
             if len(keys) > 1:
@@ -241,14 +246,24 @@ class Draft:
             self.faults.append(f"{place}.name: must be letters, digits, - and _, not {strict.describe(name)}")
             return None
         place = f"arm.{name}"
-        known = {"algorithm", "name", "tasks", SETTINGS, "on", *SECTIONS}
+        known = {"algorithm", "name", "tasks", "task", SETTINGS, "on", *SECTIONS}
         elsewhere = {key: f"{place}.{where}" for key, where in Elsewhere.items()}
         elsewhere |= {key: f"{place}.settings.{key}" for key in strict.hints(cls)}
         self.faults += [strict.unknown(place, key, known, elsewhere) for key in entry if key not in known]
         layers = [self.layer(entry, f"{place}.", name, None, cls)]
         for task, sections in self.read_on(entry.get("on", {}), place):
             layers.append(self.layer(sections, f"{place}.on.{task}.", name, task, cls))
-        return Arm(name, cls, self.arm_tasks(entry, place), tuple(layers))
+        own = self.settings_of_tasks(entry.get("task", {}), f"{place}.task", self.all_tasks)
+        return Arm(name, cls, self.arm_tasks(entry, place), tuple(layers), own)
+
+    def settings_of_tasks(self, table: Any, place: str, names: Iterable[str]) -> Mapping[str, Any]:
+        """A table of settings, each of which one of the named tasks has."""
+        if not isinstance(table, Mapping):
+            self.faults.append(f"{place}: must be a table, not {strict.describe(table)}")
+            return {}
+        valid = {field for name in names for field in strict.hints(runs_config.tasks()[name])}
+        self.faults += [strict.unknown(place, key, valid) for key in table if key not in valid]
+        return {key: value for key, value in table.items() if key in valid}
 
     def arm_tasks(self, entry: Mapping[str, Any], place: str) -> tuple[str, ...] | None:
         if "tasks" not in entry:
@@ -339,7 +354,7 @@ class Draft:
             if name in self.all_arms:
                 found.append(self.all_arms[name])
             elif name in registry:
-                found.append(Arm(name, registry[name], None, ()))
+                found.append(Arm(name, registry[name], None, (), {}))
             else:
                 self.faults.append(self.no_such("arm", name, "--set arms", [*self.all_arms, *registry]))
         return found
@@ -432,6 +447,12 @@ class Draft:
             return
         arm, inner, task = arms[rest[0]], rest[1:], None
         prefix = f"--set arm.{arm.name}."
+        if inner[:1] == ["task"] and len(inner) > 1:
+            own = self.settings_of_tasks(nest(inner[1:], value), f"{prefix}task", self.tasks)
+            self.set_tasks += [
+                (arm.name, name, self.owned(own, name, f"{prefix}task")) for name in self.tasks
+            ]
+            return
         if inner[:1] == ["on"] and len(inner) > 1:
             task, inner, prefix = inner[1], inner[2:], f"{prefix}on.{inner[1]}."
             if task not in self.tasks:
@@ -460,29 +481,24 @@ class Draft:
                 self.faults.append(f"--set {message.replace('unknown key', 'no task has this setting')}")
         for name in having:
             found = strict.check(registry[name], nest(field, value), prefix, self.faults)
-            self.tasks[name] = merge(self.tasks[name], found)
+            self.set_tasks.append((None, name, found))
 
     # Runs
 
     def configs(self) -> list[RunConfig]:
         """Every run that could be built. Call it once: it appends to `faults`."""
-        instances: dict[str, Task] = {}
-        for name, settings in self.tasks.items():
-            place = functools.partial(inside, f"task.{name}.settings")
-            task: Task | strict.Bad = strict.construct(
-                runs_config.tasks()[name], settings, self.faults, place
-            )
-            if not isinstance(task, strict.Bad):
-                instances[name] = task
+        shared = {name: self.instance(name, None) for name in self.tasks}
         found = []
         for arm in self.arms:
-            for name, task in instances.items():
-                if arm.tasks is None or name in arm.tasks:
-                    found += self.pair(arm, task)
+            for name, task in shared.items():
+                if (arm.tasks is None or name in arm.tasks) and not isinstance(task, strict.Bad):
+                    own = self.instance(name, arm) if self.differs(name, arm) else task
+                    found += [] if isinstance(own, strict.Bad) else self.pair(arm, own)
         if not found and not self.faults:
             self.faults.append("no runs: no chosen arm runs on a chosen task")
         if not self.faults:  # Last, because a task may have to ask the hub.
-            self.faults += [fault for fault in map(unserved, instances.values()) if fault]
+            served = {str(config.task): config.task for config in found}
+            self.faults += [fault for fault in map(unserved, served.values()) if fault]
             models = dict.fromkeys(config.model.name for config in found)
             self.faults += [f"model.name: {lack}" for lack in map(library.missing, models) if lack]
             samplers = dict.fromkeys(config.sampler.missing() for config in found)
@@ -490,6 +506,32 @@ class Draft:
             scorers = {c.reward.model: None for c in found if "model" in c.reward.components(c.task)}
             self.faults += [f"reward.model: {lack}" for lack in map(scorer.missing, scorers) if lack]
         return found
+
+    def instance(self, name: str, arm: Arm | None) -> Task | strict.Bad:
+        """A task with its settings in an arm; None: with those that all arms share."""
+        settings = self.tasks[name]
+        if arm is not None:
+            settings = merge(settings, self.owned(arm.task, name, f"arm.{arm.name}.task"))
+        for holder, task, values in self.set_tasks:
+            if task == name and (holder is None or (arm is not None and holder == arm.name)):
+                settings = merge(settings, values)
+        place = functools.partial(inside, f"task.{name}.settings")
+        return strict.construct(runs_config.tasks()[name], settings, self.faults, place)
+
+    def differs(self, name: str, arm: Arm) -> bool:
+        """Whether the arm has settings of its own for the task."""
+        known = strict.hints(runs_config.tasks()[name])
+        return any(key in known for key in arm.task) or any(
+            holder == arm.name and task == name and values for holder, task, values in self.set_tasks
+        )
+
+    def owned(self, table: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+        """Those settings of a table that the named task has, converted."""
+        cls = runs_config.tasks()[name]
+        known = strict.hints(cls)
+        return strict.check(
+            cls, {key: value for key, value in table.items() if key in known}, place, self.faults
+        )
 
     def pair(self, arm: Arm, task: Task) -> list[RunConfig]:
         """The runs of one arm on one task, one per seed."""

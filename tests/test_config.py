@@ -99,6 +99,21 @@ def test_task_table_holds_settings(read: Any) -> None:
     assert read(text, "task.sums.settings.digits=7").runs()[0].task == stand_ins.Sums(digits=7)
 
 
+def test_arm_holds_settings_of_its_tasks(read: Any) -> None:
+    text = RECIPE + "task = {digits = 5}\n"
+
+    def digits(*sets: str) -> dict[str, int]:
+        return {r.arm: r.task.digits for r in read(text, *sets).runs() if isinstance(r.task, stand_ins.Sums)}
+
+    assert digits() == {"plain": stand_ins.Sums().digits, "second": 5}
+    assert digits("task.digits=6") == {"plain": 6, "second": 6}
+    assert digits("task.digits=6", "arm.second.task.digits=7") == {"plain": 6, "second": 7}
+    assert digits("arm.plain.task.digits=8") == {"plain": 8, "second": 5}
+    assert faults(read, RECIPE + "task = {digit = 5}\n") == [
+        "arm.second.task.digit: unknown key; did you mean arm.second.task.digits?"
+    ]
+
+
 # Errors
 
 
