@@ -1,0 +1,269 @@
+"""Locks: a task that accepts a wrong answer or rejects its reference fails its check, and is told why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from grpobench.runs import check, cli
+from grpobench.tasks import TASKS
+from grpobench.tasks.sources import FOLDER_VARIABLE
+from grpobench.tasks.tables import Table
+from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+
+
+@dataclass(frozen=True)
+class Sums(Task):
+    """Ten problems with the truths 0, 1, 2, 0, 1, 2, ..."""
+
+    name = "sums"
+    source = "toy"
+    summary = "toy"
+    scores = ("correct",)
+    max_new_tokens = 4
+    splits = ("train", "test")
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        numbers = range(6) if split == "train" else range(6, 10)
+        return [Problem(f"p{n}", f"{n} modulo 3?", n % 3) for n in numbers]
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return [self.grade(problem, text) for text in completions]
+
+    def grade(self, problem: Problem, text: str) -> Verdict:
+        return Verdict({"correct": float(text == str(problem.truth))}, text)
+
+    def demonstrate(self, problem: Problem) -> str:
+        return str(problem.truth)
+
+
+def results(*classes: type[Task], most: int = 0, monkeypatch: pytest.MonkeyPatch) -> list[check.Check]:
+    monkeypatch.setattr("grpobench.tasks.TASKS", {cls.name: cls for cls in classes})
+    return list(check.checks([], most))
+
+
+def test_a_sound_task_passes_with_every_problem_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    [found] = results(Sums, monkeypatch=monkeypatch)
+    assert (found.state, found.problems) == ("ok", 10)
+    for tally, accepted in ((found.references, 10), (found.corrupted, 0), (found.empty, 0)):
+        assert (tally.answers, tally.accepted, tally.faults) == (10, accepted, ())
+
+
+def test_a_verifier_that_accepts_everything_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lenient(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": 1.0}, text)
+
+    [found] = results(Lenient, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.accepted, found.empty.accepted) == ("failed", 10, 10)
+    assert found.corrupted.faults[0] == "problem p0, corrupted '1': graded, correct = 1.0"
+    assert len(found.corrupted.faults) == check.SHOWN
+
+
+def test_one_rejected_reference_of_ten_fails_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blind(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            if problem.id == "p7":
+                return Verdict({"correct": 0.0}, None, "timeout")
+            return super().grade(problem, text)
+
+    [found] = results(Blind, monkeypatch=monkeypatch)
+    assert (found.state, found.references.accepted) == ("failed", 9)
+    assert found.references.faults == ("problem p7, reference '1': timeout, correct = 0.0",)
+
+
+def test_an_answer_that_was_not_graded_is_neither_accepted_nor_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": 0.0}, None, "infra_error") if text else super().grade(problem, text)
+
+    [found] = results(Broken, monkeypatch=monkeypatch)
+    assert found.state == "failed"
+    assert len(found.corrupted.faults) == check.SHOWN  # although none was accepted
+
+
+def test_partial_credit_is_no_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Partial(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": 1.0 if text == str(problem.truth) else 0.9}, text)
+
+    [found] = results(Partial, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.accepted) == ("ok", 0)
+
+
+def test_a_task_brings_its_own_corruption_and_its_known_defects(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(Sums):
+        def corrupt(self, problem: Problem) -> str:
+            return f"{problem.truth + 1}"
+
+        def demonstrate(self, problem: Problem) -> str:
+            return "?" if problem.id == "p3" else super().demonstrate(problem)
+
+        def defects(self) -> Mapping[str, str]:
+            return {"p3": "its published answer is a question mark"}
+
+    [found] = results(Own, monkeypatch=monkeypatch)
+    assert (found.state, found.defects) == ("ok", 1)
+    assert (found.references.answers, found.corrupted.answers) == (9, 9)
+
+
+def test_a_limit_spreads_over_all_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Noting(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            seen.append(problem.id)
+            return super().grade(problem, text)
+
+    results(Noting, most=3, monkeypatch=monkeypatch)
+    assert list(dict.fromkeys(seen)) == ["p0", "p4", "p8"]  # every fourth of ten
+
+
+def test_equal_references_of_different_truths_are_not_taken_for_corruptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Twins(Sums):
+        def problems(self, split: Split) -> Sequence[Problem]:
+            return [Problem(f"p{n}", "?", {"answer": n // 2, "id": n}) for n in range(4)]
+
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": float(text == str(problem.truth["answer"]))}, text)
+
+        def demonstrate(self, problem: Problem) -> str:
+            return str(problem.truth["answer"])
+
+    [found] = results(Twins, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.answers) == ("ok", 8)
+
+
+def test_episodes_are_graded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Turns(Sums):
+        turns = 2  # type: ignore[assignment]  # a property in the protocol
+
+        def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
+            return ("look", str(problem.truth))
+
+        def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
+            right = [tuple(turns) == ("look", str(problem.truth)) for turns in episodes]
+            return [Verdict({"correct": float(good)}, None) for good in right]
+
+    [found] = results(Turns, monkeypatch=monkeypatch)
+    assert (found.state, found.references.accepted, found.empty.accepted) == ("ok", 10, 0)
+
+
+@dataclass(frozen=True)
+class Likely(Sums):
+    """By likelihood alone; no written answer is asked for."""
+
+    name = "likely"
+    modes = ("likelihood",)
+
+    def candidates(self, problem: Problem) -> tuple[str, ...]:
+        return ("0", "1", "2")
+
+
+def test_by_likelihood_the_reference_is_chosen_and_every_other_candidate_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [found] = results(Likely, monkeypatch=monkeypatch)
+    assert (found.mode, found.state) == ("likelihood", "ok")
+    assert (found.references.answers, found.references.accepted) == (10, 10)
+    assert (found.corrupted.answers, found.corrupted.accepted) == (20, 0)
+
+
+def test_by_likelihood_a_choice_that_follows_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(Likely):
+        def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
+            return self.grade(problem, str(problem.truth))
+
+    [found] = results(Stuck, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.accepted) == ("failed", 20)
+
+
+def test_a_probe_without_a_right_answer_must_tell_its_candidates_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Probe(Likely):
+        def candidates(self, problem: Problem) -> tuple[str, ...]:
+            return ("a long sentence", "another one")
+
+        def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
+            mean = [total / count for total, count in zip(logp, tokens, strict=True)]
+            return Verdict({"correct": float(mean[0] > mean[1])}, None)
+
+    class Same(Probe):
+        name = "same"
+
+        def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
+            return Verdict({"correct": 0.0}, None)
+
+    good, bad = results(Probe, Same, monkeypatch=monkeypatch)
+    assert (good.state, good.references.accepted, good.corrupted.accepted) == ("ok", 10, 0)
+    assert (bad.state, bad.references.accepted) == ("failed", 0)
+
+
+class Absent(Sums):
+    name = "absent"
+    tables = (Table("absent/test.jsonl", None),)
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        raise DataError(self.missing())
+
+
+class Half(Sums):
+    name = "half"
+    tables = (Table("half/train.jsonl", None),)
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        if split == "train":
+            raise DataError(self.missing())
+        return super().problems(split)
+
+
+class Raising(Sums):
+    name = "raising"
+
+    def grade(self, problem: Problem, text: str) -> Verdict:
+        raise TypeError("no such thing")
+
+
+def test_absence_is_reported_with_the_remedy_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"absent": Absent, "half": Half, "sums": Sums})
+    assert cli.main(["tasks", "check", "--json"]) == 0
+    absent, half, sound = json.loads(capsys.readouterr().out)
+    assert absent["state"] == "absent" and "put it at DIR/absent/test.jsonl" in absent["why"]
+    assert (half["state"], half["problems"]) == ("ok", 4) and "half/train.jsonl: not found" in half["why"]
+    assert sound["references"] == {"answers": 10, "accepted": 1.0, "faults": []}
+    assert sound["corrupted"]["accepted"] == sound["empty"]["accepted"] == 0.0
+
+
+def test_a_failure_is_exit_70_and_does_not_stop_the_other_tasks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"raising": Raising, "sums": Sums})
+    assert cli.main(["tasks", "check"]) == 70
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "raising: FAILED: TypeError: no such thing"
+    assert second.startswith("sums (written): 100 % of 10 references accepted, 0 % of 10 corrupted")
+    assert cli.main(["tasks", "check", "sums", "--problems", "2"]) == 0
+    assert "100 % of 2 references" in capsys.readouterr().out
+    assert cli.main(["tasks", "check", "sum"]) == 2
+    assert "did you mean sums?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_registered_tasks_accept_their_references_and_reject_corruptions(name: str) -> None:
+    for found in check.checks([name], 24):
+        if found.state == "absent":
+            pytest.skip(found.why)
+        described: dict[str, Any] = found.row()
+        assert found.state == "ok", described

