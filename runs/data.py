@@ -22,6 +22,7 @@ from grpobench.tasks.tables import Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Task
 
 ALL = "all"
+STANDARD_ERROR = 2
 Row = dict[str, Any]
 
 
@@ -75,11 +76,13 @@ def rows() -> list[Row]:
 
 def data_row(data_set: DataSet) -> Row:
     """A data set with its tables, and how many problems the first of its tasks makes of each split."""
-    served, read = splits(tasks()[data_set.name]())
+    served, read, faults = splits(tasks()[data_set.name]())
     tables = [table_row(table, read) for table in data_set.tables]
     packages = [package_row(package) for package in data_set.packages]
     parts = tables + packages
     states = {row["state"] for row in parts}
+    if states == {"present"} and faults:
+        states = {"damaged"}
     return {
         "name": data_set.name,
         "kind": "data",
@@ -92,21 +95,22 @@ def data_row(data_set: DataSet) -> Row:
         "from": list(dict.fromkeys(row["from"] for row in parts if row["from"])),
         "tables": tables,
         "packages": packages,
-        "why": [row["why"] for row in parts if row["why"]],
+        "why": [row["why"] for row in parts if row["why"]] or faults,
     }
 
 
-def splits(task: Task) -> tuple[dict[str, int], list[Source]]:
-    """Problems per split, of those that can be read here, and what they were read from."""
+def splits(task: Task) -> tuple[dict[str, int], list[Source], list[str]]:
+    """Problems per split, of those that can be read here; what they were read from; why others cannot be."""
     served: dict[str, int] = {}
     read: dict[Source, None] = {}
+    faults: dict[str, None] = {}
     for split in task.splits:
         try:
             served[split] = len(task.problems(split))
             read |= dict.fromkeys(task.sources(split))
-        except DataError:  # the row of the table says why
-            continue
-    return served, list(read)
+        except DataError as error:
+            faults[str(error)] = None
+    return served, list(read), list(faults)
 
 
 def table_row(table: Table, read: list[Source]) -> Row:
@@ -250,7 +254,7 @@ def install(requirements: Iterable[str]) -> None:
         raise FetchError(f"{sys.executable} has no pip; python -m ensurepip brings it, or run: {other}")
     options = ["--no-deps", "--force-reinstall", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, *missing]
-    done = subprocess.run(command, stdout=sys.stderr.fileno(), check=False)
+    done = subprocess.run(command, stdout=STANDARD_ERROR, check=False)
     importlib.invalidate_caches()
     if done.returncode:
         raise FetchError(
