@@ -122,6 +122,8 @@ class Trainer:
             self.origin["data"] = [dataclasses.asdict(source) for source in ordered]
         if config.task.caveat:
             self.origin["caveat"] = config.task.caveat
+        if tier := config.task.sandbox():
+            self.origin["sandbox"] = tier
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name

@@ -4,6 +4,8 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.bbq import BBQ
 from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
+from grpobench.tasks.humaneval import HumanEval
+from grpobench.tasks.mbpp import MBPP
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.one_shot_bias import OneShotBias
@@ -17,6 +19,8 @@ TASKS: dict[str, type[Task]] = {
     "nanocode": NanoCode,
     "nanobias": NanoBias,
     "gsm8k": GSM8K,
+    "humaneval": HumanEval,
+    "mbpp": MBPP,
     "bbq": BBQ,
     "one_shot_bias": OneShotBias,
     "crows_pairs": CrowSPairs,

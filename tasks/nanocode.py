@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from grpobench.tasks.generated import Generated, distinct
-from grpobench.tasks.sandbox import default_sandbox, same
+from grpobench.tasks.sandbox import Execution, Job, choose, default_sandbox, same
 from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
 
 SHOWN = 3
@@ -88,11 +88,12 @@ class NanoCode(Generated, Task):
         return _problems(self, split)
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        known: dict[str, Verdict] = {}
-        for completion in completions:  # a group often repeats itself: run each program once
-            if completion not in known:
-                known[completion] = _grade(problem, completion)
-        return [known[completion] for completion in completions]
+        expressions = [completion.strip() for completion in completions]
+        runnable = [text for text in dict.fromkeys(expressions) if is_expression(text)]
+        calls = tuple(f"f({argument})" for argument in problem.truth["inputs"])
+        jobs = [Job(f"def f(x):\n    return ({text}\n    )", calls) for text in runnable]
+        executions = dict(zip(runnable, default_sandbox().run_all(jobs), strict=True))
+        return [_verdict(problem, text, executions.get(text, UNREAD)) for text in expressions]
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["expression"])
@@ -101,12 +102,11 @@ class NanoCode(Generated, Task):
         """The first example's output as a constant: fits one example and no hidden input."""
         return str(problem.truth["first"])
 
+    def sandbox(self) -> str:
+        return "monty"
+
     def missing(self) -> str:
-        try:
-            import pydantic_monty  # noqa: F401
-        except ImportError:
-            return "nanocode runs programs in pydantic-monty, which is missing: pip install pydantic-monty"
-        return ""
+        return choose("monty")[1]
 
 
 OUTCOMES: dict[str, Outcome] = {
@@ -115,6 +115,7 @@ OUTCOMES: dict[str, Outcome] = {
     "syntax": "unparsable",
     "timeout": "timeout",
     "oom": "crash",
+    "output_limit": "crash",
     "infra_error": "infra_error",
 }
 
@@ -130,12 +131,10 @@ def is_expression(text: str) -> bool:
     return True
 
 
-def _grade(problem: Problem, completion: str) -> Verdict:
-    expression = completion.strip()
-    if not is_expression(expression):
-        return Verdict({"correct": 0.0, "format": 0.0}, expression, "unparsable")
-    calls = [f"f({argument})" for argument in problem.truth["inputs"]]
-    execution = default_sandbox().run(f"def f(x):\n    return ({expression}\n    )", calls)
+UNREAD = Execution("syntax")
+
+
+def _verdict(problem: Problem, expression: str, execution: Execution) -> Verdict:
     expected = problem.truth["outputs"]
     correct = len(execution.values) == len(expected) and all(map(same, execution.values, expected))
     scores = {"correct": float(correct), "format": float(execution.outcome == "pass")}

@@ -1,22 +1,33 @@
 """Running code that a model wrote.
 
-One protocol, `Sandbox`, and for now one tier: pydantic-monty, a Python interpreter without system access
-in worker processes of its own. Expected values never enter the sandbox: a program's results come back as
-plain built-in values and are compared outside.
+One protocol, `Sandbox`, and three tiers: full CPython in bubblewrap, pydantic-monty (a Python interpreter
+without system access in worker processes of its own), and a plain subprocess, which holds nobody back and is
+used only where the user typed ``--unsafe-exec``. A tier is chosen by trying it: a program must run in it and
+an escape must fail. See docs/sandbox.md.
+
+Expected values never enter a sandbox: a program's results come back as plain built-in values and are compared
+outside.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Sequence
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    import pydantic_monty
+from grpobench.tasks.task import DataError
 
-ExecutionOutcome = Literal["pass", "error", "syntax", "timeout", "oom", "infra_error"]
+ExecutionOutcome = Literal["pass", "error", "syntax", "timeout", "oom", "output_limit", "infra_error"]
+Tier = Literal["bubblewrap", "monty", "unsafe"]
+Choice = Literal["auto", "bubblewrap", "monty", "unsafe"]
+UNSAFE_VARIABLE = "GRPOBENCH_UNSAFE_EXEC"
+"""Holds the process id of a command line that was given ``--unsafe-exec``; it counts for that process and its
+children only, so that a variable left in an environment opens nothing."""
 
 
 @dataclass(frozen=True)
@@ -28,84 +39,164 @@ class Execution:
     detail: str = ""
 
 
-class Sandbox(Protocol):
-    tier: str
+@dataclass(frozen=True)
+class Job:
+    """Define `program`, then evaluate each call expression in order."""
 
-    def run(self, program: str, calls: Sequence[str]) -> Execution:
-        """Define `program`, then evaluate each call expression in order. Never raises for any program."""
-        ...
+    program: str
+    calls: tuple[str, ...]
 
 
-class MontySandbox:
-    """pydantic-monty with limits on time, memory and recursion; a crashed worker is replaced.
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use."""
 
-    `seconds` bounds the interpreter's own clock per program, `megabytes` its heap. Not every part of
-    Python is there (no `yield`, inheritance or most of the standard library).
-    """
+    seconds: float = 3.0
+    """Processor time. A program that waits instead is stopped after `PATIENCE` times as long."""
+    megabytes: int = 512
+    """Address space (of Monty: heap)."""
 
-    tier = "monty"
 
-    def __init__(self, seconds: float = 1.0, megabytes: int = 64, attempts: int = 3) -> None:
-        import pydantic_monty
+PATIENCE = 3
 
-        self.monty = pydantic_monty
-        self.attempts = attempts
-        self.limits: pydantic_monty.ResourceLimits = {
-            "max_feed_duration_secs": seconds,
-            "max_memory": megabytes * 2**20,
-            "max_recursion_depth": 200,
-            "max_total_sleep_secs": 0.0,
-        }
-        self.pool = pydantic_monty.Monty(max_processes=1, request_timeout=4 * seconds + 1)
-        self.pool.__enter__()
+
+class Sandbox(ABC):
+    """What every tier is, and what they share: retries, and as many jobs at once as there are cores."""
+
+    tier: Tier
+    attempts = 3
+    longest = 200_000
+    """Characters of a program; anything longer is not run."""
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        self.limits = limits
+        self.workers = workers or cores()
+        self.threads: ThreadPoolExecutor | None = None
         atexit.register(self.close)
+
+    @abstractmethod
+    def once(self, job: Job) -> tuple[Execution, bool]:
+        """Run a job one time. The second says that something other than the program may have ended it (a
+        worker was killed, say): it is then run again, and what the last attempt gives stands."""
 
     def close(self) -> None:
         atexit.unregister(self.close)
-        self.pool.__exit__(None, None, None)
+        if self.threads is not None:
+            self.threads.shutdown(wait=False, cancel_futures=True)
 
     def run(self, program: str, calls: Sequence[str]) -> Execution:
+        """Run one program. Never raises for any program."""
+        if len(program) > self.longest:
+            return Execution("output_limit", detail=f"a program of {len(program)} characters")
+        job = Job(program, tuple(calls))
         for _ in range(self.attempts):
-            execution = self._once(f"{program}\n[{', '.join(calls)}]")
-            if execution.outcome != "infra_error":
-                return execution
+            execution, again = self.once(job)
+            if not again:
+                break
         return execution
 
-    def _once(self, source: str) -> Execution:
-        try:
-            source.encode("utf-8")
-        except UnicodeEncodeError as error:
-            return Execution("syntax", detail=str(error))
-        try:
-            with self.pool.checkout(limits=self.limits) as session:
-                values = session.feed_run(source, print_callback=_discard)
-        except self.monty.MontySyntaxError as error:
-            return Execution("syntax", detail=str(error)[:200])
-        except self.monty.MontyRuntimeError as error:
-            return _runtime_failure(error)
-        except self.monty.MontyCrashedError as error:
-            # The interpreter's own limits act first; a worker that dies all the same took too much.
-            return Execution(
-                "timeout" if getattr(error, "timed_out", False) else "oom", detail=str(error)[:200]
-            )
-        except (self.monty.MontyConversionError, ValueError, RecursionError) as error:
-            return Execution("error", detail=str(error)[:200])
-        except (self.monty.MontyError, OSError, TimeoutError) as error:
-            return Execution("infra_error", detail=repr(error)[:200])
-        return Execution("pass", tuple(values)) if type(values) is list else Execution("error")
+    def run_all(self, jobs: Sequence[Job]) -> list[Execution]:
+        """Run many, several at once; in the order given."""
+        if len(jobs) < 2 or self.workers < 2:
+            return [self.run(job.program, job.calls) for job in jobs]
+        if self.threads is None:
+            self.threads = ThreadPoolExecutor(self.workers, "sandbox")
+        return list(self.threads.map(lambda job: self.run(job.program, job.calls), jobs))
 
 
-def _discard(stream: str, text: str) -> None:
-    """Printed output is not part of an answer."""
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _runtime_failure(error: Exception) -> Execution:
-    raised = error.exception() if hasattr(error, "exception") else error
-    if isinstance(raised, TimeoutError):
-        return Execution("timeout", detail=str(raised)[:200])
-    if isinstance(raised, MemoryError):
-        return Execution("oom", detail=str(raised)[:200])
-    return Execution("error", detail=repr(raised)[:200])
+# The choice of a tier
+
+FIX = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
+
+
+def allow_unsafe() -> None:
+    """What ``--unsafe-exec`` does."""
+    os.environ[UNSAFE_VARIABLE] = str(os.getpid())
+
+
+def unsafe_allowed() -> bool:
+    return os.environ.get(UNSAFE_VARIABLE, "") in (str(os.getpid()), str(os.getppid()))
+
+
+def choose(wanted: Choice = "auto") -> tuple[Tier | None, str]:
+    """The tier that runs programs on this machine, or None and why, with the remedy.
+
+    ``auto`` takes the first that works of bubblewrap, plain subprocess (if allowed), Monty.
+    """
+    reasons = []
+    for tier in TIERS if wanted == "auto" else (wanted,):
+        reason = trouble(tier) if tier != "unsafe" or unsafe_allowed() else UNTYPED
+        if not reason:
+            return tier, ""
+        reasons.append(f"{tier}: {reason}")
+    return None, f"no sandbox to run programs in ({'; '.join(reasons)}); install one: {FIX}"
+
+
+def sandbox(wanted: Choice = "auto", limits: Limits | None = None) -> Sandbox:
+    """The process's own sandbox of a tier, started on first use. Raises DataError where there is none."""
+    tier, reason = choose(wanted)
+    if tier is None:
+        raise DataError(reason)
+    return start(tier, limits or Limits())
+
+
+@functools.cache
+def start(tier: Tier, limits: Limits) -> Sandbox:
+    """A sandbox of a tier that is there, kept for the life of the process."""
+    if tier == "monty":
+        from grpobench.tasks.sandbox_monty import MontySandbox
+
+        return MontySandbox(limits)
+    from grpobench.tasks.sandbox_process import BubblewrapSandbox, UnsafeSandbox
+
+    return BubblewrapSandbox(limits) if tier == "bubblewrap" else UnsafeSandbox(limits)
+
+
+def default_sandbox() -> Sandbox:
+    """Monty with tight limits, for programs that are known to fit it: a single expression, say."""
+    return start("monty", TIGHT)
+
+
+@functools.cache
+def trouble(tier: Tier) -> str:
+    """Why a tier cannot be used on this machine; empty when it can. Tried once per process."""
+    if tier == "monty":
+        from grpobench.tasks import sandbox_monty as module
+    else:
+        from grpobench.tasks import sandbox_process as module  # type: ignore[no-redef]
+    if absent := module.absent(tier):
+        return absent
+    try:
+        probed = start(tier, PROBED)
+    except Exception as error:  # a damaged installation raises anything
+        return f"does not start ({type(error).__name__}: {error})"[:300]
+    works = probed.run("def double(x):\n    return 2 * x", ["double(21)"])
+    if works.outcome != "pass" or works.values != (42,):
+        return f"does not run a plain program ({works.outcome} {works.detail})"
+    if tier == "unsafe":
+        return ""
+    escape = probed.run(module.ESCAPE, ["escape()"])
+    if escape.outcome == "pass" and escape.values != ([],):
+        return f"does not keep programs in ({escape.values})"
+    if escape.outcome == "infra_error":
+        return f"failed while a program tried to escape ({escape.detail})"
+    return ""
+
+
+TIERS: tuple[Tier, ...] = ("bubblewrap", "unsafe", "monty")
+UNTYPED = "only with --unsafe-exec, which runs what a model wrote with all your rights"
+TIGHT = Limits(seconds=0.35, megabytes=64)
+PROBED = Limits(seconds=2.0, megabytes=256)
+
+
+# Values
+
+PLAIN = (int, float, bool, str, list, tuple, dict, set, frozenset, bytes, complex, type(None))
 
 
 def same(value: Any, expected: Any, depth: int = 8) -> bool:
@@ -127,10 +218,26 @@ def same(value: Any, expected: Any, depth: int = 8) -> bool:
     return bool(value == expected)
 
 
-PLAIN = (int, float, bool, str, list, tuple, dict, set, frozenset, bytes, type(None))
+def plain(value: Any, elements: int, depth: int) -> bool:
+    """Whether a value is made of exact built-in types alone, with at most so many elements and levels."""
+    left = [elements]
+
+    def fits(part: Any, depth: int) -> bool:
+        left[0] -= 1
+        kind = type(part)
+        if left[0] < 0 or depth < 0 or kind not in PLAIN:
+            return False
+        if isinstance(part, str | bytes):
+            left[0] -= len(part)
+        elif isinstance(part, int):
+            left[0] -= part.bit_length() // 8
+        elif isinstance(part, Mapping):
+            return all(fits(k, depth - 1) and fits(v, depth - 1) for k, v in part.items())
+        elif isinstance(part, list | tuple | set | frozenset):
+            return all(fits(item, depth - 1) for item in part)
+        return left[0] >= 0
+
+    return fits(value, depth)
 
 
-@functools.cache
-def default_sandbox() -> Sandbox:
-    """The process's own sandbox, started on first use and closed at exit."""
-    return MontySandbox()
+assert set(TIERS) == set(get_args(Tier))

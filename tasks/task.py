@@ -150,6 +150,10 @@ class Task(ABC):
         """Where the rows of a split came from; nothing for generated tasks."""
         return ()
 
+    def sandbox(self) -> str:
+        """Tier of the sandbox that answers are run in on this machine; empty where none is run."""
+        return ""
+
     def missing(self) -> str:
         """Why the task cannot be served on this machine, with the remedy; empty when it can."""
         if not self.tables and not self.packages:

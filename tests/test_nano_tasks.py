@@ -16,6 +16,7 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.generated import Generated
 from grpobench.tasks.nanobias import GROUPS, NanoBias
 from grpobench.tasks.nanocode import NanoCode
+from grpobench.tasks.sandbox import Execution, Job
 from grpobench.tasks.task import Graded, Problem, Task, Verdict
 
 GENERATED = [name for name, cls in TASKS.items() if issubclass(cls, Generated)]
@@ -362,9 +363,9 @@ def test_repeated_completion_is_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
     class Counting:
         tier = "counting"
 
-        def run(self, program: str, calls: Sequence[str]) -> object:
-            runs.append(program)
-            return sandbox.run(program, calls)
+        def run_all(self, jobs: Sequence[Job]) -> list[Execution]:
+            runs.extend(jobs)
+            return sandbox.run_all(jobs)
 
     monkeypatch.setattr(nanocode, "default_sandbox", Counting)
     found = grade("x*3+2", "x", "x*3+2", "x")

@@ -1,0 +1,98 @@
+"""The Monty tier: pydantic-monty, a Python interpreter in Rust without system access, on any platform.
+
+Not all of Python is there: no `yield`, no inheritance, little of the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any, Final
+
+from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier, plain
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+ESCAPE = """
+import os
+def escape():
+    return os.listdir('/')
+"""
+ELEMENTS: Final = 200_000
+"""Most elements, and bytes of text and numbers, in the values of a program."""
+DEEPEST: Final = 32
+
+
+def absent(tier: Tier) -> str:
+    missing = importlib.util.find_spec("pydantic_monty") is None
+    return "pydantic-monty is not installed: pip install pydantic-monty==1.4.0" if missing else ""
+
+
+class MontySandbox(Sandbox):
+    """pydantic-monty with limits on time, memory and recursion; every program has a fresh session, and a
+    worker that crashed is replaced.
+
+    Monty measures time by the clock alone, so its limit is the one on waiting.
+    """
+
+    tier: Tier = "monty"
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        super().__init__(limits, workers)
+        import pydantic_monty
+
+        self.monty = pydantic_monty
+        seconds = PATIENCE * limits.seconds
+        self.resources: pydantic_monty.ResourceLimits = {
+            "max_feed_duration_secs": seconds,
+            "max_memory": limits.megabytes * 2**20,
+            "max_total_sleep_secs": 0.0,
+        }
+        self.pool = pydantic_monty.Monty(max_processes=self.workers, request_timeout=4 * seconds + 1)
+        self.pool.__enter__()
+
+    def close(self) -> None:
+        super().close()
+        self.pool.__exit__(None, None, None)
+
+    def once(self, job: Job) -> tuple[Execution, bool]:
+        source = f"{job.program}\n[{', '.join(f'({call})' for call in job.calls)}]"
+        try:
+            source.encode("utf-8")
+            with self.pool.checkout(limits=self.resources) as session:
+                values = session.feed_run(source, print_callback=_discard)
+        except self.monty.MontyCrashedError as error:
+            if getattr(error, "timed_out", False):
+                return Execution("timeout", detail=str(error)[:200]), False
+            # The interpreter's own limits act first; a program whose worker dies every time took too much.
+            return Execution("oom", detail=str(error)[:200]), True
+        except self.monty.MontyRuntimeError as error:
+            return _runtime_failure(error), False
+        except (self.monty.MontySyntaxError, UnicodeEncodeError) as error:
+            return Execution("syntax", detail=str(error)[:200]), False
+        except (self.monty.MontyConversionError, ValueError, RecursionError) as error:
+            return Execution("error", detail=str(error)[:200]), False
+        except (self.monty.MontyError, OSError, TimeoutError) as error:
+            return Execution("infra_error", detail=repr(error)[:200]), True
+        return _checked(values, len(job.calls)), False
+
+
+def _checked(values: Any, calls: int) -> Execution:
+    if type(values) is not list or len(values) != calls:
+        return Execution("error", detail="not one value per call")
+    if not plain(values, ELEMENTS, DEEPEST + 1):
+        return Execution("output_limit", detail="a value that is too large or of no built-in type")
+    return Execution("pass", tuple(values))
+
+
+def _discard(stream: str, text: str) -> None:
+    """Printed output is not part of an answer."""
+
+
+def _runtime_failure(error: Exception) -> Execution:
+    raised = error.exception() if hasattr(error, "exception") else error
+    if isinstance(raised, TimeoutError):
+        return Execution("timeout", detail=str(raised)[:200])
+    if isinstance(raised, MemoryError):
+        return Execution("oom", detail=str(raised)[:200])
+    return Execution("error", detail=repr(raised)[:200])

@@ -1,0 +1,368 @@
+"""The CPython tiers: bubblewrap, and a plain subprocess for those who ask for it.
+
+Every program has a sandbox of its own, made for it and gone with it. What runs inside is the compiled code of
+`sandbox_inside.py`; what it writes is read by `sandbox_wire.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import marshal
+import math
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grpobench.tasks import sandbox_wire
+from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier
+from grpobench.tasks.sandbox_filter import seccomp_filter
+
+START: Final = 5.0
+"""Seconds that a sandbox may take to come up before a program runs in it."""
+NEARLY: Final = 0.9
+"""Share of the limit at which a killed program has reached it; the kernel counts in more than one way."""
+SLACK: Final = 2.0
+"""Seconds that a dead sandbox may take to be gone."""
+BOOTSTRAP: Final = "import sys,marshal;j=marshal.loads(sys.stdin.buffer.read());exec(j['code']);main(j)"
+PYTHON: Final = ("-s", "-S", "-P", "-B", "-c", BOOTSTRAP)
+"""No site packages, no user folder, nothing on the path but the standard library."""
+ENVIRONMENT: Final = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+"""All of a program's environment. The fixed hash seed gives sets of text one order in every run."""
+SCRATCH: Final = 16 * 2**20
+"""Bytes of files that a program may write."""
+
+ESCAPE: Final = """
+import os, socket, resource, threading
+def tried(attempt):
+    try:
+        return attempt() is not False
+    except BaseException:
+        return False
+def escape():
+    return [name for name, attempt in {
+        "read a file of the host": lambda: open("/etc/passwd").read(),
+        "list processes": lambda: os.listdir("/proc"),
+        "write beside its own files": lambda: open("/escaped", "w"),
+        "start a process": lambda: os.fork() or os._exit(0),
+        "start a thread": lambda: threading.Thread(target=int).start(),
+        "open a socket": lambda: socket.socket(),
+        "see its parent": lambda: os.getppid() != 0,
+        "raise a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+        "take a gigabyte": lambda: bytearray(2**30),
+        "see the environment": lambda: set(os.environ) - {"PYTHONHASHSEED", "LC_ALL", "PWD"} != set(),
+    }.items() if tried(attempt)]
+"""
+
+
+def absent(tier: Tier) -> str:
+    if tier == "unsafe":
+        return "" if os.name == "posix" else "needs a POSIX system"
+    if sys.platform != "linux":
+        return f"bubblewrap runs on Linux only, not on {platform.system()}"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    if seccomp_filter() is None:
+        return f"no list of system calls for {platform.machine()}"
+    return ""
+
+
+class ProcessSandbox(Sandbox):
+    """One process per program, judged by the processor time that it took."""
+
+    tier: Tier
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        super().__init__(limits, workers)
+        self.rules = {
+            "RLIMIT_CPU": math.ceil(limits.seconds),
+            "RLIMIT_FSIZE": SCRATCH // 2,
+            "RLIMIT_NOFILE": 32,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NPROC": 1,
+        }
+        if sys.platform == "linux":
+            rest = {"RLIMIT_AS": limits.megabytes * 2**20, "RLIMIT_MEMLOCK": 0, "RLIMIT_MSGQUEUE": 0}
+            self.rules |= rest
+
+    @abstractmethod
+    def command(self) -> contextlib.AbstractContextManager[tuple[list[str], tuple[int, ...]]]:
+        """The command that starts an interpreter, and the descriptors that it needs."""
+
+    def once(self, job: Job) -> tuple[Execution, bool]:
+        blob = marshal.dumps(
+            {
+                "code": inside(),
+                "program": job.program,
+                "calls": job.calls,
+                "limits": self.rules,
+                "largest": sandbox_wire.LARGEST,
+                "deepest": sandbox_wire.DEEPEST,
+            }
+        )
+        try:
+            with self.command() as (command, descriptors):
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env=ENVIRONMENT,
+                    pass_fds=descriptors,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            return Execution("infra_error", detail=f"{command[0]}: {error}"[:200]), True
+        return Conversation(process, blob, self.limits).judge(len(job.calls))
+
+
+@functools.cache
+def inside() -> Any:
+    """The compiled code of `sandbox_inside.py`."""
+    path = Path(__file__).with_name("sandbox_inside.py")
+    return compile(path.read_text(encoding="utf-8"), path.name, "exec", dont_inherit=True)
+
+
+class UnsafeSandbox(ProcessSandbox):
+    """A plain subprocess with limits on its resources. It can read, write and reach what you can."""
+
+    tier: Tier = "unsafe"
+
+    @contextlib.contextmanager
+    def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        yield [sys.executable, *PYTHON], ()
+
+
+class BubblewrapSandbox(ProcessSandbox):
+    """Namespaces of its own, a file system of nothing but the standard library, no rights, one process."""
+
+    tier: Tier = "bubblewrap"
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        super().__init__(limits, workers)
+        self.fixed = [shutil.which("bwrap") or "bwrap", *walls(installation())]
+        self.filter = seccomp_filter() or b""
+
+    @contextlib.contextmanager
+    def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        reading, writing = os.pipe()
+        try:
+            os.write(writing, self.filter)  # fits into the pipe
+        finally:
+            os.close(writing)
+        try:
+            interpreter = [installation().executable, *PYTHON]
+            yield [*self.fixed, "--seccomp", str(reading), *interpreter], (reading,)
+        finally:
+            os.close(reading)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The files that CPython needs to run, without any installed package."""
+
+    executable: str
+    library: str
+    """Folder of the standard library."""
+    objects: tuple[str, ...]
+    """Shared objects that the interpreter and the extension modules of the standard library load."""
+
+
+UNNEEDED: Final = ("_tkinter", "_curses", "_curses_panel", "readline", "nis", "_dbm", "_gdbm")
+"""Extension modules left without their shared objects, which would be many."""
+
+
+@functools.cache
+def installation() -> Installation:
+    """Of the interpreter that runs this."""
+    executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    library = sysconfig.get_path("stdlib")
+    modules = Path(sysconfig.get_config_var("DESTSHARED") or f"{library}/lib-dynload").glob("*.so")
+    wanted = [str(path) for path in modules if path.name.partition(".")[0] not in UNNEEDED]
+    listed = subprocess.run(
+        ["ldd", executable, *wanted], capture_output=True, text=True, check=False, timeout=60
+    )
+    objects = dict[str, None]()
+    for line in listed.stdout.splitlines():
+        # "name => /path (address)" or, for the loader, "/path (address)"; a heading ends in a colon
+        place = line.partition("=>")[2].strip() or line.strip()
+        path = place.partition(" (")[0]
+        if " (" in place and path.startswith("/") and os.path.exists(path):
+            objects[path] = None
+    return Installation(executable, library, tuple(objects))
+
+
+def walls(python: Installation) -> list[str]:
+    """Options of bwrap. What is mounted is read-only, but for a small folder of files of its own."""
+    options = [
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--die-with-parent",
+        "--as-pid-1",
+        "--cap-drop",
+        "ALL",
+    ]
+    for path in (python.executable, python.library, *python.objects):
+        options += ["--ro-bind", path, path]
+    options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for name in ("site-packages", "dist-packages", "test"):  # installed packages may hold a task's answers
+        if os.path.isdir(f"{python.library}/{name}"):
+            options += ["--tmpfs", f"{python.library}/{name}", "--remount-ro", f"{python.library}/{name}"]
+    for device in ("/dev/null", "/dev/urandom"):
+        options += ["--dev-bind", device, device]
+    options += ["--size", str(SCRATCH), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    return options
+
+
+class Conversation:
+    """Sends a job to a process, reads its answer, and says how it ended.
+
+    The process is stopped `PATIENCE` times its processor seconds after the program began, not counting the
+    time that it spent waiting for a processor: on however busy a machine, a verdict stays what it is.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits) -> None:
+        self.process, self.blob, self.limits = process, blob, limits
+        self.answer = bytearray()
+        self.complaint = bytearray()
+        self.deadline = time.monotonic() + START
+        self.starved = 0.0
+        self.ready = False
+        self.late = self.flooded = False
+        self.status = 0
+        self.seconds = 0.0
+        """Processor time of the process and what it started."""
+
+    def judge(self, calls: int) -> tuple[Execution, bool]:
+        """The execution, and whether it should be tried again."""
+        try:
+            self.talk()
+        finally:
+            self.end()
+        if self.late and self.ready:
+            return Execution("timeout", detail="waited for too long"), False
+        if self.flooded:
+            return Execution("output_limit"), False
+        found = sandbox_wire.read(bytes(self.answer), calls)
+        if found is not None and self.status == 0:
+            return found, False
+        if not self.answer.startswith(b"ready\n") or self.status < 0:
+            # It never came up, or the sandbox itself was killed, which nothing inside can do.
+            complaint = self.complaint.decode(errors="replace").strip()
+            return Execution("infra_error", detail=f"status {self.status}: {complaint}"[:200]), True
+        return self.death()
+
+    def death(self) -> tuple[Execution, bool]:
+        """Of a process that stopped without saying why."""
+        number = abs(self.status) if self.status < 0 else self.status - 128
+        killed = number in (signal.SIGKILL, signal.SIGXCPU)
+        if killed and self.seconds >= NEARLY * self.limits.seconds:
+            return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
+        # A killed process may have been chosen by a machine short of memory, or by itself: the same again
+        # twice more is the program's own doing.
+        return Execution("error", detail=f"ended with status {self.status}"), killed
+
+    def talk(self) -> None:
+        """Until the process has closed its output, is late, or has written too much."""
+        poll, rest = select.poll(), memoryview(self.blob)
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        inward = self.process.stdin.fileno()
+        os.set_blocking(inward, False)
+        poll.register(inward, select.POLLOUT)
+        sinks = {self.process.stdout.fileno(): self.answer, self.process.stderr.fileno(): self.complaint}
+        for descriptor in sinks:
+            poll.register(descriptor, select.POLLIN)
+        while sinks and not self.flooded:
+            ready = poll.poll(1000 * max(0.0, self.remaining()) + 1)
+            for descriptor, _ in ready:
+                if descriptor == inward:
+                    rest = rest[_write(inward, rest) :]
+                    if not rest:
+                        poll.unregister(inward)
+                        self.process.stdin.close()
+                    continue
+                data = os.read(descriptor, 65536)
+                sinks[descriptor].extend(data)
+                self.flooded = len(sinks[descriptor]) > 2 * sandbox_wire.LARGEST
+                if not data:
+                    poll.unregister(descriptor)
+                    del sinks[descriptor]
+            if not self.ready and self.answer:
+                self.ready = True
+                self.deadline = time.monotonic() + PATIENCE * self.limits.seconds
+            if not ready and self.is_late():
+                self.late = True
+                return
+
+    def remaining(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def is_late(self) -> bool:
+        """Whether the time is up; what was spent in waiting for a processor is added to it first."""
+        starved = waiting(self.process.pid)
+        self.deadline += max(0.0, starved - self.starved)
+        self.starved = max(self.starved, starved)
+        return self.remaining() <= 0
+
+    def end(self) -> None:
+        """Reap the process, killing it if it is still there, and everything that it started."""
+        process, limit = self.process, time.monotonic() + SLACK
+        if self.late or self.flooded:
+            self.kill()
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > limit:
+                self.kill()
+                _, status, usage = os.wait4(process.pid, 0)
+                break
+            time.sleep(0.0005)
+        self.status = process.returncode = os.waitstatus_to_exitcode(status)
+        self.seconds = usage.ru_utime + usage.ru_stime
+        for file in (process.stdin, process.stdout, process.stderr):
+            if file:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def kill(self) -> None:
+        """The process has a session of its own, and bubblewrap takes its whole namespace with it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    """Bytes written; all of them where nobody reads any more."""
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        return 0
+    except BrokenPipeError:
+        return len(data)
+
+
+def waiting(pid: int) -> float:
+    """Seconds that a process and its children were ready to run and had no processor (Linux; elsewhere 0)."""
+    total = 0.0
+    try:
+        total += int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            total += waiting(int(child))
+    except (OSError, ValueError, IndexError):
+        pass
+    return total
