@@ -89,7 +89,7 @@ class DPO(Algorithm[Paired]):
         return ("reference",)
 
     def credit(self, batch: Batch, models: Reader) -> Paired:
-        unit, sign = pair_up(batch.reward, batch.length, batch.group, self.pairs_per_group)
+        unit, sign = pair_up(batch.reward, batch.written.sum(-1), batch.group, self.pairs_per_group)
         reference = torch.zeros_like(batch.reward)
         used = (unit >= 0).nonzero().squeeze(-1)
         if len(used):

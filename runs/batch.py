@@ -41,6 +41,14 @@ class Rollout:
         """How many they are."""
         return sum(self.written) if self.written else len(self.completion)
 
+    @property
+    def turns(self) -> int:
+        """How often the policy began to write; 0 for an empty completion."""
+        if not self.written:
+            return int(bool(self.completion))
+        before = (False, *self.written)
+        return sum(own and not preceding for own, preceding in zip(self.written, before, strict=False))
+
 
 @dataclass(frozen=True)
 class Group:

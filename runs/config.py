@@ -353,8 +353,8 @@ def incompatible(config: RunConfig) -> list[str]:
         or algorithm.off_policy,
         f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"': sampler.kind == "hf"
         or algorithm.mixer() is None,
-        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the arm "
-        "with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
+        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the "
+        "arm with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
         f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction = "
         '"none"': sampler.on_policy or not corrected,
         'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; set '

@@ -53,6 +53,12 @@ def episodes(
     return [[episode.rollout() for episode in row] for row in table]
 
 
+def demand_context(loaded: Loaded, task: Task, limit: int) -> None:
+    """Refuse, before anything is trained or sampled, a task whose episodes do not fit the model's context."""
+    longest = max(task.problems("train"), key=lambda problem: len(problem.prompt))
+    demand_room(loaded, [loaded.encode(longest.prompt)], limit)
+
+
 def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) -> None:
     longest = max(map(len, prompts), default=0)
     if longest + limit > loaded.context:

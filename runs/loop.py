@@ -20,7 +20,7 @@ from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
 from grpobench.runs.corrections import Correction, correct
-from grpobench.runs.episodes import conversation
+from grpobench.runs.episodes import conversation, demand_context
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import RunFolder
 from grpobench.runs.library import Loaded, load
@@ -124,6 +124,9 @@ class Trainer:
             self.origin["caveat"] = config.task.caveat
         if tier := config.task.sandbox():
             self.origin["sandbox"] = tier
+        self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+        if config.task.turns > 1:
+            demand_context(self.loaded, config.task, self.limit)
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name
@@ -147,7 +150,6 @@ class Trainer:
             train.max_grad_norm,
         )
         self.clock = Clock()
-        self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
         self.sampler: Sampler = sampler_for(config, self.models, self.loaded)
         self.source = self._source()
         traits = [problem.traits for problem in self.source.problems]

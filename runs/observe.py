@@ -26,7 +26,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     total = max(1, sum(outcomes.values()))
     row = {f"outcome/{name}": outcomes[name] / total for name in get_args(Outcome)}
     row |= {"reward/mean": _mean(flat), "reward/std": float(np.std(flat)) if flat else math.nan}
-    row |= component_metrics(groups)
+    row |= component_metrics(groups) | turn_metrics(groups)
     row["groups/zero_signal"] = _mean([len(set(group)) <= 1 for group in rewards])
     names = sorted({name for group in kept for verdict, _ in group for name in verdict.scores})
     for name in names:
@@ -59,6 +59,17 @@ def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
             columns.setdefault(name, []).extend(kept)
     row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
     return row | {"reward/failed": failed / max(1, total)}
+
+
+def turn_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Turns and replies of the episodes; nothing for a task of one turn."""
+    played = [rollout for group in groups for rollout in group.rollouts if rollout.written]
+    if not played:
+        return {}
+    return {
+        "length/turns": _mean([rollout.turns for rollout in played]),
+        "length/replies": _mean([len(rollout.completion) - rollout.length for rollout in played]),
+    }
 
 
 def graded(verdict: Verdict) -> bool:

@@ -42,7 +42,7 @@ class Pack:
     segment: torch.Tensor
     """Long (S, L): 0 prompt, i ≥ 1 the i-th completion, −1 padding."""
     source: torch.Tensor
-    """Long (N,): flat index into (S, L) of the state that predicts a token."""
+    """Long (N,): flat index into (S, L) of the state that predicts a token which the policy wrote."""
     target: torch.Tensor
     """Long (N,): the token itself."""
     place: torch.Tensor
@@ -74,7 +74,9 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     position = np.zeros_like(tokens)
     segment = np.full_like(tokens, PADDING)
     source, place, fed, fed_place = [], [], [], []
-    prompt, completion = batch.prompt.cpu().numpy(), batch.completion.cpu().numpy()
+    prompt, completion, written = (
+        tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.written)
+    )
     columns = completion.shape[1]
     for index, rows in enumerate(sequences):
         base = index * width
@@ -90,8 +92,9 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
             position[index, start:stop] = np.arange(end, end + length - 1)
             segment[index, start:stop] = number
             inside = np.arange(base + start, base + stop)
-            source.append(np.concatenate(([base + end - 1], inside)))
-            place.append(np.arange(row * columns, row * columns + length))
+            own = np.flatnonzero(written[row, :length])
+            source.append(np.concatenate(([base + end - 1], inside))[own])
+            place.append(row * columns + own)
             fed.append(inside)
             fed_place.append(np.arange(row * columns, row * columns + length - 1))
             start = stop

@@ -6,6 +6,7 @@ from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.humaneval import HumanEval
 from grpobench.tasks.mbpp import MBPP
+from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.one_shot_bias import OneShotBias
@@ -18,6 +19,10 @@ TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
     "nanocode": NanoCode,
     "nanobias": NanoBias,
+    "horizon": Horizon,
+    "horizon-1": Horizon1,
+    "horizon-16": Horizon16,
+    "horizon-64": Horizon64,
     "gsm8k": GSM8K,
     "humaneval": HumanEval,
     "mbpp": MBPP,

@@ -1,0 +1,211 @@
+"""A chain of dependent look-ups through a tool, with the reward at the end: how far can credit reach back?"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from grpobench.tasks.generated import Generated, distinct
+from grpobench.tasks.task import Problem, Split, Task, Verdict
+
+ACTION = re.compile(r"([?=])(\d{1,6})")
+LOWEST, HIGHEST = 100, 999
+"""Keys have three digits."""
+MISSING, MALFORMED = "none\n", "error\n"
+RULES = """\
+You follow a chain of keys through a table. In each turn write one line and nothing else.
+?KEY looks up a key from 100 to 999. The reply is a change, such as +7: add it to the key to get the next key.
+A reply that ends in ! is the last one: add it as well and write =NUMBER with the result.
+The reply none says that there is no such key, error that the line was not understood.
+You have {turns} turns.
+"""
+
+
+@dataclass(frozen=True)
+class Horizon(Generated, Task):
+    """Look up ``?412``, read ``+7``, look up ``?419``, …, read ``-3!``, answer ``=…``.
+
+    Each key is the sum of the key before it and of what the tool replied, so that every step depends on all
+    earlier ones; only the answer is rewarded. The table also holds about half of all other keys: a slip in
+    the arithmetic is met with ``none`` (and costs a turn of the `spare` ones) or leads astray unnoticed.
+    """
+
+    name = "horizon"
+    source = "generated from a seed by grpobench.tasks.horizon (Apache-2.0)"
+    summary = "several turns with a tool: a chain of look-ups and additions, rewarded at its end only"
+    scores = ("correct", "progress", "format")
+    turn_tokens = 8
+    turn_end = "\n"
+    steps: int = 4
+    """H, the dependent look-ups before the answer."""
+    largest: int = 9
+    """Largest change from one key to the next."""
+    spare: int = 4
+    """Turns beyond the needed ones, for replies that report a mistake."""
+    rules: bool = False
+    """Whether the prompt states the rules, for models that read English; else it is the first key alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.steps <= 256:
+            raise ValueError(f"steps: must be from 1 to 256, not {self.steps}")
+        if not 1 <= self.largest <= 99:
+            raise ValueError(f"largest: must be from 1 to 99, not {self.largest}")
+        if self.spare < 0:
+            raise ValueError(f"spare: must be at least 0, not {self.spare}")
+
+    @property
+    def turns(self) -> int:
+        return self.steps + 1 + self.spare
+
+    @property
+    def max_new_tokens(self) -> int:  # type: ignore[override]
+        """In characters: an action, its end, and the longest reply, each turn; and room for a whole turn."""
+        return 10 * self.turns + self.turn_tokens
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return _problems(self, split)
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        action = read(turns[-1])
+        if action is None:
+            return MALFORMED
+        verb, number = action
+        return None if verb == "=" else look_up(problem, number, self.largest)
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        """Grade answers, each an episode of one turn."""
+        return self.verify_episodes(problem, [[text] for text in completions])
+
+    def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
+        return [grade(problem, turns) for turns in episodes]
+
+    def demonstrate(self, problem: Problem) -> str:
+        """The answer alone."""
+        return f"={problem.truth['keys'][-1]}"
+
+    def corrupt(self, problem: Problem) -> str:
+        return f"={problem.truth['keys'][-1] + 1}"
+
+    def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
+        *keys, _ = problem.truth["keys"]
+        return (*(f"?{key}" for key in keys), self.demonstrate(problem))
+
+
+@dataclass(frozen=True)
+class Horizon1(Horizon):
+    """One look-up."""
+
+    name = "horizon-1"
+    steps: int = 1
+
+
+@dataclass(frozen=True)
+class Horizon16(Horizon):
+    """Sixteen look-ups."""
+
+    name = "horizon-16"
+    steps: int = 16
+
+
+@dataclass(frozen=True)
+class Horizon64(Horizon):
+    """Sixty-four look-ups."""
+
+    name = "horizon-64"
+    steps: int = 64
+
+
+def read(turn: str) -> tuple[str, int] | None:
+    """The verb and number of an action; None for anything that is not one."""
+    found = ACTION.fullmatch(turn.strip())
+    return (found[1], int(found[2])) if found else None
+
+
+def look_up(problem: Problem, key: int, largest: int) -> str:
+    """The tool's reply: what the table holds under a key."""
+    keys: list[int] = problem.truth["keys"]
+    if key in keys[:-1]:
+        place = keys.index(key)
+        end = "!" if place == len(keys) - 2 else ""
+        return f"{keys[place + 1] - key:+d}{end}\n"
+    change = astray(problem.truth["table"], key, largest) if LOWEST <= key <= HIGHEST else None
+    return MISSING if change is None else f"{change:+d}\n"
+
+
+def astray(table: str, key: int, largest: int) -> int | None:
+    """A table's entry for a key off the chain: None for about half of them, else a change drawn by hash."""
+    draw = number_of(f"{table}/{key}")
+    if draw % 2:
+        return None
+    size = 1 + (draw >> 2) % largest
+    return size if draw >> 1 & 1 else -size
+
+
+def number_of(text: str) -> int:
+    """A number below 2^64 that looks random and is the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def grade(problem: Problem, turns: Sequence[str]) -> Verdict:
+    """`correct`: the answer is the end of the chain. `progress`: how much of the chain was looked up in
+    order. `format`: well-formed actions over all turns."""
+    keys: list[int] = problem.truth["keys"]
+    actions = [read(turn) for turn in turns]
+    reached, answer = 0, None
+    for action in actions:
+        if action == ("?", keys[reached]) and reached < len(keys) - 1:
+            reached += 1
+        elif action and action[0] == "=":
+            answer = action[1]
+            break
+    scores = {
+        "correct": float(answer == keys[-1]),
+        "progress": reached / (len(keys) - 1),
+        "format": sum(action is not None for action in actions) / max(1, len(turns)),
+    }
+    if answer is None:
+        return Verdict(scores, None, "unparsable")
+    return Verdict(scores, str(answer))
+
+
+@cache
+def _problems(task: Horizon, split: Split) -> tuple[Problem, ...]:
+    def draw(rng: random.Random) -> Problem:
+        keys = chain(rng, task.steps, task.largest)
+        draw = number_of(str(keys))
+        table = "".join(chr(ord("a") + draw // 26**place % 26) for place in range(5))
+        carries = sum(a // 10 != b // 10 for a, b in itertools.pairwise(keys))
+        return Problem(
+            f"{table}-{keys[0]}",
+            f"{RULES.format(turns=task.turns) if task.rules else ''}table {table} start {keys[0]}\n",
+            {"keys": keys, "table": table},
+            {
+                "difficulty": float(task.steps),
+                "category": f"{task.steps} steps",
+                "carries": float(carries),
+            },
+        )
+
+    return distinct(task, split, draw)
+
+
+def chain(rng: random.Random, steps: int, largest: int) -> list[int]:
+    """Different keys, each at most `largest` from the one before; begun again when it is caught."""
+    while True:
+        keys = [rng.randint(LOWEST, HIGHEST)]
+        taken = set(keys)
+        while len(keys) <= steps:
+            near = range(max(LOWEST, keys[-1] - largest), min(HIGHEST, keys[-1] + largest) + 1)
+            free = [key for key in near if key not in taken]
+            if not free:
+                break
+            keys.append(rng.choice(free))
+            taken.add(keys[-1])
+        else:
+            return keys
