@@ -18,6 +18,7 @@ from grpobench.runs.batch import Group, Rollout
 from grpobench.runs.config import RunConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded
+from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import Sampler
 from grpobench.runs.seeds import derive
@@ -83,8 +84,9 @@ class OnPolicy:
     ) -> None:
         self.config, self.loaded, self.sampler, self.grader = config, loaded, sampler, grader
         self.clock, self.mixer = clock, mixer
-        self.problems = config.task.problems("train")
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+        room = Room(loaded, self.limit, config.model.long_prompts)
+        self.problems = room.fitting(config.task.problems("train"), "train")
         self.generated = 0
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:

@@ -47,6 +47,9 @@ def at_least(settings: object, low: float, *names: str) -> Iterator[tuple[bool, 
         yield value >= low, f"{name}: must be at least {low}, not {value}"
 
 
+LongPrompts = Literal["refuse", "drop"]
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The initial policy. Master weights are always float32."""
@@ -55,6 +58,9 @@ class ModelConfig:
     """A built-in model (`grpobench list models`), a local folder or a hub id."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of forward passes."""
+    long_prompts: LongPrompts = "refuse"
+    """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
+    run before its first step, `drop` leaves them out, counted in origin.json."""
     warm_start: int = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_examples: int = 0

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from grpobench.runs.batch import Rollout
-from grpobench.runs.config import EvaluateConfig, RewardConfig
+from grpobench.runs.config import EvaluateConfig, LongPrompts, RewardConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.likelihood import judge
 from grpobench.runs.models import Models
+from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import GREEDY, HFSampler, Sampler
 from grpobench.runs.seeds import derive
@@ -60,6 +61,7 @@ class Evaluator:
     """Whether rows hold what the policy wrote."""
     models: Models | None = None
     """Where likelihoods are read; None leaves that mode out."""
+    long_prompts: LongPrompts = "refuse"
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
@@ -91,7 +93,8 @@ class Evaluator:
 
     def problems(self, split: Split) -> Sequence[Problem]:
         count = self.settings.test_problems if split == "test" else self.settings.problems
-        return self.task.problems(split)[:count]
+        room = Room(self.loaded, self.limit, self.long_prompts)
+        return room.first(count, self.task.problems(split), split)
 
     def _write(self, split: Split, problems: Sequence[Problem]) -> dict[Mode, list[list[Rollout]]]:
         """What the policy writes in each mode that is asked for. An in-process sampler takes a problem's

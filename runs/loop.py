@@ -29,6 +29,7 @@ from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models, NonFinite
 from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
 from grpobench.runs.packing import micro_batches
+from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import Sampler, sampler_for
 from grpobench.runs.seeds import derive
@@ -125,6 +126,8 @@ class Trainer:
         if tier := config.task.sandbox():
             self.origin["sandbox"] = tier
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+        if dropped := self._demand_room():
+            self.origin["dropped_prompts"] = dropped
         if config.task.turns > 1:
             demand_context(self.loaded, config.task, self.limit)
         if config.model.warm_start:
@@ -163,6 +166,7 @@ class Trainer:
             self.limit,
             config.sampler.temperature,
             models=self.models,
+            long_prompts=config.model.long_prompts,
         )
         self.metrics = catalogue()
         self.trained = self.skipped = 0
@@ -170,6 +174,16 @@ class Trainer:
         self.dump = False
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
+
+    def _demand_room(self) -> dict[str, int]:
+        """How many prompts are dropped by split; raises where they are refused."""
+        config = self.config
+        used: dict[Split, int] = {
+            "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
+            "validation": config.evaluate.problems,
+            "test": config.evaluate.test_problems,
+        }
+        return Room(self.loaded, self.limit, config.model.long_prompts).dropped(config.task, used)
 
     def _source(self) -> Source:
         config = self.config
