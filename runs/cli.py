@@ -19,6 +19,7 @@ from grpobench.runs.deferred import defer
 
 if TYPE_CHECKING:
     from grpobench.runs.matrix import Outcome
+    from grpobench.tasks.task import Task
 
 # The suite's own modules are imported inside the commands, after torch has been deferred: a mistake in a
 # recipe is reported before torch could load.
@@ -107,21 +108,51 @@ def parser() -> argparse.ArgumentParser:
 
     evaluate = add("eval", eval_command, "evaluate run folders or a model on a task", light=False)
     evaluate.add_argument("target", metavar="DIR|MODEL", help="a run or matrix folder, or a model")
-    evaluate.add_argument("--task", required=True, metavar="T")
     evaluate.add_argument(
-        "--samples", type=whole, default=1, metavar="N", help="sampled completions per problem"
+        "--task", required=True, metavar="T", help="ours, or with --through lm-eval any of its"
     )
     evaluate.add_argument("--split", choices=("train", "validation", "test"), default="test")
     evaluate.add_argument(
         "--problems", type=whole, default=0, metavar="N", help="first N problems; default: all"
     )
-    evaluate.add_argument("--temperature", type=float, default=1.0)
+    evaluate.add_argument(
+        "--samples",
+        type=natural,
+        metavar="N",
+        help="sampled completions per problem; pass@k is reported for k up to N/2; default: 1",
+    )
     evaluate.add_argument("--no-greedy", action="store_true", help="leave greedy decoding out")
-    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.add_argument("--temperature", type=float, metavar="X", help="default: the run's, else 1")
+    evaluate.add_argument(
+        "--max-new-tokens", type=whole, metavar="N", help="default: the run's or the task's"
+    )
+    evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled completions")
+    evaluate.add_argument("--no-base", action="store_true", help="leave a run's base model out")
     evaluate.add_argument(
         "--set", dest="sets", metavar="K=V", action="append", default=[], help="a task's setting"
     )
-    evaluate.add_argument("--rows", type=Path, metavar="FILE", help="append one JSON row per completion")
+    evaluate.add_argument(
+        "--through",
+        choices=("grpobench", "lm-eval", "both"),
+        default="grpobench",
+        help="our sampler, the lm-eval harness on the same problems, or both and a comparison",
+    )
+    evaluate.add_argument("--keep-tasks", type=Path, metavar="DIR", help="keep the harness's task files here")
+    evaluate.add_argument("--include", type=Path, metavar="DIR", help="further tasks of the harness's format")
+    evaluate.add_argument(
+        "--fewshot", type=natural, metavar="N", help="examples, for the harness's own tasks"
+    )
+    evaluate.add_argument(
+        "--no-chat-template", action="store_true", help="leave it out, for the harness's own tasks"
+    )
+    evaluate.add_argument("--again", action="store_true", help="although it was evaluated so before")
+    evaluate.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results/models"),
+        metavar="DIR",
+        help="where a model's results go; a matrix folder takes them into its report; default: %(default)s",
+    )
     evaluate.add_argument("--json", action="store_true")
     add_data(evaluate)
 
@@ -209,6 +240,14 @@ def whole(text: str) -> int:
     return number
 
 
+def natural(text: str) -> int:
+    """A whole number from 0, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
+    return number
+
+
 def seed_list(text: str) -> list[int]:
     """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
     from grpobench.runs.strict import ConfigError
@@ -287,50 +326,43 @@ def report_command(options: argparse.Namespace) -> int:
 
 def eval_command(options: argparse.Namespace) -> int:
     """Evaluate one model, one run folder, or every run of a matrix folder."""
-    from grpobench.runs import listing, strict
-    from grpobench.runs.config import tasks
-    from grpobench.runs.evaluate import evaluate_command
-    from grpobench.runs.library import ModelError
+    from grpobench.runs import assess
+    from grpobench.runs.answers import lines, paired
 
-    faults: list[str] = []
-    cls = listing.chosen(tasks(), options.task, "task")
-    task = strict.build(cls, assignments(options.sets), f"task.{options.task}", faults)
-    if isinstance(task, strict.Bad):
-        raise strict.ConfigError(faults)
-    if lack := task.missing():
-        raise strict.ConfigError([f"task {options.task}: {lack}"])
-    numbers: dict[str, dict[str, float]] = {}
-    for target in targets(options.target):
-        try:
-            rows, numbers[target] = evaluate_command(
-                target,
-                task,
-                split=options.split,
-                samples=options.samples,
-                problems=options.problems,
-                greedy=not options.no_greedy,
-                temperature=options.temperature,
-                seed=options.seed,
-            )
-        except ModelError as error:
-            raise strict.ConfigError([str(error)]) from None
-        if options.rows:
-            with options.rows.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps({"target": target, **row}) + "\n" for row in rows)
-        if not options.json:
-            print("\n".join([target, *(f"  {name}  {value:.4f}" for name, value in numbers[target].items())]))
+    ways = {"both": ("grpobench", "lm-eval")}.get(options.through, (options.through,))
+    wish = assess.Wish(
+        task=options.task,
+        sets=assignments(options.sets),
+        split=options.split,
+        problems=options.problems,
+        samples=options.samples,
+        greedy=not options.no_greedy,
+        temperature=options.temperature,
+        limit=options.max_new_tokens,
+        seed=options.seed,
+        through=ways,
+        base=not options.no_base,
+        again=options.again,
+        out=options.out,
+        tasks_folder=options.keep_tasks,
+        include=options.include,
+        fewshot=options.fewshot,
+        template=not options.no_chat_template,
+    )
+    records = []
+    try:
+        for record in assess.assess(options.target, wish, lambda line: print(line, file=sys.stderr)):
+            records.append(record)
+            if not options.json:
+                print("\n".join(lines(record)))
+    except RuntimeError as error:  # the grader gives up
+        return complain(str(error), INFRASTRUCTURE)
+    compared = paired(records)
     if options.json:
-        print(as_json(numbers))
+        print(as_json({"records": [record.summary for record in records], "agreement": compared.rows}))
+    elif compared.lines:
+        print("\n".join(compared.lines))
     return DONE
-
-
-def targets(target: str) -> list[str]:
-    """The run folders of a matrix folder; anything else stands for itself."""
-    listed = Path(target) / "matrix.json"
-    if not listed.exists():
-        return [target]
-    names = json.loads(listed.read_text(encoding="utf-8"))["runs"]
-    return [str(Path(target) / name) for name in names if (Path(target) / name / "run.toml").exists()]
 
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:

@@ -143,3 +143,38 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Ticker:
+    """Says on standard error what is going on: in a terminal one line that changes, elsewhere a line now and
+    then."""
+
+    INTERVAL = 10.0
+    """Seconds between two lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.status = self.console.status("") if self.console.is_terminal else None
+        self.last = -math.inf
+
+    def __enter__(self) -> Self:
+        if self.status:
+            self.status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.status:
+            self.status.stop()
+
+    def tell(self, text: str) -> None:
+        now = time.monotonic()
+        if self.status:
+            self.status.update(text)
+        elif now - self.last >= self.INTERVAL:
+            self.last = now
+            self.console.print(Text(text), soft_wrap=True)

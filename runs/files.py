@@ -57,8 +57,9 @@ def becoming(folder: Path) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
-        for path in aside.iterdir():
-            sync_file(path)
+        for path in aside.rglob("*"):
+            if path.is_file():
+                sync_file(path)
         try:
             aside.rename(folder)
         except OSError:

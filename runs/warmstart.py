@@ -2,57 +2,101 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
-import os
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.runs import strict
+from grpobench.runs import files, strict
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.config import ModelConfig
 from grpobench.runs.episodes import demonstrated
-from grpobench.runs.library import Loaded, cache_folder
+from grpobench.runs.library import Loaded, cache_folder, load
 from grpobench.runs.models import Models
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
 
-RECIPE = 1
+RECIPE = 2
 """Version of this procedure; a change of it makes cached weights stale."""
 SEED = 0
 """The warm start is part of the base model: the same for every seed and arm of a matrix."""
+RECORD = "warmstart.json"
+Tell = Callable[[int, int, float], None]
+"""Called with the update, the number of updates and the loss."""
 
 
-def warm_start(
-    loaded: Loaded, task: Task, config: ModelConfig, tell: Callable[[int, int, float], None]
-) -> Path:
+def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> Path:
     """Train `loaded.model` in place on demonstrations of the task's lessons, or load the cached result.
 
     AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the mean over
-    the policy's tokens. `tell(update, updates, loss)` is called after every update. Returns the cached file.
+    the policy's tokens. Returns the cached folder, which is a model folder like any other with a record of
+    the training. It appears whole or not at all; of several processes one trains while the others wait.
     """
-    from safetensors.torch import load_file, save_file
-
     lessons = demonstrations(loaded, task, config)
-    path = cache_folder() / "warm" / f"{key(loaded, task, config, lessons)}.safetensors"
-    parameters = dict(loaded.model.named_parameters())
-    if not path.exists():
-        train(loaded, config, lessons, tell)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        save_file({name: p.detach().cpu().contiguous() for name, p in parameters.items()}, aside)
-        aside.rename(path)
-    weights = load_file(path)
+    folder = cache_folder() / "warm" / key(loaded, task, config, lessons)
+    with alone(folder):
+        if not folder.exists():
+            began = time.monotonic()
+            losses = train(loaded, config, lessons, tell)
+            with files.becoming(folder) as aside:
+                loaded.model.save_pretrained(aside)
+                loaded.tokenizer.save_pretrained(aside)
+                about = record(loaded, task, config, lessons, losses, time.monotonic() - began)
+                (aside / RECORD).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    adopt(loaded, folder)
+    return folder
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from making the same folder. The system frees the lock of a process that dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def adopt(loaded: Loaded, folder: Path) -> None:
+    """Give the model the weights of a folder, bit for bit."""
+    weights = dict(load(str(folder)).model.named_parameters())
     with torch.no_grad():
-        for name, parameter in parameters.items():
+        for name, parameter in loaded.model.named_parameters():
             parameter.copy_(weights[name])
-    return path
+
+
+def record(
+    loaded: Loaded,
+    task: Task,
+    config: ModelConfig,
+    lessons: Sequence[Group],
+    losses: list[float],
+    seconds: float,
+) -> dict[str, Any]:
+    """What was trained, on what, and how it went."""
+    return {
+        "model": loaded.origin,
+        "task": {"name": task.name, "settings": strict.plain(task)},
+        "data": sorted({str(source) for split in task.splits for source in task.sources(split)}),
+        "updates": config.warm_start,
+        "batch": config.warm_start_batch,
+        "learning_rate": config.warm_start_learning_rate,
+        "dtype": config.dtype,
+        "demonstrations_read": len(lessons),
+        "different_demonstrations": len({group.problem.id for group in lessons}),
+        "tokens_read": sum(group.rollouts[0].length for group in lessons),
+        "loss": losses,
+        "seconds": seconds,
+        "torch": str(torch.__version__),
+    }
 
 
 def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Group]:
@@ -77,20 +121,21 @@ def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group
         "recipe": RECIPE,
         "model": loaded.origin,
         "lessons": read.hexdigest(),
-        "config": strict.plain(config),
+        "settings": [
+            config.warm_start,
+            config.warm_start_batch,
+            config.warm_start_learning_rate,
+            config.dtype,
+        ],
         "torch": str(torch.__version__),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     return f"{Path(config.name).name}-{task.name}-{digest[:16]}"
 
 
-def train(
-    loaded: Loaded,
-    config: ModelConfig,
-    lessons: Sequence[Group],
-    tell: Callable[[int, int, float], None],
-) -> None:
-    """The supervised updates."""
+def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: Tell) -> list[float]:
+    """The supervised updates. The loss of each, in nats per token."""
+    losses = []
     models = Models(loaded.model, ("policy",), dtype=config.dtype)
     models.optimise({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
     updates, rows = config.warm_start, config.warm_start_batch
@@ -105,7 +150,9 @@ def train(
             total += loss.item()
         rise, fall = update / max(1, updates // 10), (updates - update + 1) / updates
         models.step(("policy",), min(rise, fall, 1.0))
+        losses.append(total)
         tell(update, updates, total)
+    return losses
 
 
 def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:
