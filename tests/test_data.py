@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli, data, library
+from grpobench.runs.prompts import Room
 from grpobench.tasks import TASKS, sources
 from grpobench.tasks.sources import data_folder, parse
 from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
@@ -39,7 +42,7 @@ class Toy(Task):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         made = parse(self.tables[0], data_folder(), _problem, lambda problem: problem.id)[1]
-        return made[:4] if split == "train" else made[4:]
+        return made[:-2] if split == "train" else made[-2:]
 
     def sources(self, split: Split) -> Sequence[Source]:
         return (parse(self.tables[0], data_folder(), _problem)[0],)
@@ -165,7 +168,7 @@ def test_a_folder_goes_before_the_package_and_the_list_says_so(
     assert (row["from"], row["rows"], row["tables"][0]["checked"]) == (["folder"], 5, None)
     assert cli.main(["data", "list", "--data-dir", str(here / "mine")]) == 0
     line = " ".join(capsys.readouterr().out.splitlines()[1].split())
-    assert line == "toy present 5 MIT folder train 4, test 1"
+    assert line == "toy present 5 MIT folder train 3, test 2"
 
 
 def test_a_list_asks_nothing_of_the_network(
@@ -462,3 +465,98 @@ def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_
     monkeypatch.setattr(library, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
     assert "grpobench data fetch absent" in capsys.readouterr().err
+
+
+# Whole commands
+
+
+RECIPE = """
+tasks = ["arithmetic", "gsm8k"]
+[train]
+steps = 1
+prompts = 2
+group = 2
+[evaluate]
+problems = 0
+test_problems = 0
+[on.arithmetic.sampler]
+max_new_tokens = 1020
+[[arm]]
+algorithm = "grpo"
+"""
+
+
+def test_a_truncated_data_file_and_a_prompt_longer_than_the_context_end_a_run_with_exit_2(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    folder = tmp_path / "data" / "gsm8k"
+    folder.mkdir(parents=True)
+    row = json.dumps({"question": "What is 1 + 1?", "answer": "1 + 1 = 2\n#### 2"})
+    (folder / "test.jsonl").write_text(row + "\n")
+    (folder / "train.jsonl").write_text(f"{row}\n{row[:40]}")
+    command = "import sys; from grpobench.runs.cli import main; sys.exit(main())"
+    words = ["run", "recipe.toml", "--data-dir", str(tmp_path / "data"), "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"{folder / 'train.jsonl'}, line 2: not JSON" in done.stderr
+    assert "mend or replace the file" in done.stderr
+    assert (
+        "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024"
+        in done.stderr
+    )
+    assert 'leave them out with model.long_prompts = "drop"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# Prompts and the context
+
+
+def test_long_prompts_are_counted_and_dropped_or_refused() -> None:
+    loaded = library.load("nano")  # a token for each character, a context of 1,024
+    lengths = {"fits": 1000, "exactly": 1004, "long": 1005, "longest": 2000}
+    problems = [Problem(name, "x" * length, None) for name, length in lengths.items()]
+    room = Room(loaded, limit=20, policy="drop")
+    assert room.too_long(problems) == {"long": 1005, "longest": 2000}
+    assert [problem.id for problem in room.fitting(problems, "train")] == ["fits", "exactly"]
+    assert [problem.id for problem in room.first(1, problems[2:] + problems[:2], "test")] == ["fits"]
+    strict = replace(room, policy="refuse")
+    assert strict.first(2, problems, "test") == problems[:2]
+    with pytest.raises(DataError, match=r"1 of 3 test prompts .* \(problem long has 1005 tokens\)"):
+        strict.first(3, problems, "test")
+    with pytest.raises(DataError, match="no problem is left"):
+        room.fitting(problems[2:], "train")
+
+
+def test_a_prompt_of_many_bytes_and_few_tokens_is_not_taken_for_long() -> None:
+    loaded = library.load("nano")  # "é" is two bytes and one (unknown) token
+    assert Room(loaded, limit=24).too_long([Problem("p", "é" * 900, None)]) == {}
+
+
+def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpobench.runs import config, loop
+
+    folder = folder_of(tmp_path, 200, bad=[17])
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(sources.SKIP_VARIABLE, "1")
+    run = config.RunConfig(
+        "m",
+        "grpo",
+        0,
+        ALGORITHMS["grpo"](),
+        Toy(),
+        config.ModelConfig(long_prompts="drop"),
+        config.SamplerConfig(max_new_tokens=1021),  # leaves room for "99?" and not for "100?"
+        config.RewardConfig(),
+        config.TrainConfig(steps=0, prompts=1, group=2),
+        config.EvaluateConfig(problems=0, test_problems=0),
+        config.CheckpointConfig(),
+    )
+    origin = loop.Trainer(run).origin
+    [table] = origin["data"]
+    assert (table["kind"], table["table"], table["rows"]) == ("folder", "toy/rows.jsonl", 200)
+    assert table["skipped"] == ("line 17: 'n' must be a whole number, not null",)
+    assert (origin["model"]["from"], origin["model"]["name"]) == ("built in", "nano")
+    assert origin["dropped_prompts"] == {"train": 99}  # 100 to 198
