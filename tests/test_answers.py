@@ -3,8 +3,6 @@ time-out off as a wrong answer."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks import symbolic
-from grpobench.tasks.answers import Found, compare, extract, normalise, number
+from grpobench.tasks.answers import Found, compare, compare_all, extract, normalise, number
+from grpobench.tasks.pool import Reply
 
 TOWER = "9^{9^{9^{9^{9}}}}"
 
@@ -106,7 +105,7 @@ def test_exact_value(text: str, value: Fraction | None) -> None:
 def test_numbers_are_compared_without_math_verify(
     monkeypatch: pytest.MonkeyPatch, answer: str, outcome: str
 ) -> None:
-    monkeypatch.setattr("grpobench.tasks.answers.ask", lambda truth, answer: pytest.fail("asked"))
+    monkeypatch.setattr("grpobench.tasks.answers.ask_all", lambda pairs: pairs and pytest.fail("asked"))
     assert compare("42", answer) == outcome
 
 
@@ -127,38 +126,31 @@ def test_expressions_go_to_math_verify(truth: str, answer: str, outcome: str) ->
     assert compare(truth, answer) == outcome
 
 
-def test_endless_expression_is_a_timeout_and_the_next_question_is_answered() -> None:
+def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
-    began = time.monotonic()
-    assert compare("42", TOWER) == "timeout"
-    assert time.monotonic() - began < 3 * symbolic.WALL_SECONDS
-    assert compare("42", "\\sqrt{1764}") == "equal"
+    monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)
+    pairs = [("42", "\\sqrt{1764}"), ("42", TOWER), ("42", "\\sqrt{1765}"), ("42", TOWER)]
+    assert compare_all(pairs) == ["equal", "timeout", "different", "timeout"]
 
 
-def test_wall_limit_holds_for_a_child_that_does_not_compute() -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed")
-    assert compare("42", "\\sqrt{1764}") == "equal"
-    child = symbolic._children[os.getpid()]
-    os.kill(child.process.pid, signal.SIGSTOP)
-    assert symbolic.ask("42", "\\sqrt{1764}", wall_seconds=0.2) == "timeout"
-    assert child.process.poll() is not None
-    assert symbolic.ask("42", "\\sqrt{1764}") == "equal"
+def test_pair_that_comes_twice_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def record(pairs: list[object], wall_seconds: float) -> list[Reply]:
+        asked.extend(pairs)
+        return [Reply("done", True) for _ in pairs]
+
+    monkeypatch.setattr(symbolic.POOL, "map", record)
+    assert symbolic.ask_all([("1", "2"), ("1", "3"), ("1", "2")]) == ["equal"] * 3
+    assert asked == [("1", "2"), ("1", "3")]
 
 
-def test_child_killed_from_outside_is_replaced_and_never_reads_as_wrong() -> None:
-    pytest.importorskip("math_verify", reason="math-verify is not installed")
-    assert compare("42", "\\sqrt{1764}") == "equal"
-    child = symbolic._children[os.getpid()].process
-    child.kill()
-    child.wait()
-    assert compare("42", "\\sqrt{1764}") == "infra_error"
-    assert compare("42", "\\sqrt{1764}") == "equal"
-
-
-def test_child_that_cannot_start_is_an_infrastructure_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    symbolic._stop()
-    monkeypatch.setattr(sys, "executable", "false")
-    assert compare("42", "\\sqrt{1764}") == "infra_error"
+@pytest.mark.parametrize("ending", ["timeout", "crash", "infra_error"])
+def test_no_answer_of_math_verify_is_never_a_plain_no(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setattr(symbolic.POOL, "map", lambda pairs, wall_seconds: [Reply(ending)] * len(pairs))
+    assert compare_all([("42", "\\sqrt{1764}"), ("42", "43")]) == [ending, "different"]
 
 
 def test_math_verify_is_not_imported_by_this_process() -> None:

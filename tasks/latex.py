@@ -1,0 +1,210 @@
+"""Bring LaTeX and plain answers to one spelling without changing what they say.
+
+`clean` undoes differences of typesetting: spaces, sizes of brackets and fractions, left-out braces, signs
+from outside ASCII, thousands separators. It knows no mathematics: 0.5 and \\frac{1}{2} stay different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+SIGNS: Mapping[str, str] = {
+    "−": "-",
+    "–": "-",
+    "×": "\\times ",
+    "·": "\\cdot ",
+    "÷": "\\div ",
+    "√": "\\sqrt ",
+    "π": "\\pi ",
+    "θ": "\\theta ",
+    "∞": "\\infty ",
+    "≤": "\\le ",
+    "≥": "\\ge ",
+    "≠": "\\ne ",
+    "≈": "\\approx ",
+    "∈": "\\in ",
+    "∪": "\\cup ",
+    "∩": "\\cap ",
+    "∅": "\\emptyset ",
+    "±": "\\pm ",
+    "°": "",
+    "\u00a0": " ",
+    "\u202f": " ",
+    "\u2009": " ",
+}
+_SIGNS = re.compile("|".join(SIGNS))
+COMMANDS: Mapping[str, str] = {
+    "dfrac": "\\frac",
+    "tfrac": "\\frac",
+    "cfrac": "\\frac",
+    "dbinom": "\\binom",
+    "tbinom": "\\binom",
+    "leq": "\\le",
+    "leqslant": "\\le",
+    "geq": "\\ge",
+    "geqslant": "\\ge",
+    "neq": "\\ne",
+    "lbrace": "\\{",
+    "rbrace": "\\}",
+    "lt": "<",
+    "gt": ">",
+    "varnothing": "\\emptyset",
+    "mbox": "\\text",
+    "hbox": "\\text",
+    "textbf": "\\text",
+    "textit": "\\text",
+    "textrm": "\\text",
+    "textnormal": "\\text",
+    "mathrm": "\\text",
+    "mathbf": "\\text",
+    "mathit": "\\text",
+    "operatorname": "\\text",
+}
+"""Commands that mean the same."""
+SIZES = (
+    "left|right|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr|big|Big|bigg|Bigg|displaystyle|textstyle|limits"
+)
+_SIZE = re.compile(rf"\\(?:left|right)\s*\.|\\(?:{SIZES})(?![A-Za-z])")
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
+_SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
+_THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
+_DEGREES = re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])")
+_CURRENCY = re.compile(r"\\?[$]|[€£]")
+_ENDS = re.compile(r"^(?:[\s,;:*_`]|\.(?![0-9]))+|[\s.,;:*_`]+$")
+_ALONE = re.compile(r"([\^_])\{([A-Za-z0-9])\}(?![A-Za-z0-9])")
+_LONG_POWER = re.compile(r"(?<=[\^_])[0-9]{2,}")
+_FUNCTION = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_NAME = re.compile(r"\\[A-Za-z]+")
+_TEXT = re.compile(r"\\text ?\{[^{}]*\}")
+MOST_PASSES = 20
+
+
+@lru_cache(maxsize=4096)
+def clean(text: str) -> str:
+    """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
+
+    Gone are: ``$`` in every role, degree signs, spaces that typesetting ignores, the size of brackets,
+    thousands separators outside of brackets, punctuation and emphasis at both ends. Words stay in
+    ``\\text{...}``.
+    """
+    for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
+        before, text = text, _once(text)
+        if text == before:
+            break
+    return text
+
+
+def _once(text: str) -> str:
+    text = _SIGNS.sub(lambda found: SIGNS[found.group()], text)
+    text = _unwrap(_CURRENCY.sub("", text).strip())
+    text = _THIN_THOUSANDS.sub("", text)
+    text = _SIZE.sub(" ", text)
+    text = _DEGREES.sub("", text)
+    text = _COMMAND.sub(lambda found: COMMANDS.get(found[1], found.group()), text)
+    text = "".join(_tight(piece) for piece in _pieces(_SPACE.sub(" ", text)))
+    text = _ALONE.sub(r"\1\2", _LONG_POWER.sub(r"{\g<0>}", _braced(text)))
+    return _ENDS.sub("", _without_thousands(text))
+
+
+def _unwrap(text: str) -> str:
+    """Without the signs that open and close mathematics, where they stand at both ends."""
+    for opening, end in (("\\(", "\\)"), ("\\[", "\\]")):
+        if text.startswith(opening) and text.endswith(end):
+            return text[2:-2]
+    while text.startswith("{") and closing(text, 0) == len(text) - 1:
+        text = text[1:-1].strip()
+    return text
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text cut into ``\\text{...}`` and what lies between. Without a letter it is no text, and bare."""
+    start = 0
+    for found in _TEXT.finditer(text):
+        yield text[start : found.start()]
+        inside = " ".join(found.group().partition("{")[2].removesuffix("}").split())
+        yield "\\text{" + inside + "}" if any(map(str.isalpha, inside)) else f" {inside} "
+        start = found.end()
+    yield text[start:]
+
+
+def _tight(piece: str) -> str:
+    """Without spaces, except those that part two digits or a command from a letter."""
+    if piece.startswith("\\text{"):
+        return piece
+    piece = re.sub(r" +", " ", piece)
+    piece = re.sub(r"(\\[A-Za-z]+) (?=[A-Za-z])", "\\1\0", piece)
+    piece = re.sub(r"(?<=[0-9]) (?=[0-9.])", "\0", piece)
+    piece = re.sub(r"(?<=[A-Za-z]{2}) (?=[A-Za-z0-9])|(?<=[A-Za-z0-9]) (?=[A-Za-z]{2})", "\0", piece)
+    return piece.replace(" ", "").replace("\0", " ")
+
+
+def _braced(text: str) -> str:
+    """``\\frac12`` as ``\\frac{1}{2}`` and ``\\sqrt2`` as ``\\sqrt{2}``; unbalanced text as it is."""
+    made, position = [], 0
+    while found := _FUNCTION.search(text, position):
+        made.append(text[position : found.end()])
+        position = found.end()
+        if found[1] == "sqrt" and text[position : position + 1] == "[":
+            close = text.find("]", position)
+            if close < 0:
+                break
+            made.append(text[position : close + 1])
+            position = close + 1
+        for _ in range(1 if found[1] == "sqrt" else 2):
+            argument, position = _argument(text, position)
+            made.append(argument)
+    made.append(text[position:])
+    return "".join(made)
+
+
+def _argument(text: str, position: int) -> tuple[str, int]:
+    """The argument of a command in braces, and where it ends; nothing where there is none to be had."""
+    while text[position : position + 1] == " ":
+        position += 1
+    if position >= len(text) or text[position] in "}])&,^_=+*/":
+        return "", position
+    if text[position] == "{":
+        end = closing(text, position)
+        return ("", position) if end < 0 else ("{" + _braced(text[position + 1 : end]) + "}", end + 1)
+    if command := _NAME.match(text, position):
+        if command.group() in ("\\frac", "\\sqrt", "\\binom", "\\text"):
+            return "", position
+        return "{" + command.group() + "}", command.end()
+    return ("", position) if text[position] == "\\" else ("{" + text[position] + "}", position + 1)
+
+
+def closing(text: str, position: int) -> int:
+    """Where the brace at `position` is closed; −1 where it is not. A brace behind a backslash is no brace."""
+    depth = 0
+    for i in range(position, len(text)):
+        if text[i] in "{}" and (i == 0 or text[i - 1] != "\\"):
+            depth += 1 if text[i] == "{" else -1
+            if depth == 0:
+                return i
+    return -1
+
+
+def balanced(text: str) -> bool:
+    """Whether every brace is closed, and none closed that was not opened."""
+    depth = 0
+    for sign in re.sub(r"\\[\\{}]", "", text):
+        depth += (sign == "{") - (sign == "}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def _without_thousands(text: str) -> str:
+    """1,234 as 1234, except inside brackets, where the comma may part two numbers."""
+    made, start = [], 0
+    for found in _THOUSANDS.finditer(text):
+        inside = sum(text.count(sign, 0, found.start()) for sign in "([{") - sum(
+            text.count(sign, 0, found.start()) for sign in ")]}"
+        )
+        if not inside:
+            made.append(text[start : found.start()] + found.group().replace(",", ""))
+            start = found.end()
+    return "".join(made) + text[start:]
