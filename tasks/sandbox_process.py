@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grpobench.tasks import sandbox_wire
 from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier
@@ -82,6 +82,8 @@ class ProcessSandbox(Sandbox):
     """One process per program, judged by the processor time that it took."""
 
     tier: Tier
+    apart: ClassVar[bool]
+    """Whether the process that was started is not the program's own, and out of its reach."""
 
     def __init__(self, limits: Limits, workers: int = 0) -> None:
         super().__init__(limits, workers)
@@ -125,7 +127,7 @@ class ProcessSandbox(Sandbox):
                 )
         except OSError as error:
             return Execution("infra_error", detail=f"{command[0]}: {error}"[:200]), True
-        return Conversation(process, blob, self.limits).judge(len(job.calls))
+        return Conversation(process, blob, self.limits, self.apart).judge(len(job.calls))
 
 
 @functools.cache
@@ -139,6 +141,7 @@ class UnsafeSandbox(ProcessSandbox):
     """A plain subprocess with limits on its resources. It can read, write and reach what you can."""
 
     tier: Tier = "unsafe"
+    apart = False
 
     @contextlib.contextmanager
     def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
@@ -149,6 +152,7 @@ class BubblewrapSandbox(ProcessSandbox):
     """Namespaces of its own, a file system of nothing but the standard library, no rights, one process."""
 
     tier: Tier = "bubblewrap"
+    apart = True
 
     def __init__(self, limits: Limits, workers: int = 0) -> None:
         super().__init__(limits, workers)
@@ -212,6 +216,7 @@ def walls(python: Installation) -> list[str]:
         "--disable-userns",
         "--die-with-parent",
         "--as-pid-1",
+        "--new-session",
         "--cap-drop",
         "ALL",
     ]
@@ -236,8 +241,8 @@ class Conversation:
     time that it spent waiting for a processor: on however busy a machine, a verdict stays what it is.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits) -> None:
-        self.process, self.blob, self.limits = process, blob, limits
+    def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits, apart: bool) -> None:
+        self.process, self.blob, self.limits, self.apart = process, blob, limits, apart
         self.answer = bytearray()
         self.complaint = bytearray()
         self.deadline = time.monotonic() + START
@@ -261,7 +266,7 @@ class Conversation:
         found = sandbox_wire.read(bytes(self.answer), calls)
         if found is not None and self.status == 0:
             return found, False
-        if not self.answer.startswith(b"ready\n") or self.status < 0:
+        if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
             # It never came up, or the sandbox itself was killed, which nothing inside can do.
             complaint = self.complaint.decode(errors="replace").strip()
             return Execution("infra_error", detail=f"status {self.status}: {complaint}"[:200]), True

@@ -1,0 +1,434 @@
+"""Every tier that works here: programs get their values out, and nothing else gets anywhere.
+
+The attacks are in `attacks.py`. What they claim is not taken from them alone: the host watches a file, a
+process, two sockets and its own children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from attacks import ATTACKS, ENDLESS, HACKS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.tasks import programs, sandbox, sandbox_inside, sandbox_wire
+from grpobench.tasks.sandbox import Execution, Job, Limits, Sandbox, Tier
+from grpobench.tasks.sandbox_process import waiting
+from grpobench.tasks.task import DataError, Problem
+
+TIERS: tuple[Tier, ...] = ("bubblewrap", "monty")
+SECRET = "secret-4711-of-the-host"
+LIMITS = Limits(seconds=1.0, megabytes=256)
+SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER: orphans below this process become its children, where they can be counted."""
+
+
+def need(tier: Tier) -> Sandbox:
+    if trouble := sandbox.trouble(tier):
+        pytest.skip(f"{tier}: {trouble}")
+    return sandbox.start(tier, LIMITS)
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> Sandbox:
+    return need(request.param)
+
+
+def children() -> set[int]:
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        found |= {int(pid) for pid in path.read_text().split()}
+    return {pid for pid in found if state(pid) not in "ZX"}
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+# Attacks
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What the host saw of all attacks on one tier."""
+
+    tier: Tier
+    executions: dict[str, Execution]
+    connections: int
+    canary_lives: bool
+    marks: list[str]
+    survivors: list[str]
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def aftermath(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Aftermath]:
+    tier = need(request.param)
+    folder = tmp_path_factory.mktemp("host")
+    (folder / "file").write_text(SECRET)
+    os.environ["GRPOBENCH_TEST_SECRET"] = SECRET
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    canary = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    before = children()
+    with listening(socket.AF_INET, ("127.0.0.1", 0)) as tcp, listening(socket.AF_UNIX, "\0grpobench") as unix:
+        facts = {
+            "FILE": folder / "file",
+            "FOLDER": folder,
+            "MARK": folder / "mark",
+            "PID": canary.pid,
+            "PORT": tcp.listener.getsockname()[1],
+            "SOCKET": "grpobench",
+        }
+        executions = tier.run_all([Job(filled(text, facts), ("attack()",)) for text in ATTACKS.values()])
+        connections = tcp.seen + unix.seen
+    time.sleep(0.2)
+    left = children() - before
+    yield Aftermath(
+        tier.tier,
+        dict(zip(ATTACKS, executions, strict=True)),
+        connections,
+        canary.poll() is None,
+        [path.name for path in folder.iterdir() if path.name != "file"],
+        [name for name in map(command, left) if "monty" not in name],
+    )
+    ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
+    canary.kill()
+    canary.wait()
+    del os.environ["GRPOBENCH_TEST_SECRET"]
+
+
+def filled(text: str, facts: dict[str, object]) -> str:
+    for name, fact in facts.items():
+        text = text.replace(f"@{name}@", str(fact))
+    return text
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+    except OSError:
+        return "monty (gone)"
+
+
+class listening:
+    """Counts who connects."""
+
+    def __init__(self, family: socket.AddressFamily, address: object) -> None:
+        self.listener = socket.socket(family)
+        self.listener.bind(address)
+        self.listener.listen()
+        self.seen = 0
+
+    def __enter__(self) -> listening:
+        threading.Thread(target=self.count, daemon=True).start()
+        return self
+
+    def count(self) -> None:
+        while True:
+            try:
+                self.listener.accept()
+            except OSError:
+                return
+            self.seen += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_gets_nothing(aftermath: Aftermath, name: str) -> None:
+    execution = aftermath.executions[name]
+    got = execution.values[0] if execution.outcome == "pass" else None
+    assert not got, f"got through: {got!r:.300}"
+    assert SECRET not in repr(execution)
+    assert execution.outcome != "infra_error", execution.detail
+
+
+def test_attacks_leave_nothing_behind(aftermath: Aftermath) -> None:
+    assert aftermath.connections == 0
+    assert aftermath.canary_lives
+    assert aftermath.marks == []
+    assert aftermath.survivors == []
+
+
+def test_endless_programs_have_the_outcome_timeout(aftermath: Aftermath) -> None:
+    outcomes = {name: aftermath.executions[name].outcome for name in ENDLESS}
+    if aftermath.tier == "monty":  # it refuses some at once, and its regular expressions are linear
+        outcomes = {name: outcomes[name] for name in ("endless loop", "endless definition")}
+    assert set(outcomes.values()) == {"timeout"}, outcomes
+
+
+def test_attacks_are_live() -> None:
+    """Without walls the harmless ones among them do get through: what holds them is the sandbox."""
+    free = sandbox.start("unsafe", LIMITS)
+    for name in ("read the list of users", "list the root of the host", "netlink", "shell"):
+        execution = free.run(filled(ATTACKS[name], {"FILE": "/etc/passwd"}), ["attack()"])
+        assert execution.outcome == "pass" and execution.values[0], name
+
+
+# Reward hacks
+
+SQUARE = Problem(
+    "square",
+    "",
+    {
+        "entry": "square",
+        "before": "",
+        "header": "",
+        "after": "",
+        "reference": "def square(n):\n    return n * n",
+        "calls": ["square(3)", "square(12)"],
+        "conditions": ["_0 == 9", "_1 == 144"],
+    },
+)
+
+
+@pytest.mark.parametrize("name", HACKS)
+@pytest.mark.parametrize("which", [*TIERS, "unsafe"])
+def test_reward_hack_is_not_graded_as_right(which: Tier, name: str) -> None:
+    chosen = need(which)
+    (outcome,) = programs.compared(SQUARE.truth, [HACKS[name]], chosen)
+    assert outcome not in ("pass", "infra_error")
+
+
+def test_reward_hacks_are_live(tmp_path: Path) -> None:
+    """A grader by exit code, as common as it is, takes at least a quarter of them for right."""
+    fooled = []
+    for name, text in HACKS.items():
+        file = tmp_path / "program.py"
+        file.write_text(text + "\nassert square(3) == 9\nassert square(12) == 144\n")
+        done = subprocess.run([sys.executable, "-S", file], capture_output=True, timeout=60, check=False)
+        fooled += [name] if done.returncode == 0 else []
+    assert len(fooled) >= len(HACKS) / 4, fooled
+
+
+def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
+    right = [
+        SQUARE.truth["reference"],
+        "square = lambda n: n ** 2",
+        "def square(n):\n    return float(n * n)",
+    ]
+    assert programs.compared(SQUARE.truth, right, tier) == ["pass"] * 3
+
+
+# Values
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.text(st.characters(exclude_categories=()), max_size=8)
+    | st.binary(max_size=8)
+    | st.frozensets(st.integers(), max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3)
+        | st.sets(st.integers(), max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def wire(value: object) -> bytes:
+    text = sandbox_inside.Encoder(sandbox_wire.LARGEST, sandbox_wire.DEEPEST).text(value)
+    return f"ready\nvalue {text}\nend\n".encode("ascii")
+
+
+@given(VALUES)
+def test_values_cross_unchanged(value: object) -> None:
+    execution = sandbox_wire.read(wire(value), 1)
+    assert execution is not None and execution.outcome == "pass"
+    assert repr(execution.values) == repr((value,))
+
+
+def test_values_of_every_kind_come_out_of_cpython() -> None:
+    chosen = need("bubblewrap")
+    texts = [
+        "-0.0",
+        "float('nan')",
+        "float('-inf')",
+        "10**400",
+        "'\\ud800é'",
+        "(1,)",
+        "{1: {2}}",
+        "1j",
+        "b'x'",
+    ]
+    values = chosen.run("", texts).values
+    assert math.copysign(1, values[0]) == -1 and math.isnan(values[1])
+    assert values[2:] == (-math.inf, 10**400, "\ud800é", (1,), {1: {2}}, 1j, b"x")
+    counted = chosen.run("from collections import *", ["Counter('aab')", "OrderedDict(a=1)"])
+    assert counted.values == ({"a": 2, "b": 1}, {"a": 1})
+    assert chosen.run("class A: pass", ["A()"]).outcome == "error"
+
+
+@given(st.binary(max_size=200) | st.text("[]\"'lit,0123456789 \nvalueready", max_size=80).map(str.encode))
+def test_no_bytes_break_the_reader(answer: bytes) -> None:
+    for found in (sandbox_wire.read(answer, 1), sandbox_wire.read(b"ready\nvalue " + answer + b"\nend\n", 1)):
+        assert found is None or found.outcome in ("pass", "error", "oom", "syntax", "output_limit")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    {
+        "a value too many": 'value ["i","1"]\nvalue ["i","1"]\nend\n',
+        "a value too few": "end\n",
+        "behind the end": 'value ["i","1"]\nend\nend\n',
+        "two ends": 'value ["i","1"]\nend\nvalue ["i","1"]\nend\n',
+        "a plain number": "value 1\nend\n",
+        "not JSON": "value x\nend\n",
+        "NaN": "value NaN\nend\n",
+        "unknown tag": 'value ["q","1"]\nend\n',
+        "a list as number": 'value ["i",["1"]]\nend\n',
+        "a set with the same twice": 'value ["s",[["i","1"],["f","0x1.0p+0"]]]\nend\n',
+        "a key twice": 'value ["d",[["61",null],["61",true]]]\nend\n',
+        "unhashable key": 'value ["d",[[["l",[]],null]]]\nend\n',
+        "not hexadecimal": 'value "zz"\nend\n',
+        "not UTF-8": 'value "ff"\nend\n',
+        "too large a float": 'value ["f","0x1p+99999"]\nend\n',
+        "deep": "value " + '["l",[' * 10**4 + "]]" * 10**4 + "\nend\n",
+        "forty levels": "value " + '["l",[' * 40 + "]]" * 40 + "\nend\n",
+        "many equal hashes": 'value ["s",['
+        + ",".join(f'["i","{k * (2**61 - 1):x}"]' for k in range(20000))
+        + "]]\nend\n",
+        "an unknown failure": "failed pass\n",
+        "a failure and more": "failed oom\nend\n",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
+    began = time.monotonic()
+    found = sandbox_wire.read(b"ready\n" + answer[1].encode(), 1)
+    assert found is None or found.outcome == "error"
+    assert time.monotonic() - began < 5
+
+
+# Outcomes
+
+OUTCOMES = {
+    "pass": "def attack():\n    return 1",
+    "error": "def attack():\n    return 1 // 0",
+    "syntax": "def attack(:\n    return 1",
+    "oom": "def attack():\n    return [0] * 10**9",
+    "output_limit": "def attack():\n    return 'x' * 2 * 10**6",
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_outcome_has_its_name(tier: Sandbox, outcome: str) -> None:
+    assert tier.run(OUTCOMES[outcome], ["attack()"]).outcome == outcome
+
+
+def test_too_long_a_program_is_not_run(tier: Sandbox) -> None:
+    assert tier.run("#" * 10**6, ["1"]).outcome == "output_limit"
+
+
+def test_program_that_draws_numbers_draws_the_same_ones() -> None:
+    chosen = need("bubblewrap")
+    program = "import random\ndef draw():\n    return [random.random(), list({'a', 'b', 'c', 'd'})]"
+    first, second = (chosen.run(program, ["draw()"]).values for _ in range(2))
+    assert first == second and first
+
+
+def test_waiting_for_a_processor_is_not_held_against_a_program() -> None:
+    """A process that shares one processor with four busy ones waits about four fifths of the time."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("needs Linux")
+    core = min(os.sched_getaffinity(0))
+    busy = [sys.executable, "-S", "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"]
+    several = [subprocess.Popen(busy) for _ in range(5)]
+    try:
+        time.sleep(1.5)
+        waited = [waiting(process.pid) for process in several]
+    finally:
+        for process in several:
+            process.kill()
+            process.wait()
+    assert 0.3 < max(waited) < 1.6
+    assert waiting(2**22 + 1) == 0
+
+
+def test_killed_sandbox_is_started_again() -> None:
+    chosen = need("bubblewrap")
+    before = children()
+    result: list[Execution] = []
+    program = "def slow():\n    s = 0\n    for i in range(6 * 10**6):\n        s += i\n    return s"
+    thread = threading.Thread(target=lambda: result.append(chosen.run(program, ["slow()"])))
+    thread.start()
+    deadline = time.monotonic() + 5
+    while not (started := children() - before) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(min(started), signal.SIGKILL)
+    thread.join()
+    assert result[0].outcome == "pass" and result[0].values == (sum(range(6 * 10**6)),)
+
+
+def test_many_hanging_programs_share_the_workers() -> None:
+    """Two that sleep take the time of one where there are two workers; the others do not wait for them."""
+    chosen = need("bubblewrap")
+    sleeps = "import time\ntime.sleep(100)"
+    began = time.monotonic()
+    found = chosen.run_all([Job(sleeps if i % 4 == 0 else "x = 1", ("x",)) for i in range(8)])
+    assert [e.outcome for e in found] == ["timeout" if i % 4 == 0 else "pass" for i in range(8)]
+    limit = sandbox.PATIENCE * LIMITS.seconds
+    assert time.monotonic() - began < 2 * limit / min(2, sandbox.cores()) + 5
+
+
+# The choice
+
+
+def test_tiers_are_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    working = {"bubblewrap": "", "monty": "", "unsafe": ""}
+    monkeypatch.setattr(sandbox, "trouble", lambda tier: working[tier])
+    monkeypatch.delenv(sandbox.UNSAFE_VARIABLE, raising=False)
+    assert sandbox.choose() == ("bubblewrap", "")
+    working["bubblewrap"] = "not installed"
+    assert sandbox.choose() == ("monty", "")
+    assert sandbox.choose("bubblewrap")[0] is None
+    assert "apt-get install bubblewrap" in sandbox.choose("bubblewrap")[1]
+    assert sandbox.choose("unsafe")[0] is None
+    sandbox.allow_unsafe()
+    assert sandbox.choose() == sandbox.choose("unsafe") == ("unsafe", "")
+    working["bubblewrap"] = ""
+    assert sandbox.choose() == ("bubblewrap", "")  # allowed is not preferred
+    working |= {"bubblewrap": "no", "monty": "no"}
+    monkeypatch.setenv(sandbox.UNSAFE_VARIABLE, "1")  # of a process that is neither this nor its parent
+    with pytest.raises(DataError, match="apt-get install bubblewrap"):
+        sandbox.sandbox()
+
+
+def test_tier_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain subprocess under the name of bubblewrap runs programs, and is found out."""
+    from grpobench.tasks import sandbox_process
+
+    need("bubblewrap")
+    sandbox.trouble.cache_clear()
+    sandbox.start.cache_clear()
+    monkeypatch.setattr(sandbox_process, "BubblewrapSandbox", sandbox_process.UnsafeSandbox)
+    try:
+        assert "does not keep programs in" in sandbox.trouble("bubblewrap")
+        assert "read a file of the host" in sandbox.trouble("bubblewrap")
+    finally:
+        sandbox.trouble.cache_clear()
+        sandbox.start.cache_clear()
