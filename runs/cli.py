@@ -156,6 +156,26 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true")
     add_data(evaluate)
 
+    warm = add("warmstart", warmstart_command, "train a model on a task's reference answers", light=False)
+    warm.add_argument("model", metavar="MODEL", help="as in model.name of a recipe")
+    warm.add_argument("--task", required=True, metavar="T")
+    warm.add_argument("--updates", type=whole, default=100, metavar="N", help="default: %(default)s")
+    warm.add_argument("--batch", type=whole, metavar="N", help="demonstrations per update")
+    warm.add_argument("--examples", type=whole, metavar="N", help="different demonstrations; default: all")
+    warm.add_argument("--learning-rate", type=float, metavar="X", help="peak of the updates")
+    warm.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision of forward passes")
+    warm.add_argument(
+        "--problems", type=whole, default=128, metavar="N", help="validation problems to measure on"
+    )
+    warm.add_argument("--samples", type=natural, default=1, metavar="N", help="sampled answers to each")
+    warm.add_argument("--max-new-tokens", type=whole, metavar="N", help="default: the task's")
+    warm.add_argument(
+        "--set", dest="sets", metavar="K=V", action="append", default=[], help="a task's setting"
+    )
+    warm.add_argument("--out", type=Path, metavar="DIR", help="a folder for a copy of the model")
+    warm.add_argument("--json", action="store_true")
+    add_data(warm)
+
     listing = add("list", list_command, "list what the suite knows")
     listing.add_argument("kind", choices=KINDS)
     listing.add_argument("--json", action="store_true")
@@ -329,7 +349,7 @@ def eval_command(options: argparse.Namespace) -> int:
     from grpobench.runs import assess
     from grpobench.runs.answers import lines, paired
 
-    ways = {"both": ("grpobench", "lm-eval")}.get(options.through, (options.through,))
+    both: tuple[assess.Through, ...] = ("grpobench", "lm-eval")
     wish = assess.Wish(
         task=options.task,
         sets=assignments(options.sets),
@@ -340,7 +360,7 @@ def eval_command(options: argparse.Namespace) -> int:
         temperature=options.temperature,
         limit=options.max_new_tokens,
         seed=options.seed,
-        through=ways,
+        through=both if options.through == "both" else (options.through,),
         base=not options.no_base,
         again=options.again,
         out=options.out,
@@ -363,6 +383,48 @@ def eval_command(options: argparse.Namespace) -> int:
     elif compared.lines:
         print("\n".join(compared.lines))
     return DONE
+
+
+def warmstart_command(options: argparse.Namespace) -> int:
+    """Make a warm start, or find it in the cache, and measure the model before and after."""
+    from grpobench.runs import strict
+    from grpobench.runs.config import ModelConfig
+    from grpobench.runs.display import Ticker
+    from grpobench.runs.warmstart_command import Measure, as_lines, warm_start_command
+
+    settings = {
+        "warm_start": options.updates,
+        "warm_start_batch": options.batch,
+        "warm_start_examples": options.examples,
+        "warm_start_learning_rate": options.learning_rate,
+        "dtype": options.dtype,
+    }
+    faults: list[str] = []
+    given = {name: value for name, value in settings.items() if value is not None}
+    config = strict.build(ModelConfig, {"name": options.model, **given}, "model", faults)
+    if isinstance(config, strict.Bad):
+        raise strict.ConfigError(faults)
+    task = chosen_task(options)
+    measure = Measure(options.problems, options.samples, options.max_new_tokens or 0)
+    with Ticker() as ticker:
+        about = warm_start_command(options.model, task, config, measure, options.out, ticker.tell)
+    print(as_json(about) if options.json else "\n".join(as_lines(about)))
+    return DONE
+
+
+def chosen_task(options: argparse.Namespace) -> Task:
+    """The task that `--task` names with what `--set` says of it. Raises `ConfigError`."""
+    from grpobench.runs import listing, strict
+    from grpobench.runs.config import tasks
+
+    faults: list[str] = []
+    cls = listing.chosen(tasks(), options.task, "task")
+    task: Task | strict.Bad = strict.build(cls, assignments(options.sets), f"task.{options.task}", faults)
+    if isinstance(task, strict.Bad):
+        raise strict.ConfigError(faults)
+    if lack := task.missing():
+        raise strict.ConfigError([f"task {options.task}: {lack}"])
+    return task
 
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,14 +11,14 @@ import numpy as np
 from grpobench.runs.batch import Rollout
 from grpobench.runs.config import EvaluateConfig, LongPrompts, RewardConfig
 from grpobench.runs.episodes import episodes
-from grpobench.runs.library import Loaded, load
+from grpobench.runs.library import Loaded
 from grpobench.runs.likelihood import judge
 from grpobench.runs.models import Models
 from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import GREEDY, HFSampler, Sampler
 from grpobench.runs.seeds import derive
-from grpobench.tasks.task import DataError, Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Mode = Literal["sampled", "greedy", "likelihood"]
 Row = dict[str, Any]
@@ -193,47 +191,3 @@ def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     votes = scores.majority_curve([[verdict.answer for verdict in own] for own in verdicts], correct)
     numbers = {f"pass@{k}": value for k, value in curve.items() if k > 1}
     return numbers | {f"maj@{k}": value for k, value in list(votes.items())[-1:]}
-
-
-def evaluate_command(
-    target: str,
-    task: Task,
-    *,
-    split: Split = "test",
-    samples: int = 1,
-    problems: int = 0,
-    greedy: bool = True,
-    temperature: float = 1.0,
-    max_new_tokens: int = 0,
-    seed: int = 0,
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Evaluate a model by name, or the final weights of a run folder. Returns rows and summary."""
-    loaded = trained(Path(target)) if (Path(target) / "run.toml").exists() else load(target)
-    settings = EvaluateConfig(
-        samples=samples, greedy=greedy, problems=problems or 10**9, test_problems=problems or 10**9
-    )
-    models = Models(loaded.model)
-    sampler = HFSampler(models, loaded.end, loaded.pad, 256, loaded.context)
-    limit = max_new_tokens or task.max_new_tokens
-    evaluator = Evaluator(task, loaded, sampler, settings, seed, limit, temperature, models=models)
-    return evaluator.evaluate(0, split)
-
-
-def trained(folder: Path) -> Loaded:
-    """The model of a run folder with its final weights, or those of its newest checkpoint."""
-    import torch
-    from safetensors.torch import load_file
-
-    name = tomllib.loads((folder / "run.toml").read_text())["model"]["name"]
-    loaded = load(name)
-    final = folder / "final" / "policy.safetensors"
-    steps = sorted(folder.glob("checkpoints/step-*/policy.safetensors"), key=lambda p: int(p.parent.name[5:]))
-    if not final.exists() and not steps:
-        raise DataError(
-            f"{folder} holds no weights: neither final/policy.safetensors nor a checkpoint; run it first"
-        )
-    weights: Mapping[str, torch.Tensor] = load_file(final if final.exists() else steps[-1])
-    with torch.no_grad():
-        for key, parameter in loaded.model.named_parameters():
-            parameter.copy_(weights[key])
-    return loaded
