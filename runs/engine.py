@@ -25,7 +25,7 @@ from grpobench.runs.sampler import GREEDY
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights are handed over as tensors, not as messages
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns at every reload of a model with a tied head
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Set before vLLM is imported, unless the user has set them."""
@@ -148,6 +148,11 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
     from vllm import LLM
     from vllm.platforms import current_platform
 
+    slow: dict[str, Any] = {}
+    if current_platform.is_cpu():
+        # No C++ compiler is called; and no prompt is cut in two, because vLLM 0.30 then rewinds the request's
+        # random generator, which on a CPU it cannot.
+        slow = {"enforce_eager": True, "enable_chunked_prefill": False}
     try:
         return LLM(
             model=place,
@@ -160,9 +165,9 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
             generation_config="vllm",  # not the model's own top-p, penalties and the like
             skip_tokenizer_init=True,
             enable_prefix_caching=True,
-            enforce_eager=current_platform.is_cpu(),
             disable_log_stats=True,
             seed=0,
+            **slow,
         )
     except (ValueError, NotImplementedError, RuntimeError) as error:
         raise ModelError(
@@ -179,15 +184,21 @@ def drawn(output: Any) -> Drawn:
 
 
 def pack_again(model: Any) -> int:
-    """Pack linear weights anew where the CPU build keeps a packed copy beside the weight it was made from
-    (a tied output head): loading changes only the latter. Returns how many; 0 on other devices."""
+    """Pack weights anew where the CPU build keeps its own layout of them and loading (vLLM 0.30) does not
+    renew it: linear weights that still stand beside their packed copy, as those of a tied output head, and
+    the experts of a mixture. Returns how many; 0 on other devices."""
     packed = 0
     for module in model.modules():
         weight = getattr(module, "weight", None)
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        experts = getattr(kernel, "fused_experts", None)
         if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
             from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+            packed += 1
+        elif type(experts).__name__.endswith("CPUUnquantizedExperts"):
+            experts.process_weights_after_loading(module)
             packed += 1
     return packed
 
