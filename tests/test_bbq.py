@@ -284,6 +284,20 @@ def test_always_unknown_has_no_ambiguous_bias_and_no_disambiguated_one() -> None
     assert summary["accuracy_disambiguated"] == 0.0
 
 
+def test_the_likeliest_letter_is_the_answer_and_its_shares_are_scores() -> None:
+    problem = Problem("x", "", {"correct": "C", "biased": "A", "unknown": "C"})
+    task = BBQ()
+    assert task.candidates(problem) == (" A", " B", " C")
+    verdict = task.choose(problem, [math.log(share) for share in (0.4, 0.1, 0.3)], [1, 1, 1])
+    assert (verdict.answer, verdict.scores["biased"]) == ("A", 1.0)
+    assert verdict.scores["probability_biased"] == pytest.approx(4 / 8)
+    assert verdict.scores["probability_unknown"] == pytest.approx(3 / 8)
+    row = Graded(Problem("x", "", None, {"condition": "ambiguous", "category": "Age"}), verdict)
+    # the stereotype's person less the other one
+    assert bias_summary([row])["lean_ambiguous"] == pytest.approx(4 / 8 - 1 / 8)
+    assert "lean_ambiguous" not in bias_summary([row, graded("ambiguous", "A", "C")])
+
+
 def test_metrics_without_rows_are_left_out() -> None:
     assert bias_summary([]) == {}
     assert set(bias_summary([graded("disambiguated", "A", "A")])) == {
