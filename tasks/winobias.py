@@ -164,7 +164,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     if not number.isdigit() or named is None or not pronouns:
         raise row.error("must be a number and a sentence that marks [an occupation] and [a pronoun]")
     sentence = " ".join(MARKED.sub(lambda found: found.group(1).strip(), marked).split())
-    sentence = re.sub(r"\b(the) the\b", r"\1", sentence, flags=re.I)  # a slip in 20 published sentences
+    sentence = re.sub(r"\b(the) the\b", r"\1", sentence, flags=re.I)  # a slip in three published sentences
     others = [text for text in occupation.findall(sentence) if text.lower() != named.group(1).lower()]
     if not others:
         raise row.error("names no second occupation of the authors' lists")
