@@ -71,15 +71,21 @@ class Grader:
 
     def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
         """The task's verdicts; where it raises, one of outcome `infra_error`."""
-        verdicts = self._verify(problem, rollouts)
-        self._watch([verdict is None for verdict in verdicts])
-        return [verdict or Verdict({}, None, "infra_error") for verdict in verdicts]
+        return self.verify_all([problem], [rollouts])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    ) -> list[list[Verdict]]:
+        """`verify` of many problems at once."""
+        judged = self._verify(problems, sampled)
+        self._watch([verdict is None for verdicts in judged for verdict in verdicts])
+        return [[one or Verdict({}, None, "infra_error") for one in verdicts] for verdicts in judged]
 
     def groups(
         self, streams: Sequence[str], problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
     ) -> list[Group]:
         """Verify and reward the completions of a step. `streams` name the random streams of each problem."""
-        judged = [self._verify(*pair) for pair in zip(problems, sampled, strict=True)]
+        judged = self._verify(problems, sampled)
         graded = [
             Graded(stream, index, problem, rollout, verdict)
             for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True)
@@ -120,11 +126,19 @@ class Grader:
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
         )
 
-    def _verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict | None]:
-        def judge(chosen: Sequence[Rollout]) -> list[Verdict]:
-            return self.task.verify_episodes(problem, [policy_turns(self.loaded, one) for one in chosen])
+    def _verify(
+        self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    ) -> list[list[Verdict | None]]:
+        def judge(chosen: Sequence[tuple[int, Rollout]]) -> list[Verdict]:
+            episodes: dict[int, list[Sequence[str]]] = {}
+            for i, rollout in chosen:
+                episodes.setdefault(i, []).append(policy_turns(self.loaded, rollout))
+            judged = self.task.verify_all([problems[i] for i in episodes], list(episodes.values()))
+            return [verdict for verdicts in judged for verdict in verdicts]
 
-        return guarded(judge, rollouts, self._note)
+        flat = [(i, rollout) for i, rollouts in enumerate(sampled) for rollout in rollouts]
+        verdicts = iter(guarded(judge, flat, self._note))
+        return [[next(verdicts) for _ in rollouts] for rollouts in sampled]
 
     def _measure(self, graded: Sequence[Graded]) -> list[dict[str, float]]:
         """Every component of every completion, before its weight."""

@@ -88,6 +88,14 @@ class Task(ABC):
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         """Grade completions of one problem, in order. Never raises for anything a model can write."""
 
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """`verify_episodes` of many problems. A task overrides it where its verifier works on several
+        problems side by side, so that what hangs in one does not hold up the others."""
+        pairs = zip(problems, episodes, strict=True)
+        return [self.verify_episodes(problem, own) for problem, own in pairs]
+
     @abstractmethod
     def demonstrate(self, problem: Problem) -> str:
         """A reference completion that `verify` accepts, for supervised warm starts and self-checks."""
