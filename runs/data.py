@@ -23,6 +23,15 @@ from grpobench.tasks.task import DataError, Task
 
 ALL = "all"
 STANDARD_ERROR = 2
+PIP = (
+    sys.executable,
+    "-m",
+    "pip",
+    "install",
+    "--no-deps",
+    "--force-reinstall",
+    "--disable-pip-version-check",
+)
 Row = dict[str, Any]
 
 
@@ -252,16 +261,22 @@ def install(requirements: Iterable[str]) -> None:
     if importlib.util.find_spec("pip") is None:
         other = f"uv pip install --no-deps {shlex.join(missing)}"
         raise FetchError(f"{sys.executable} has no pip; python -m ensurepip brings it, or run: {other}")
-    options = ["--no-deps", "--force-reinstall", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "install", *options, *missing]
-    done = subprocess.run(command, stdout=STANDARD_ERROR, check=False)
-    importlib.invalidate_caches()
-    if done.returncode:
+    if pip(missing):
+        return
+    failed = [requirement for requirement in missing if not pip([requirement])]  # one may not spoil all
+    if failed:
         raise FetchError(
-            f"pip could not install {', '.join(missing)} (its message is above). It needs an index that has "
+            f"pip could not install {', '.join(failed)} (its message is above). It needs an index that has "
             "them (the network, or PIP_INDEX_URL or PIP_FIND_LINKS) and an environment that may be written; "
-            f"then start again, or run: {shlex.join(command)}"
+            f"then start again, or run: {shlex.join([*PIP, *failed])}"
         )
+
+
+def pip(requirements: Sequence[str]) -> bool:
+    """Whether pip installed them; what it says goes to standard error."""
+    done = subprocess.run([*PIP, *requirements], stdout=STANDARD_ERROR, check=False)
+    importlib.invalidate_caches()
+    return done.returncode == 0
 
 
 def told(name: str, needs: Sequence[Package]) -> str:

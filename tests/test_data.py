@@ -204,7 +204,7 @@ def test_code_that_a_task_needs_is_fetched_and_listed_too(
 
     monkeypatch.setattr("grpobench.tasks.TASKS", {"generator": Generator})
     wheel(here / "wheels", LINES)
-    assert "toy-table==1.0 is missing" in Generator().missing()
+    assert "toy-table==1.0 is not installed" in Generator().missing()
     assert listed(capsys)["generator"]["state"] == "absent"
     assert cli.main(["data", "fetch", "generator"]) == 0
     assert Generator().missing() == ""
@@ -226,6 +226,12 @@ def test_every_packaged_file_has_a_sum_and_every_package_one_version() -> None:
         assert "." not in file.module  # a dotted name could not be found without importing its parent
         versions.setdefault(file.distribution, set()).add(file.version)
     assert versions and all(len(found) == 1 for found in versions.values()), versions
+
+
+def test_every_table_is_in_a_folder_of_the_name_that_fetches_it() -> None:
+    for cls in TASKS.values():
+        names = {table.path.partition("/")[0] for table in cls.tables}
+        assert all(set(cls.tables) <= set(TASKS[name].tables) for name in names), cls.name
 
 
 def test_every_task_with_tables_names_their_licence() -> None:
