@@ -71,10 +71,7 @@ class Evaluator:
         for start in range(0, len(problems), stride):
             part = problems[start : start + stride]
             for mode, written in self._write(split, part).items():
-                found.setdefault(mode, []).extend(
-                    self._grade(grader, problem, rollouts)
-                    for problem, rollouts in zip(part, written, strict=True)
-                )
+                found.setdefault(mode, []).extend(self._grade(grader, part, written))
             if self.models and self.settings.likelihood and "likelihood" in self.task.modes:
                 judged = judge(self.models, self.loaded, self.task, part)
                 found.setdefault("likelihood", []).extend(
@@ -122,16 +119,18 @@ class Evaluator:
         chosen = self.temperature if temperature is None else temperature
         return episodes(self.sampler, self.loaded, self.task, problems, seeds, self.limit, chosen)
 
-    def _grade(self, grader: Grader, problem: Problem, rollouts: Sequence[Rollout]) -> list[Answer]:
+    def _grade(
+        self, grader: Grader, problems: Sequence[Problem], written: Sequence[Sequence[Rollout]]
+    ) -> list[list[Answer]]:
+        verdicts = grader.verify_all(problems, written)
         return [
-            Answer(
-                verdict,
-                rollout.length,
-                rollout.stopped,
-                {"completion": self.loaded.decode(rollout.completion)} if self.texts else {},
-            )
-            for rollout, verdict in zip(rollouts, grader.verify(problem, rollouts), strict=True)
+            [self._answer(*pair) for pair in zip(rollouts, own, strict=True)]
+            for rollouts, own in zip(written, verdicts, strict=True)
         ]
+
+    def _answer(self, rollout: Rollout, verdict: Verdict) -> Answer:
+        text = {"completion": self.loaded.decode(rollout.completion)} if self.texts else {}
+        return Answer(verdict, rollout.length, rollout.stopped, text)
 
 
 def rows_of(
