@@ -23,7 +23,8 @@ def lines(record: Record) -> list[str]:
     prefix = f"eval/{settings['split']}/"
     names = dict.fromkeys(name for own in numbers.values() for name in own if name.count("/") == 3)
     width = max((len(name.removeprefix(prefix)) for name in names), default=0)
-    told.append("  ".join(["", " " * width, *(f"{HEADS[policy]:<24}" for policy in numbers)]).rstrip())
+    if record.subject.run:
+        told.append("  ".join(["", " " * width, *(f"{HEADS[policy]:<24}" for policy in numbers)]).rstrip())
     for name in names:
         mode, _, metric = name.removeprefix(prefix).partition("/")
         cells = [_cell(record, policy, mode, metric, own.get(name)) for policy, own in numbers.items()]

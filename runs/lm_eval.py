@@ -26,6 +26,8 @@ from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
 
 BATCH = 32
 """Sequences that the harness decodes at once."""
+EXAMPLES_SEED = 1234
+"""The harness's own default for drawing few-shot examples."""
 SAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -84,13 +86,9 @@ def ask(
         templated = not plain and bool(getattr(loaded.tokenizer, "chat_template", None))
         if not plain:
             demand_same_prompts(loaded, problems, decoding.limit, templated)
+        model = language_model(loaded, templated, decoding.autocast)
         result = run_harness(
-            [name],
-            language_model(loaded, templated, decoding.autocast),
-            folder,
-            include_defaults=False,
-            apply_chat_template=templated,
-            torch_random_seed=decoding.seed,
+            name, model, folder, include_defaults=False, templated=templated, seed=decoding.seed
         )
         found[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
         for key, value in result["results"][name].items():
@@ -114,16 +112,14 @@ def ask_theirs(
     numbers. `include` is a folder with further tasks in the harness's format."""
     templated = template and bool(getattr(loaded.tokenizer, "chat_template", None))
     result = run_harness(
-        [name],
+        name,
         language_model(loaded, templated, autocast, plain=False),
         include,
         include_defaults=True,
-        limit=problems or None,
-        num_fewshot=fewshot,
-        apply_chat_template=templated,
-        random_seed=seed,
-        torch_random_seed=seed,
-        fewshot_random_seed=seed,
+        templated=templated,
+        seed=seed,
+        problems=problems,
+        fewshot=fewshot,
     )
     rows: list[Row] = []
     for part, samples in result["samples"].items():
@@ -373,46 +369,65 @@ def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], limit: int,
 
 
 def run_harness(
-    names: Sequence[str], model: Any, folder: Path | None, include_defaults: bool, **settings: Any
+    name: str,
+    model: Any,
+    folder: Path | None,
+    *,
+    include_defaults: bool,
+    templated: bool,
+    seed: int,
+    problems: int = 0,
+    fewshot: int | None = None,
 ) -> dict[str, Any]:
-    """Load tasks and evaluate; the harness's results with every sample. Raises DataError for tasks that
-    cannot be loaded."""
+    """Load a task or group and evaluate it; the harness's results with every sample.
+
+    As the harness's `simple_evaluate` does it, without the survey of the machine that this adds. Raises
+    DataError for a task that is unknown, cannot be loaded, or runs code.
+    """
     import datasets
-    from lm_eval import simple_evaluate
+    import torch
+    from lm_eval.evaluator import evaluate
     from lm_eval.tasks import TaskManager
 
     datasets.disable_progress_bars()
     manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=include_defaults)
-    unknown = [name for name in names if name not in manager.all_tasks]
-    if unknown:
-        guess = strict.nearest(unknown[0], manager.all_tasks)
+    if name not in manager.all_tasks:
+        guess = strict.nearest(name, manager.all_tasks)
         did = f"; did you mean {guess!r}?" if guess else ""
-        raise DataError(f"neither grpobench nor lm-eval knows the task {unknown[0]!r}{did}")
+        raise DataError(f"neither grpobench nor lm-eval knows the task {name!r}{did}")
     try:
-        tasks: list[Any] = list(manager.load(list(names))["tasks"].values())
+        loaded = manager.load([name])
     except Exception as error:  # whatever the hub, the network or a loading script raises
+        why = str(error).strip().partition("\n")[0][:300]
         raise DataError(
-            f"lm-eval could not load {', '.join(names)}: {type(error).__name__}: {_first_line(error)}; its "
-            "tasks read their data from the Hugging Face hub: connect this machine or fill the hub's cache "
-            "(HF_HOME) first. Our own tasks need no network"
+            f"lm-eval could not load {name}: {type(error).__name__}: {why}; its tasks read their data from "
+            "the Hugging Face hub: connect this machine, or fill the hub's cache (HF_HOME) on one that is. "
+            "Our own tasks need no network"
         ) from error
-    for task in tasks:
-        if getattr(task, "UNSAFE_CODE", False):
-            raise DataError(
-                f"lm-eval's task {task.task_name} runs what the model writes as code on this machine, "
-                "unconfined; grpobench does not: take a code task of its own, which has a sandbox"
-            )
-    found = simple_evaluate(
-        model=model,
-        tasks=tasks,
-        task_manager=manager,
+    for task in loaded["tasks"].values():
+        prepare(task, fewshot)
+    torch.manual_seed(seed)
+    found = evaluate(
+        lm=model,
+        task_dict=loaded,
+        limit=problems or None,
         bootstrap_iters=0,
         log_samples=True,
-        **settings,
+        apply_chat_template=templated,
+        fewshot_as_multiturn=True,
     )
     assert isinstance(found, Mapping)
     return dict(found)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+def prepare(task: Any, fewshot: int | None) -> None:
+    """Set the number of examples where the task leaves it open, and their seed. Raises DataError."""
+    if getattr(task, "UNSAFE_CODE", False):
+        raise DataError(
+            f"lm-eval's task {task.task_name} runs what the model writes as code on this machine, "
+            "unconfined; grpobench does not: take a code task of its own, which has a sandbox"
+        )
+    own = task.get_config("num_fewshot")
+    if own is None or (fewshot is not None and own != 0):
+        task.set_config(key="num_fewshot", value=fewshot or 0)
+    task.set_fewshot_seed(seed=EXAMPLES_SEED)
