@@ -101,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
         help="resume although settings, data or code changed; the change is recorded",
     )
     add_data(run)
+    add_unsafe(run)
 
     report = add("report", report_command, "rebuild the report of a matrix folder from its logs")
     report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
@@ -155,6 +156,7 @@ def parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--json", action="store_true")
     add_data(evaluate)
+    add_unsafe(evaluate)
 
     warm = add("warmstart", warmstart_command, "train a model on a task's reference answers", light=False)
     warm.add_argument("model", metavar="MODEL", help="as in model.name of a recipe")
@@ -216,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", action="store_true")
     add_data(check)
+    add_unsafe(check)
 
     serve = add("serve", serve_command, "sample for runs elsewhere: vLLM behind HTTP", light=False)
     serve.add_argument("model", metavar="MODEL")
@@ -228,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
 
     bench = add("bench", bench_command, "measure speed and memory on this machine", light=False)
     bench.add_argument("--model", default="nano", metavar="MODEL")
+    bench.add_argument("--sandbox", action="store_true", help="programs a minute in each tier, instead")
     bench.add_argument("--json", action="store_true")
     return top
 
@@ -240,8 +244,16 @@ def add_data(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_unsafe(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--unsafe-exec",
+        action="store_true",
+        help="where bubblewrap does not work, run programs that a model wrote with all your rights",
+    )
+
+
 def use_places(options: argparse.Namespace) -> None:
-    """Put the options of `add_data` where worker processes see them too."""
+    """Put the options of `add_data` and `add_unsafe` where worker processes see them too."""
     from grpobench.runs.library import FOLDER_VARIABLE as MODELS
     from grpobench.tasks.sources import FOLDER_VARIABLE as DATA
     from grpobench.tasks.sources import SKIP_VARIABLE
@@ -250,6 +262,10 @@ def use_places(options: argparse.Namespace) -> None:
     for variable, option in chosen.items():
         if value := getattr(options, option, None):
             os.environ[variable] = "1" if value is True else value
+    if getattr(options, "unsafe_exec", False):
+        from grpobench.tasks.sandbox import allow_unsafe
+
+        allow_unsafe()
 
 
 def whole(text: str) -> int:
@@ -523,6 +539,11 @@ def serve_command(options: argparse.Namespace) -> int:
 
 
 def bench_command(options: argparse.Namespace) -> int:
+    if options.sandbox:
+        from grpobench.runs import bench_sandbox
+
+        bench_sandbox.main(options.json)
+        return DONE
     from grpobench.runs import bench
 
     bench.main(options.model, options.json)

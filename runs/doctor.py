@@ -40,7 +40,7 @@ def examine(out: Path) -> list[Finding]:
         torch_device,
         packages,
         models,
-        sandbox,
+        sandboxes,
         data_sets,
         task_readiness,
         lambda: disk(out),
@@ -124,21 +124,20 @@ def models() -> list[Finding]:
     ]
 
 
-def sandbox() -> Finding:
-    """Run a program, and a hostile one that must fail, in the sandbox that grades code."""
-    from grpobench.tasks.sandbox import default_sandbox
+def sandboxes() -> list[Finding]:
+    """Run a program, and one that tries to get out, in each tier of the sandbox."""
+    from grpobench.tasks import sandbox
 
-    chosen = default_sandbox()
-    good = chosen.run("def double(x):\n    return 2 * x", ["double(21)"])
-    bad = chosen.run("import os\ndef read():\n    return os.listdir('/')", ["read()"])
-    if good.outcome != "pass" or good.values != (42,):
-        return Finding(
-            "sandbox", "broken", f"{chosen.tier}: a plain program gives {good.outcome} {good.detail}", True
-        )
-    if bad.outcome == "pass":
-        return Finding("sandbox", "broken", f"{chosen.tier}: a program could list the root folder", True)
-    bubblewrap = "" if shutil.which("bwrap") else "; bubblewrap is not installed"
-    return Finding("sandbox", "ok", f"{chosen.tier}: runs programs and keeps them in{bubblewrap}", True)
+    found = []
+    tiers: tuple[sandbox.Tier, ...] = ("bubblewrap", "monty")
+    for tier in tiers:
+        absent, reason = sandbox.absent(tier), sandbox.trouble(tier)
+        health: Health = "absent" if absent else "broken" if reason else "ok"
+        detail = f"{reason}; {sandbox.FIX}" if reason and tier == "bubblewrap" else reason
+        found.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
+    chosen, reason = sandbox.choose()
+    detail = reason or f"programs run in {chosen}"
+    return [Finding("sandbox", "ok" if chosen else "broken", detail, True), *found]
 
 
 def data_sets() -> list[Finding]:

@@ -162,15 +162,25 @@ def default_sandbox() -> Sandbox:
     return start("monty", TIGHT)
 
 
-@functools.cache
-def trouble(tier: Tier) -> str:
-    """Why a tier cannot be used on this machine; empty when it can. Tried once per process."""
+def absent(tier: Tier) -> str:
+    """What a tier lacks on this machine, found without running anything; empty when nothing."""
+    reason: str = _module(tier).absent(tier)
+    return reason
+
+
+def _module(tier: Tier) -> Any:
     if tier == "monty":
         from grpobench.tasks import sandbox_monty as module
     else:
         from grpobench.tasks import sandbox_process as module  # type: ignore[no-redef]
-    if absent := module.absent(tier):
-        return absent
+    return module
+
+
+@functools.cache
+def trouble(tier: Tier) -> str:
+    """Why a tier cannot be used on this machine; empty when it can. Tried once per process."""
+    if reason := absent(tier):
+        return reason
     try:
         probed = start(tier, PROBED)
     except Exception as error:  # a damaged installation raises anything
@@ -180,7 +190,7 @@ def trouble(tier: Tier) -> str:
         return f"does not run a plain program ({works.outcome} {works.detail})"
     if tier == "unsafe":
         return ""
-    escape = probed.run(module.ESCAPE, ["escape()"])
+    escape = probed.run(_module(tier).ESCAPE, ["escape()"])
     if escape.outcome == "pass" and escape.values != ([],):
         return f"does not keep programs in ({escape.values})"
     if escape.outcome == "infra_error":
