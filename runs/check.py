@@ -17,6 +17,8 @@ MOST = 10_000
 """Problems of a task that are checked unless the user says how many."""
 SHOWN = 5
 """Failures of a kind that are named."""
+AT_ONCE = 256
+"""Problems that are given to the verifier together."""
 AHEAD = 500.0
 """Nats per token by which one candidate leads the others; totals and means by length then agree."""
 
@@ -125,20 +127,20 @@ def served(task: Task, lack: str) -> list[Problem]:
 def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
     """Grade, for each chosen problem, its reference, a corrupted answer and an empty one."""
     references, corrupted, empty = Tally(), Tally(), Tally()
-    for i in chosen:
-        problem = problems[i]
-        reference = tuple(task.demonstrate_episode(problem))
-        answers = [reference, ("",)]
-        if (wrong := corruption(task, problems, i, reference)) is not None:
-            answers.append(wrong)
-        verdicts = task.verify_episodes(problem, answers)
-        references = references.count(
-            verdicts[0], True, f"problem {problem.id}, reference {reference[-1]!r:.200}"
-        )
-        empty = empty.count(verdicts[1], False, f"problem {problem.id}")
-        if wrong is not None:
-            what = f"problem {problem.id}, corrupted {wrong[-1]!r:.200}"
-            corrupted = corrupted.count(verdicts[2], False, what)
+    for start in range(0, len(chosen), AT_ONCE):
+        part = chosen[start : start + AT_ONCE]
+        asked = []
+        for i in part:
+            reference = tuple(task.demonstrate_episode(problems[i]))
+            wrong = corruption(task, problems, i, reference)
+            asked.append([reference, ("",), *([] if wrong is None else [wrong])])
+        graded = task.verify_all([problems[i] for i in part], asked)
+        for i, answers, verdicts in zip(part, asked, graded, strict=True):
+            name = f"problem {problems[i].id}"
+            references = references.count(verdicts[0], True, f"{name}, reference {answers[0][-1]!r:.200}")
+            empty = empty.count(verdicts[1], False, name)
+            for answer, verdict in zip(answers[2:], verdicts[2:], strict=True):
+                corrupted = corrupted.count(verdict, False, f"{name}, corrupted {answer[-1]!r:.200}")
     return dataclasses.replace(
         check, mode="written", references=references, corrupted=corrupted, empty=empty
     ).settled()
