@@ -30,6 +30,7 @@ from grpobench.runs.display import Ticker
 from grpobench.runs.evaluate import Evaluator, Row, rows_of, summarise
 from grpobench.runs.library import Loaded, load, locate
 from grpobench.runs.models import Models
+from grpobench.runs.prompts import Room
 from grpobench.runs.sampler import HFSampler
 from grpobench.runs.strict import ConfigError
 from grpobench.runs.warmstart import warm_start
@@ -56,6 +57,7 @@ class Wish:
     temperature: float | None = None
     limit: int | None = None
     seed: int = 0
+    drop_long: bool = False
     through: tuple[Through, ...] = ("grpobench",)
     base: bool = True
     again: bool = False
@@ -203,6 +205,7 @@ def resolve(wish: Wish, subject: Subject) -> Plan:
         "max_new_tokens": wish.limit or sampler.get("max_new_tokens") or task.max_new_tokens,
         "seed": wish.seed,
         "dtype": dtype,
+        "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
     }
     return Plan(task, settings)
 
@@ -354,6 +357,7 @@ class Desk:
             tell=tell,
             texts=True,
             models=models,
+            long_prompts=told["long_prompts"],
         )
         return *evaluator.evaluate(0, told["split"]), {"model": loaded.origin}
 
@@ -361,7 +365,8 @@ class Desk:
         told, task = plan.settings, plan.task
         assert task is not None
         split: Split = told["split"]
-        problems = task.problems(split)[: told["problems"] or ALL]
+        room = Room(loaded, told["max_new_tokens"], told["long_prompts"])
+        problems = room.first(told["problems"] or ALL, task.problems(split), split)
         decoding = lm_eval.Decoding(
             told["max_new_tokens"],
             told["samples"],

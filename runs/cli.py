@@ -128,6 +128,9 @@ def parser() -> argparse.ArgumentParser:
         "--max-new-tokens", type=whole, metavar="N", help="default: the run's or the task's"
     )
     evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled completions")
+    evaluate.add_argument(
+        "--drop-long", action="store_true", help="leave prompts out that do not fit the model's context"
+    )
     evaluate.add_argument("--no-base", action="store_true", help="leave a run's base model out")
     evaluate.add_argument(
         "--set", dest="sets", metavar="K=V", action="append", default=[], help="a task's setting"
@@ -376,6 +379,7 @@ def eval_command(options: argparse.Namespace) -> int:
         temperature=options.temperature,
         limit=options.max_new_tokens,
         seed=options.seed,
+        drop_long=options.drop_long,
         through=both if options.through == "both" else (options.through,),
         base=not options.no_base,
         again=options.again,

@@ -85,7 +85,7 @@ def ask(
         plain = mode == "likelihood" and any(task.premise(problem) is not None for problem in problems)
         templated = not plain and bool(getattr(loaded.tokenizer, "chat_template", None))
         if not plain:
-            demand_same_prompts(loaded, problems, decoding.limit, templated)
+            demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
         result = run_harness(
             name, model, folder, include_defaults=False, templated=templated, seed=decoding.seed
@@ -347,19 +347,14 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
     )
 
 
-def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], limit: int, templated: bool) -> None:
-    """Raise DataError where the harness would cut a prompt or read other tokens than our sampler does."""
+def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], templated: bool) -> None:
+    """Raise DataError where the harness would read other tokens than our sampler does."""
     model = language_model(loaded, templated)
     for problem in problems:
         text = problem.prompt
         if templated:
             text = model.apply_chat_template([{"role": "user", "content": text}])
         ours, theirs = list(loaded.encode(problem.prompt)), model.tok_batch_encode([text])[0][0].tolist()
-        if len(ours) + limit > loaded.context:
-            raise DataError(
-                f"problem {problem.id}: its prompt of {len(ours)} tokens and {limit} new ones exceed the "
-                f"model's context of {loaded.context}; lower --max-new-tokens or take another model"
-            )
         if ours != theirs:
             raise DataError(
                 f"problem {problem.id}: lm-eval reads its prompt as {len(theirs)} tokens and our sampler as "
