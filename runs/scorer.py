@@ -108,6 +108,7 @@ class Scorer:
 
 def read(place: str, dtype: str) -> tuple[Any, Any]:
     """A reward model and its tokenizer. Raises ModelError naming the remedy."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     try:
@@ -115,7 +116,7 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
         model, info = AutoModelForSequenceClassification.from_pretrained(
             place, dtype=getattr(torch, dtype), output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"reward.model: {place!r} could not be loaded: {error}; give a folder with config.json, weights "
             "and tokenizer files, or a hub id that this machine can reach"
