@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -502,6 +502,66 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
         total = (loss.terms * algorithm.weigh(batch[used])).sum().item()
         totals.append([total, *tally.numbers().values(), *algorithm.observe(batch, signal).values()])
     assert totals[0] == pytest.approx(totals[1], rel=1e-12, nan_ok=True)
+
+
+@every
+def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None:
+    """An episode with tool output trains like the same tokens of the policy alone: the same advantages (so
+    GAE steps over replies), weights, loss, gradient, pairs and metrics. In the third group row 7 is shorter
+    than row 8 only when its reply is not counted, which decides who is paired with whom."""
+    batch = rollouts(
+        [[7, 4, 0, 1], [9, 5, 1], [8, 6, 5, 7]],
+        [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]],
+        gaps={0: (2, 3), 4: (1, 4, 5), 5: (0,), 7: (1, 2, 3, 4)},
+    )
+    found = []
+    for part in (batch, compressed(batch, batch.written)):
+        models, now = Scripted(batch), numbers(algorithm, batch)
+        if part is not batch:
+            models.readings = {r: compressed(one, batch.written) for r, one in models.readings.items()}
+            models.batch, now = part, Updated({r: compressed(one, batch.written) for r, one in now.items()})
+        leaves = {
+            (role, name): getattr(one, name).requires_grad_()
+            for role, one in now.items()
+            for name in ("logp", "entropy", "value")
+            if getattr(one, name).numel()
+        }
+        signal = algorithm.credit(part, models)
+        used = torch.cat(micro_batches(part, signal.unit, 10**9))
+        loss = algorithm.loss(part[used], signal[used], cut(now, used))
+        total = (loss.terms * algorithm.weigh(part[used])).sum()
+        total.backward()
+        tally = Tally(catalogue())
+        tally.add(loss.metrics, part.written[used])
+        gradients = {key: leaf.grad[part.written] for key, leaf in leaves.items() if leaf.grad is not None}
+        found.append(
+            (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.unit)
+        )
+    (one, gradients, metrics, unit), (other, without, plain, pairs) = found
+    assert one == pytest.approx(other, rel=1e-12, abs=1e-15)
+    assert gradients.keys() == without.keys() and any(bool(g.any()) for g in gradients.values())
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(gradient, without[key], rtol=1e-12, atol=1e-15)
+    assert metrics == pytest.approx(plain, rel=1e-12, nan_ok=True)
+    assert torch.equal(unit, pairs)
+
+
+P = TypeVar("P", bound=Rows)
+
+
+def compressed(part: P, written: torch.Tensor) -> P:
+    """A batch or reading without the tokens that the policy did not write; `written` (B, T) says which."""
+    order = (~written).to(torch.int8).argsort(dim=-1, stable=True)
+    kept = written.sum(-1)
+    inside = torch.arange(written.shape[1]) < kept[:, None]
+    changes: dict[str, Any] = {
+        name: value.gather(-1, order) * inside
+        for name, value in tensors(part).items()
+        if value.shape == written.shape
+    }
+    if isinstance(part, Batch):
+        changes["length"] = kept
+    return dataclasses.replace(part, **changes)
 
 
 def shifted(part: Reading, shift: torch.Tensor) -> Reading:
