@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks.answers import MARKER, compare, extract, normalise, number
+from grpobench.tasks.answered import Answered
+from grpobench.tasks.answers import MARKER, Found, normalise, number
 from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.symbolic import Comparison
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.task import DataError, Problem, Split
+from grpobench.tasks.templates import Template, template
 
 ANNOTATION = re.compile(r"<<[^<>\n]*>>")
-OUTCOMES: Mapping[Comparison, Outcome] = {
-    "equal": "graded",
-    "different": "graded",
-    "timeout": "timeout",
-    "crash": "crash",
-    "infra_error": "infra_error",
-}
 TRAIN = Table("gsm8k/train.jsonl", Hosted("openai/gsm8k", "main", "train"))
 TEST = Table(
     "gsm8k/test.jsonl",
@@ -39,7 +33,7 @@ TEST = Table(
 
 
 @dataclass(frozen=True)
-class GSM8K(Task):
+class GSM8K(Answered):
     """The prompt asks for steps and a final line ``#### number``.
 
     `correct` compares the final answer, which need not stand behind the marker (see `answers.extract`);
@@ -50,10 +44,11 @@ class GSM8K(Task):
     name = "gsm8k"
     source = "openai/gsm8k, 7,473 train and 1,319 test problems (MIT)"
     summary = "grade-school word problems, free-form reasoning, a number behind ####"
-    scores = ("correct", "format")
+    ways = ("marker", "boxed", "phrase", "last number")
     max_new_tokens = 160
     tables = (TRAIN, TEST)
     licence = "MIT"
+    template: str = "gsm8k"
     validation: int = 500
     """How many of the published training problems are kept out of train for validation."""
 
@@ -62,37 +57,28 @@ class GSM8K(Task):
             raise ValueError("validation: must be at least 1")
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _splits(self.validation, split == "test", data_folder())[0][split]
+        return self._splits(split)[0][split]
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        """What `problems(split)` was read from."""
-        return (_splits(self.validation, split == "test", data_folder())[1],)
+        """What `problems(split)` was read from, the prompt's template among it."""
+        return (self._splits(split)[1], template(self.template).source)
 
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(str(problem.truth["answer"]), completion) for completion in completions]
+    def _splits(self, split: Split) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
+        return _splits(self.validation, split == "test", data_folder(), template(self.template))
+
+    def formatted(self, found: Found) -> bool:
+        return found.how == "marker" and number(normalise(found.text)) is not None
 
     def demonstrate(self, problem: Problem) -> str:
         return f"{problem.truth['rationale']}\n{MARKER} {problem.truth['answer']}"
 
 
-def _grade(truth: str, completion: str) -> Verdict:
-    found = extract(completion)
-    if found is None:
-        return Verdict({"correct": 0.0, "format": 0.0}, None, "unparsable")
-    value = number(normalise(found.text))
-    comparison = compare(truth, found.text)
-    scores = {
-        "correct": float(comparison == "equal"),
-        "format": float(found.how == "marker" and value is not None),
-    }
-    return Verdict(scores, found.text if value is None else str(value), OUTCOMES[comparison])
-
-
 @cache
 def _splits(
-    validation: int, test: bool, folder: Path | None
+    validation: int, test: bool, folder: Path | None, template: Template
 ) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
-    source, made = parse(TEST if test else TRAIN, folder, _problem, identity=lambda problem: problem.id)
+    make = partial(_problem, template)
+    source, made = parse(TEST if test else TRAIN, folder, make, identity=lambda problem: problem.id)
     problems = {problem.id: problem for problem in made}
     if test:
         return {"test": tuple(problems.values())}, source
@@ -109,7 +95,7 @@ def _splits(
     }, source
 
 
-def _problem(row: Row) -> Problem:
+def _problem(template: Template, row: Row) -> Problem:
     question = row.text("question").strip()
     rationale, marker, answer = row.text("answer").rpartition(MARKER)
     value = number(normalise(answer))
@@ -119,7 +105,7 @@ def _problem(row: Row) -> Problem:
     steps = sum(bool(line.strip()) for line in rationale.splitlines())
     return Problem(
         hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16],
-        f"Question: {question}\nSolve it step by step and end with {MARKER} and the number.\nAnswer:\n",
+        template.prompt(question),
         {"answer": normalise(answer), "rationale": rationale},
         {"difficulty": float(steps), "category": f"{steps} steps"},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ def test_grades(
 
 
 def test_timeout_is_an_outcome_and_not_a_wrong_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.tasks.answers.ask", lambda truth, answer: "timeout")
+    monkeypatch.setattr("grpobench.tasks.answers.ask_all", lambda pairs: ["timeout"] * len(pairs))
     task = GSM8K()
     (verdict,) = task.verify(task.problems("test")[0], ["\\boxed{9^{9^9}}"])
     assert (verdict.outcome, verdict.scores["correct"]) == ("timeout", 0.0)
@@ -114,6 +115,62 @@ def test_demonstrations_are_accepted(folder: Path) -> None:
     for problem in all_of(task, "train", "validation", "test"):
         (verdict,) = task.verify(problem, [task.demonstrate(problem)])
         assert verdict.scores == {"correct": 1.0, "format": 1.0}
+
+
+def test_completions_of_several_problems_are_graded_side_by_side(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[tuple[str, str]]] = []
+
+    def record(pairs: list[tuple[str, str]]) -> list[str]:
+        asked.append(pairs)
+        return ["equal", "timeout"]
+
+    monkeypatch.setattr("grpobench.tasks.answers.ask_all", record)
+    task = GSM8K(validation=1)
+    problems = all_of(task, "train")[:2]
+    truths = [problem.truth["answer"] for problem in problems]
+    episodes = [[[f"#### {truths[0]}"], ["\\boxed{\\sqrt{1}}"], []], [["#### \\sqrt{4}"]]]
+    verdicts = task.verify_all(problems, episodes)
+    assert [[verdict.outcome for verdict in own] for own in verdicts] == [
+        ["graded", "graded", "unparsable"],
+        ["timeout"],
+    ]
+    assert [[verdict.scores["correct"] for verdict in own] for own in verdicts] == [[1.0, 1.0, 0.0], [0.0]]
+    assert asked == [[(truths[0], "\\sqrt{1}"), (truths[1], "\\sqrt{4}")]]
+
+
+def test_prompt_is_a_file_of_choice(folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.txt"
+    own.write_text("{not me} Q={question}!")
+    task = GSM8K(template=str(own))
+    assert task.problems("test")[0].prompt == "{not me} Q=What is 6 * 7?!"
+    source = task.sources("test")[1]
+    assert (source.kind, source.place, source.table) == ("folder", str(own), "prompts/mine.txt")
+    assert source.sha256 == hashlib.sha256(own.read_bytes()).hexdigest()
+    assert GSM8K().sources("test")[1].place == "grpobench: prompts/gsm8k.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("gsm8", None, "template 'gsm8': unknown; did you mean gsm8k?"),
+        ("zzz", None, "unknown; known: answer_only, boxed, gsm8k"),
+        ("none/there.txt", None, "template none/there.txt: cannot be read"),
+        ("own.txt", "no place", "must hold {question} once, not 0 times"),
+        ("own.txt", "{question}{question}", "must hold {question} once, not 2 times"),
+        ("own.txt", b"\xff", "not UTF-8"),
+    ],
+)
+def test_bad_templates_stop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str | bytes | None, reason: str
+) -> None:
+    monkeypatch.chdir(folder)
+    if text is not None:
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(DataError) as caught:
+        GSM8K(template=name).problems("test")
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
