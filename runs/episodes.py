@@ -53,12 +53,6 @@ def episodes(
     return [[episode.rollout() for episode in row] for row in table]
 
 
-def demand_context(loaded: Loaded, task: Task, limit: int) -> None:
-    """Refuse, before anything is trained or sampled, a task whose episodes do not fit the model's context."""
-    longest = max(task.problems("train"), key=lambda problem: len(problem.prompt))
-    demand_room(loaded, [loaded.encode(longest.prompt)], limit)
-
-
 def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) -> None:
     longest = max(map(len, prompts), default=0)
     if longest + limit > loaded.context:
@@ -179,8 +173,13 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem) -> Rollout:
     for number, text in enumerate(texts, 1):
         turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
         episode.take(turn, [0.0] * len(turn))
-        if number < len(texts) and (episode.ended or not episode.answer(loaded.context)):
+        if number < len(texts) and (episode.ended or not episode.answer(most=10**9)):
             raise ValueError(f"task {task.name}: the demonstration of {problem.id} ends before its last turn")
+    if (length := len(episode.prompt) + len(episode.tokens)) > loaded.context:
+        raise DataError(
+            f"the demonstration of problem {problem.id} and its prompt have {length} tokens, and the model's "
+            f"context is {loaded.context}; leave out the warm start or take a model with a longer context"
+        )
     return episode.rollout()
 
 

@@ -20,7 +20,7 @@ from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
 from grpobench.runs.corrections import Correction, correct
-from grpobench.runs.episodes import conversation, demand_context
+from grpobench.runs.episodes import conversation
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import RunFolder
 from grpobench.runs.library import Loaded, load
@@ -128,8 +128,6 @@ class Trainer:
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
         if dropped := self._demand_room():
             self.origin["dropped_prompts"] = dropped
-        if config.task.turns > 1:
-            demand_context(self.loaded, config.task, self.limit)
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name
