@@ -165,6 +165,7 @@ def draw(
         *(partial(panels, matrix, name, title, rows, known) for name, title, rows in TRAINING),
         partial(gradients, matrix, known),
         partial(bias, matrix),
+        partial(bias_updates, matrix),
         partial(seconds, matrix),
         partial(rates, matrix),
     ]
@@ -526,6 +527,7 @@ def differences(matrix: Matrix, compared: Sequence[Comparison]) -> Drawing | Non
 
 
 BIAS_COLUMNS = (
+    ("accuracy_ambiguous", "accuracy, ambiguous"),
     ("bias_ambiguous", "bias, ambiguous"),
     ("bias_disambiguated", "bias, disambiguated"),
     ("accuracy_disambiguated", "accuracy, disambiguated"),
@@ -565,6 +567,24 @@ def bias(matrix: Matrix) -> Drawing | None:
         "ones (0 is unbiased, 1 always the stereotype): small points are seeds, large ones their mean; "
         "always answering “unknown” gives s_AMB = 0, so disambiguated accuracy stands beside it.",
         figure,
+    )
+
+
+def bias_updates(matrix: Matrix) -> Drawing | None:
+    """Bias metrics of the validations against updates."""
+    rows = [
+        (label, summary.with_axis(matrix, frame, "updates"), False)
+        for label, frame in summary.bias_curves(matrix).items()
+    ]
+    if not rows:
+        return None
+    return Drawing(
+        "bias_updates",
+        "Bias on the validation split against updates",
+        "As in the figure by category; lean is the probability of the stereotype's person less that of the "
+        "other one, by likelihood. Where the category of the training item is measured apart, the rows that "
+        "do not name it are about all others.",
+        _curves(matrix, rows, "updates", marker="o"),
     )
 
 

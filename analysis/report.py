@@ -16,7 +16,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grpobench.analysis import figures, summary
+from grpobench.analysis import evaluations, figures, probes, summary
 from grpobench.analysis.load import FAILED, FINISHED, Matrix, load
 from grpobench.analysis.scores import Comparison, seeds_needed, smallest_p
 
@@ -107,6 +107,7 @@ def gather(matrix: Matrix) -> Facts:
         _equal_budgets(matrix),
         _costs(matrix),
         _bias(matrix),
+        _probes(matrix),
         _statuses(matrix),
     ]
     return Facts(
@@ -331,14 +332,49 @@ def _bias(matrix: Matrix) -> Table:
                 if any(cell != NONE for cell in cells):
                     rows.append([task, arm, *cells])
     header = ["task", "arm", "accuracy ambiguous", "accuracy disambiguated", "unknown rate", "s_AMB", "s_DIS"]
-    note = "Before → after training, mean over seeds, all categories; by category in tables/bias.csv."
-    return Table("bias", "Bias", header, rows, frame, note=note)
+    header += ["lean ambiguous", "lean disambiguated"]
+    note = (
+        "Before → after training, mean over seeds, all categories (where the category of the training item "
+        "is measured apart, all others); by category in tables/bias.csv. Lean, only by likelihood: "
+        "probability of the stereotype's person less that of the other one. "
+    )
+    return Table("bias", "Bias", header, rows, frame, note=note + _warnings(probes.caveats(matrix)))
+
+
+def _probes(matrix: Matrix) -> Table:
+    """Later evaluations on tasks that probe for bias."""
+    records = evaluations.read(matrix)
+    frame = probes.frame(records)
+    rows = []
+    whole = frame[frame["category"] == "all"]
+    keys = ["place", "split", "mode", "through", "arm", "metric"]
+    for (place, split, mode, through, arm), own in whole.groupby(keys[:-1], sort=False):
+        means = own.groupby(["metric", "policy"])["value"].mean()
+        seeds = str(own["seed"].nunique())
+        for metric in probes.PUBLISHED:
+            told = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
+            if told:
+                text = " → ".join(_two(value) for value in told.values())
+                rows.append([place, f"{split}, {mode}, {through}", arm, metric, seeds, text])
+    header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or the model's"]
+    note = "All categories together, mean over seeds; by category in tables/probes.csv. "
+    asked = {record.task: None for record in records if record.place in set(frame["place"])}
+    told = {task: text for task, text in probes.caveats(matrix, records).items() if task in asked}
+    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(told))
+
+
+def _warnings(caveats: Mapping[str, str]) -> str:
+    """The caveats as one text; tasks with the same one share it."""
+    tasks: dict[str, list[str]] = {}
+    for task, caveat in caveats.items():
+        tasks.setdefault(caveat, []).append(task)
+    return " ".join(f"Caveat ({', '.join(names)}): {caveat}" for caveat, names in tasks.items())
 
 
 def _before_after(means: pd.Series, key: tuple[str, ...]) -> str:
     after = means.get((*key, "final"), math.nan)
     before = means.get((*key, "base"), math.nan)
-    show = signed if key[-1].startswith("bias") else _two
+    show = signed if key[-1].startswith(("bias", "lean")) else _two
     return NONE if math.isnan(after) else f"{show(before)} → {show(after)}"
 
 
@@ -411,7 +447,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
         ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "explained_variance"),
         (),
     ),
-    ("Bias", "", ("bias",), ("bias",)),
+    ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
     ("Costs", "", ("seconds", "rates"), ("costs",)),
 )
 """(title, lead, figures, tables) of the page, in order; what a matrix does not have is left out."""

@@ -33,8 +33,12 @@ BIAS = (
     "unknown_rate",
     "bias_ambiguous",
     "bias_disambiguated",
+    "lean_ambiguous",
+    "lean_disambiguated",
 )
-ATTEMPT_ONLY = ("attempts", "attempt", "started", "pid", "command", "diff", "changes")
+OWN = " (own)"
+"""Ends the name of the category that a run was trained on, where it is measured apart."""
+ATTEMPT_ONLY = ("attempts", "attempt", "started", "pid", "command", "diff", "changes", "caveat")
 """Keys of origin.json that say nothing about how runs compare."""
 IDENTITY = ("matrix", "arm", "seed", "task", "task.name")
 """Keys of run.toml that say which run it is rather than how it was set."""
@@ -53,9 +57,10 @@ class Headline:
 
 
 def headline(matrix: Matrix, task: str, mode: str | None = None) -> Headline:
-    """Test before validation, greedy before sampled: the first that any run of the task logged."""
+    """Test before validation, greedy before sampled before likelihood: the first that any run of the task
+    logged."""
     logged = set(matrix.metrics.loc[matrix.metrics["task"] == task, "metric"].astype(str).unique())
-    modes = (mode,) if mode else ("greedy", "sampled")
+    modes = (mode,) if mode else ("greedy", "sampled", "likelihood")
     for split in ("test", "validation"):
         for candidate in modes:
             if Headline(split, candidate).metric in logged:
@@ -352,22 +357,42 @@ def _ratio(above: float, below: float) -> float:
 
 def bias(matrix: Matrix) -> pd.DataFrame:
     """Bias metrics on the headline split: task, arm, seed, when (`base` or `final`), metric, category (`all`
-    for the whole), value. Empty where no task logs any. The base is step 0, the final the last evaluation."""
+    for the whole), value. Empty where no task logs any. The base is step 0, the final the last evaluation.
+    In the headline's mode, but for those that only likelihoods give."""
     frames = []
     for task in matrix.tasks:
         chosen = headline(matrix, task)
-        prefix = f"eval/{chosen.split}/{chosen.mode}/"
-        for name in matrix.names(prefix):
-            metric, _, category = name.removeprefix(prefix).partition("/")
-            if metric not in BIAS:
+        for name in matrix.names(f"eval/{chosen.split}/"):
+            mode, metric, *rest = name.split("/", 4)[2:]
+            wanted = "likelihood" if metric.startswith("lean") else chosen.mode
+            if metric not in BIAS or mode != wanted:
                 continue
+            category = rest[0] if rest else "all"
             frame = matrix.select(name)
             frame = frame[frame["task"] == task]
             last = frame[frame["step"] > 0].groupby(["arm", "seed"], sort=False).tail(1)
             for when, part in (("base", frame[frame["step"] == 0]), ("final", last)):
-                frames.append(part.assign(metric=metric, category=category or "all", when=when))
+                frames.append(part.assign(metric=metric, category=category, when=when))
     columns = ["task", "arm", "seed", "when", "metric", "category", "value"]
     return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)
+
+
+def bias_curves(matrix: Matrix) -> dict[str, pd.DataFrame]:
+    """Bias metrics of every validation in the headline's mode, over all categories and, where it is apart,
+    over the one that was trained on: label -> columns as `Matrix.select`. Only what was measured three times.
+    """
+    found: dict[str, pd.DataFrame] = {}
+    for suffix, where in (("", ""), (OWN, ",\nown category")):
+        for metric in ("accuracy_ambiguous", "bias_ambiguous", "lean_ambiguous", "accuracy_disambiguated"):
+            frames = []
+            for task in matrix.tasks:
+                stem = f"eval/validation/{headline(matrix, task).mode}/{metric}"
+                names = [n for n in matrix.names(f"{stem}/") if n.endswith(OWN)] if suffix else [stem]
+                frames += [frame[frame["task"] == task] for frame in map(matrix.select, names)]
+            frame = pd.concat(frames) if frames else pd.DataFrame(columns=["step"])
+            if frame["step"].nunique() >= 3:
+                found[metric.replace("_", ",\n") + where] = frame
+    return found
 
 
 def pass_at(matrix: Matrix, most: int = 64) -> pd.DataFrame:
