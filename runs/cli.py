@@ -164,10 +164,15 @@ def parser() -> argparse.ArgumentParser:
     warm = add("warmstart", warmstart_command, "train a model on a task's reference answers", light=False)
     warm.add_argument("model", metavar="MODEL", help="as in model.name of a recipe")
     warm.add_argument("--task", required=True, metavar="T")
-    warm.add_argument("--updates", type=whole, default=100, metavar="N", help="default: %(default)s")
+    warm.add_argument("--steps", type=whole, default=100, metavar="N", help="updates; default: %(default)s")
     warm.add_argument("--batch", type=whole, metavar="N", help="demonstrations per update")
     warm.add_argument("--examples", type=whole, metavar="N", help="different demonstrations; default: all")
-    warm.add_argument("--learning-rate", type=float, metavar="X", help="peak of the updates")
+    warm.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help="peak; default: 1e-3, for models of a million parameters; 5e-5 suits SmolLM2-135M",
+    )
     warm.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision of forward passes")
     warm.add_argument(
         "--problems", type=whole, default=128, metavar="N", help="validation problems to measure on"
@@ -413,7 +418,7 @@ def warmstart_command(options: argparse.Namespace) -> int:
     from grpobench.runs.warmstart_command import Measure, as_lines, warm_start_command
 
     settings = {
-        "warm_start": options.updates,
+        "warm_start": options.steps,
         "warm_start_batch": options.batch,
         "warm_start_examples": options.examples,
         "warm_start_learning_rate": options.learning_rate,
