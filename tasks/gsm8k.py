@@ -72,6 +72,12 @@ class GSM8K(Answered):
     def demonstrate(self, problem: Problem) -> str:
         return f"{problem.truth['rationale']}\n{MARKER} {problem.truth['answer']}"
 
+    def corrupt(self, problem: Problem) -> str:
+        """The reference solution with an answer that is too large by one."""
+        value = number(problem.truth["answer"])
+        assert value is not None  # or the row would have been malformed
+        return f"{problem.truth['rationale']}\n{MARKER} {value + 1}"
+
 
 @cache
 def _splits(

@@ -88,15 +88,30 @@ class NanoCode(Generated, Task):
         return _problems(self, split)
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        expressions = [completion.strip() for completion in completions]
-        runnable = [text for text in dict.fromkeys(expressions) if is_expression(text)]
-        calls = tuple(f"f({argument})" for argument in problem.truth["inputs"])
-        jobs = [Job(f"def f(x):\n    return ({text}\n    )", calls) for text in runnable]
-        executions = dict(zip(runnable, default_sandbox().run_all(jobs), strict=True))
-        return [_verdict(problem, text, executions.get(text, UNREAD)) for text in expressions]
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """A group often repeats itself: each program is run once."""
+        texts = [[(turns[-1] if turns else "").strip() for turns in own] for own in episodes]
+        asked = [
+            (i, text) for i, own in enumerate(texts) for text in dict.fromkeys(own) if is_expression(text)
+        ]
+        executions = default_sandbox().run_all([_job(problems[i], text) for i, text in asked])
+        known = dict(zip(asked, executions, strict=True))
+        return [
+            [_verdict(problems[i], text, known.get((i, text), UNREAD)) for text in own]
+            for i, own in enumerate(texts)
+        ]
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["expression"])
+
+    def corrupt(self, problem: Problem) -> str:
+        """The hidden function with something added to its value, which no input hides."""
+        added = {int: "+1", list: "+[0]", str: "+'a'"}[type(problem.truth["outputs"][0])]
+        return f"{problem.truth['expression']}{added}"
 
     def lapse(self, problem: Problem) -> str:
         """The first example's output as a constant: fits one example and no hidden input."""
@@ -132,6 +147,11 @@ def is_expression(text: str) -> bool:
 
 
 UNREAD = Execution("syntax")
+
+
+def _job(problem: Problem, expression: str) -> Job:
+    calls = tuple(f"f({argument})" for argument in problem.truth["inputs"])
+    return Job(f"def f(x):\n    return ({expression}\n    )", calls)
 
 
 def _verdict(problem: Problem, expression: str, execution: Execution) -> Verdict:
