@@ -1,0 +1,237 @@
+"""The supervised warm start: the command, its cache and record, and recipes that use the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpobench.runs import cli, warmstart, warmstart_command
+from grpobench.runs.config import ModelConfig
+from grpobench.runs.library import load
+from grpobench.tasks.arithmetic import Arithmetic
+
+STEPS, BATCH = 12, 8
+TASK = ["--set", "train=300", "--set", "validation=40"]
+WORDS = ["nano", "--task", "arithmetic", "--steps", str(STEPS), "--batch", str(BATCH), *TASK]
+MEASURE = ["--problems", "24", "--samples", "2"]
+CONFIG = ModelConfig("nano", warm_start=STEPS, warm_start_batch=BATCH)
+ARITHMETIC = Arithmetic(train=300, validation=40)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPOBENCH_CACHE", str(folder))
+        yield folder
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["warmstart", *WORDS, *MEASURE, *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_command_trains_measures_records_and_finds_its_cache(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = command(capsys)
+    assert not first["cached"] and first["updates"] == STEPS and first["batch"] == BATCH
+    assert first["demonstrations_read"] == first["different_demonstrations"] == STEPS * BATCH
+    assert first["task"] == {"name": "arithmetic", "settings": {**first["task"]["settings"], "train": 300}}
+    assert first["model"]["name"] == "nano" and first["model"]["sha256"]
+    assert len(first["loss"]) == STEPS and all(map(math.isfinite, first["loss"]))
+    for mode, samples in (("sampled", 2), ("greedy", 1)):
+        found = first["accuracy"][mode]
+        assert found["problems"] == 24
+        for when in ("before", "after"):
+            share = found[when]
+            assert 0 <= share["low"] <= share["value"] <= share["high"] <= 1
+            assert share["value"] * 24 * samples == pytest.approx(round(share["value"] * 24 * samples))
+        gain = found["gain"]
+        assert gain["value"] == pytest.approx(found["after"]["value"] - found["before"]["value"])
+        assert gain["low"] < gain["value"] < gain["high"]
+    # nano answers about half of these problems without working them out, and the demonstrations never do
+    assert first["accuracy"]["sampled"]["gain"]["value"] > 0.1
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("what the cache has must not be made again")
+
+    monkeypatch.setattr(warmstart, "train", never)
+    monkeypatch.setattr(warmstart_command, "shares", never)
+    out = tmp_path / "warmed"
+    again = command(capsys, "--out", str(out))
+    assert again == first | {"cached": True, "folder": str(out)}
+    cached = Path(first["folder"])
+    assert cached.parent == cache / "warm"
+    assert (out / "model.safetensors").read_bytes() == (cached / "model.safetensors").read_bytes()
+    assert json.loads((out / "warmstart.json").read_text())["loss"] == first["loss"]
+    assert cli.main(["warmstart", *WORDS, *MEASURE]) == 0
+    shown = capsys.readouterr().out
+    assert "from the cache" in shown and f"--set model.name={cached}" in shown
+
+
+def test_recipe_finds_the_weights_of_the_command_and_the_folder_is_the_same_policy(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with `model.warm_start` and one with `model.name` set to the folder do the same things."""
+    folder = command(capsys)["folder"]
+    monkeypatch.setattr(warmstart, "train", lambda *_: pytest.fail("the cache has it"))
+    recipe = tmp_path / "warm.toml"
+    recipe.write_text(f"""
+tasks = [{{ name = "arithmetic", settings = {{ train = 300, validation = 40 }} }}]
+[train]
+steps = 1
+prompts = 2
+group = 2
+[evaluate]
+problems = 4
+samples = 1
+test_problems = 0
+[[arm]]
+algorithm = "grpo"
+name = "warm"
+model.warm_start = {STEPS}
+model.warm_start_batch = {BATCH}
+[[arm]]
+algorithm = "grpo"
+name = "folder"
+model.name = "{folder}"
+""")
+    from grpobench.runs import loop
+    from grpobench.runs.folder import RunFolder
+    from grpobench.runs.recipe import read_recipe
+
+    found = {}
+    for config in read_recipe(str(recipe)).runs():
+        path = tmp_path / config.arm
+        with RunFolder.open(path, config) as run:
+            loop.execute(config, run, lambda progress: None, lambda: False)
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        found[config.arm] = [
+            {k: v for k, v in row.items() if not k.startswith(("time/", "cost/peak"))} for row in rows
+        ]
+    assert found["warm"] == found["folder"]
+    origin = json.loads((tmp_path / "warm" / "origin.json").read_text())["attempts"][-1]
+    assert origin["warm_start"] == Path(folder).name
+
+
+def test_first_loss_is_transformers_own_over_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
+    loaded = load("nano")
+    config = dataclasses.replace(CONFIG, warm_start=1, warm_start_batch=4)
+    lessons = warmstart.demonstrations(loaded, ARITHMETIC, config)
+    total = count = 0.0
+    for group in lessons:
+        (rollout,) = group.rollouts
+        assert loaded.decode(rollout.completion) == ARITHMETIC.demonstrate(group.problem)
+        assert rollout.completion[-1] == loaded.end[0]
+        ids = torch.tensor([[*rollout.prompt, *rollout.completion]])
+        labels = torch.tensor([[-100] * len(rollout.prompt) + list(rollout.completion)])
+        with torch.no_grad():
+            total += len(rollout.completion) * loaded.model(input_ids=ids, labels=labels).loss.item()
+        count += len(rollout.completion)
+    told: list[tuple[int, int, float]] = []
+    folder = warmstart.warm_start(loaded, ARITHMETIC, config, lambda *update: told.append(update))
+    record = json.loads((folder / "warmstart.json").read_text())
+    assert told == [(1, 1, record["loss"][0])]
+    assert record["loss"][0] == pytest.approx(total / count, rel=1e-4)  # float32, another order of sums
+    assert record["tokens_read"] == count
+
+
+def test_cached_weights_are_those_that_were_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
+    config = dataclasses.replace(CONFIG, warm_start=2)
+    both = []
+    for _ in range(2):
+        loaded = load("nano")
+        before = {name: p.detach().clone() for name, p in loaded.model.named_parameters()}
+        warmstart.warm_start(loaded, ARITHMETIC, config, lambda *_: None)
+        both.append(dict(loaded.model.named_parameters()))
+        assert not all(torch.equal(p, before[name]) for name, p in both[-1].items())
+    assert all(torch.equal(p, both[1][name]) for name, p in both[0].items())
+
+
+def test_warm_start_that_is_killed_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
+    config = dataclasses.replace(CONFIG, warm_start=2)
+    loaded = load("nano")
+    whole = loaded.model.save_pretrained
+
+    def killed(folder: Path, **settings: Any) -> None:
+        whole(folder, **settings)
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loaded.model, "save_pretrained", killed)
+    with pytest.raises(KeyboardInterrupt):
+        warmstart.warm_start(loaded, ARITHMETIC, config, lambda *_: None)
+    assert [path for path in (tmp_path / "warm").iterdir() if path.is_dir()] == []
+    monkeypatch.undo()
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
+    folder = warmstart.warm_start(load("nano"), ARITHMETIC, config, lambda *_: None)
+    assert load(str(folder)).model.num_parameters() == loaded.model.num_parameters()
+
+
+def test_one_process_makes_a_warm_start_while_the_others_wait(tmp_path: Path) -> None:
+    order = []
+    started = threading.Event()
+
+    def second() -> None:
+        started.set()
+        with warmstart.alone(tmp_path / "x"):
+            order.append("second")
+
+    with warmstart.alone(tmp_path / "x"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        started.wait()
+        with warmstart.alone(tmp_path / "y"):  # another folder is another matter
+            order.append("first")
+    thread.join(timeout=30)
+    assert order == ["first", "second"]
+
+
+def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> None:
+    loaded = load("nano")
+
+    def key(config: ModelConfig, task: Arithmetic = ARITHMETIC) -> str:
+        return warmstart.key(loaded, task, config, warmstart.demonstrations(loaded, task, config))
+
+    base = key(CONFIG)
+    for change in ({"warm_start": 11}, {"warm_start_batch": 7}, {"warm_start_learning_rate": 1e-4}):
+        assert key(dataclasses.replace(CONFIG, **change)) != base
+    assert key(dataclasses.replace(CONFIG, warm_start_examples=5)) != base
+    assert key(dataclasses.replace(CONFIG, dtype="bfloat16")) != base
+    assert key(CONFIG, dataclasses.replace(ARITHMETIC, seed=1)) != base
+    assert (
+        key(CONFIG, dataclasses.replace(ARITHMETIC, test=17)) == base
+    )  # no lesson comes from the test split
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["nowhere", "--task", "arithmetic"], "unknown model 'nowhere'; known: nano"),
+        (["nano", "--task", "arithmatic"], "did you mean arithmetic?"),
+        (["nano", "--task", "arithmetic", "--set", "trian=3"], "did you mean task.arithmetic.train?"),
+        (["nano", "--task", "arithmetic", "--learning-rate", "2"], "must be in (0, 1), not 2"),
+        (["nano", "--task", "arithmetic", "--out", "."], "--out . is there already"),
+    ],
+)
+def test_mistakes_end_with_2_and_the_remedy(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["warmstart", *words]) == 2
+    assert remedy in capsys.readouterr().err
