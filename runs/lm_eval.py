@@ -87,9 +87,7 @@ def ask(
         if not plain:
             demand_same_prompts(loaded, problems, templated)
         model = language_model(loaded, templated, decoding.autocast)
-        result = run_harness(
-            name, model, folder, include_defaults=False, templated=templated, seed=decoding.seed
-        )
+        result = run_harness(name, model, folder, templated=templated, seed=decoding.seed)
         found[mode] = [_answers(mode, sample) for sample in result["samples"][name]]
         for key, value in result["results"][name].items():
             score = key.removesuffix(f",{_filter(mode)}")
@@ -115,7 +113,6 @@ def ask_theirs(
         name,
         language_model(loaded, templated, autocast, plain=False),
         include,
-        include_defaults=True,
         templated=templated,
         seed=seed,
         problems=problems,
@@ -368,13 +365,13 @@ def run_harness(
     model: Any,
     folder: Path | None,
     *,
-    include_defaults: bool,
     templated: bool,
     seed: int,
     problems: int = 0,
     fewshot: int | None = None,
 ) -> dict[str, Any]:
-    """Load a task or group and evaluate it; the harness's results with every sample.
+    """Load a task or group, from the folder or else the harness's own, and evaluate it; the harness's
+    results with every sample.
 
     As the harness's `simple_evaluate` does it, without the survey of the machine that this adds. Raises
     DataError for a task that is unknown, cannot be loaded, or runs code.
@@ -385,7 +382,9 @@ def run_harness(
     from lm_eval.tasks import TaskManager
 
     datasets.disable_progress_bars()
-    manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=include_defaults)
+    manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=False)
+    if name not in manager.all_tasks:  # reading all of the harness's own takes seconds
+        manager = TaskManager(include_path=str(folder) if folder else None)
     if name not in manager.all_tasks:
         guess = strict.nearest(name, manager.all_tasks)
         did = f"; did you mean {guess!r}?" if guess else ""
