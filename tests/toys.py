@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
+from grpobench.runs.corrections import Correction
+from grpobench.runs.engine import Drawn
 from grpobench.runs.loop import Trainer
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models
+from grpobench.runs.sampler import HFSampler, Request
 from grpobench.runs.tally import Tally
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -147,7 +151,11 @@ def models_for(algorithm: Algorithm[Any], architecture: str, **settings: Any) ->
 
 
 def backward(
-    algorithm: Algorithm[Any], models: Models, batch: Batch, signal: Signal | None = None
+    algorithm: Algorithm[Any],
+    models: Models,
+    batch: Batch,
+    signal: Signal | None = None,
+    correction: Correction | None = None,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, accumulated by the
     training loop's own code. A parameter without a gradient counts as 0."""
@@ -162,7 +170,7 @@ def backward(
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    Trainer._accumulate(run, batch, signal, algorithm.updates(batch.step), tally, None)
+    Trainer._accumulate(run, batch, signal, algorithm.updates(batch.step), tally, None, correction)
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for role, optimiser in models.optimisers.items()
@@ -196,6 +204,39 @@ class Fixed:
 
     def read(self, role: Role, batch: Batch) -> Reading:
         return self.readings[role]
+
+
+class Copy:
+    """An engine that decodes in process with a copy of a model. `deaf` are tensors that it does not take
+    over; `broken` makes it fail."""
+
+    dtype = torch.float32
+    block = 4
+
+    def __init__(self, language: Any, context: int = 128, deaf: Sequence[str] = ()) -> None:
+        self.models, self.context, self.deaf = Models(copy.deepcopy(language)), context, deaf
+        self.broken = self.closed = False
+        self.loads = 0
+
+    def sample(
+        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+    ) -> list[Drawn]:
+        if self.broken:
+            raise ArithmeticError("it does not work")
+        source = HFSampler(self.models, end or (-1,), 0, 64, self.context)
+        found = source.sample([Request(prompt, (seed,)) for prompt, seed in jobs], limit, temperature)
+        return [Drawn(rollout.completion, rollout.behaviour_logp) for (rollout,) in found]
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self.loads += 1
+        parameters = dict(self.models.language.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights:
+                if name not in self.deaf:
+                    parameters[name].copy_(tensor)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 @dataclasses.dataclass(frozen=True)
