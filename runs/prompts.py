@@ -31,7 +31,7 @@ class Room:
             "sampler.max_new_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":
-            raise DataError(f'{told}, or leave them out with model.long_prompts = "drop"')
+            raise DataError(f'{told}, or leave them out (in a recipe: model.long_prompts = "drop")')
         if len(long) == len(problems):
             raise DataError(f"{told}, or another task: no problem is left")
         return [problem for problem in problems if problem.id not in long]

@@ -133,6 +133,17 @@ def test_fetch_installs_checks_and_heals_what_a_task_declares(
     assert cli.main(["data", "fetch", "toy"]) == 0
 
 
+def test_a_task_whose_package_is_missing_is_exit_2_with_the_command_that_brings_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "recipe.toml").write_text('tasks = ["toy"]\n[[arm]]\nalgorithm = "grpo"\n')
+    for words in (["eval", "nano", "--task", "toy"], ["run", str(here / "recipe.toml"), "--out", str(here)]):
+        assert cli.main(words) == 2
+        assert "(1) grpobench data fetch toy, which runs pip install --no-deps toy-table==1.0" in (
+            capsys.readouterr().err
+        )
+
+
 def test_a_file_other_than_the_checked_one_is_refused_after_fetching(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -513,7 +524,7 @@ def test_a_truncated_data_file_and_a_prompt_longer_than_the_context_end_a_run_wi
         "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024"
         in done.stderr
     )
-    assert 'leave them out with model.long_prompts = "drop"' in done.stderr
+    assert 'leave them out (in a recipe: model.long_prompts = "drop")' in done.stderr
     assert "Traceback" not in done.stderr
 
 
