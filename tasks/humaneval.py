@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from grpobench.tasks import programs, sandbox
+from grpobench.tasks import programs
 from grpobench.tasks.asserts import Inconvertible, convert
-from grpobench.tasks.sandbox import Choice
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import Problem, Split, Task, Verdict
+from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.templates import Template, template
 
 TEST = Table(
     "humaneval/test.jsonl",
@@ -28,11 +28,10 @@ TEST = Table(
         sha256="4409682b335ccc6d46439ad822cca97811f627d80c24987b17daf22a986d35b6",
     ),
 )
-INSTRUCTION = "Complete this Python function. Answer with the whole function in a code block.\n"
 
 
 @dataclass(frozen=True)
-class HumanEval(Task):
+class HumanEval(programs.Programs):
     """164 functions, each with a hidden test. A test set: there is nothing to train on.
 
     The program is run in a sandbox and its values are compared outside (see `programs`). `trust` is
@@ -43,7 +42,6 @@ class HumanEval(Task):
     name = "humaneval"
     source = "openai/openai_humaneval, 164 problems (MIT)"
     summary = "write a Python function from its docstring; executed in a sandbox (test set only)"
-    scores = programs.SCORES
     max_new_tokens = 512
     splits = ("test",)
     tables = (TEST,)
@@ -52,49 +50,30 @@ class HumanEval(Task):
         "Published in 2021 and in many training sets since. Tests are few, and three of HumanEval/33's "
         "compare the program with itself."
     )
-    prompt: Literal["instruct", "complete"] = "instruct"
-    """`instruct` asks for the function in a code block; `complete` gives the bare beginning of the function,
-    as published, to a base model."""
-    tier: Choice = "auto"
-    """Where programs run: full CPython in bubblewrap, or Monty, which lacks parts of Python."""
-    seconds: float = programs.SECONDS
-    """Processor seconds that a program may take."""
+    template: str = "humaneval"
+    """Prompt template: `humaneval` asks for the function in a code block; `humaneval_complete` gives a base
+    model the bare beginning of the function, as published; a path ending in .txt names your own."""
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self.prompt, data_folder())[0]
+        return _problems(template(self.template), data_folder())[0]
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        return (_problems(self.prompt, data_folder())[1],)
-
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return programs.verify(problem, completions, self.tier, self.seconds)
+        chosen = template(self.template)
+        return (_problems(chosen, data_folder())[1], chosen.source)
 
     def demonstrate(self, problem: Problem) -> str:
-        reference = str(problem.truth["reference"])
-        if self.prompt == "complete":
-            return reference
-        return programs.in_block(problem.truth["header"] + reference)
-
-    def corrupt(self, problem: Problem) -> str:
-        truth = problem.truth
-        return programs.in_block(programs.spoiled(truth["header"] + truth["reference"], truth["entry"]))
-
-    def sandbox(self) -> str:
-        return sandbox.choose(self.tier)[0] or ""
-
-    def missing(self) -> str:
-        return super().missing() or sandbox.choose(self.tier)[1]
+        if problem.prompt.strip() == problem.truth["header"].strip():  # nothing asks for more than the rest
+            return str(problem.truth["reference"])
+        return programs.in_block(problem.truth["header"] + problem.truth["reference"])
 
 
 @cache
-def _problems(prompt: str, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
-    source, problems = parse(
-        TEST, folder, lambda row: _problem(row, prompt), identity=lambda problem: problem.id
-    )
+def _problems(template: Template, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
+    source, problems = parse(TEST, folder, partial(_problem, template), identity=lambda made: made.id)
     return tuple(problems), source
 
 
-def _problem(row: Row, prompt: str) -> Problem:
+def _problem(template: Template, row: Row) -> Problem:
     header, entry, reference = row.text("prompt"), row.text("entry_point"), row.text("canonical_solution")
     before, marker, _ = header.rpartition(f"def {entry}(")
     if not marker:
@@ -115,10 +94,8 @@ def _problem(row: Row, prompt: str) -> Problem:
         # The published test may use helpers that the prompt defines before the function.
         truth["judge"] = f"import random\nrandom.seed(0)\n{before}\n{test}\n"
         trust = "asserts"
-    asked = header if prompt == "complete" else f"{INSTRUCTION}{programs.in_block(header)}\n"
-    return Problem(
-        row.text("task_id"), asked, truth, {"trust": trust, "difficulty": float(_lines(reference))}
-    )
+    traits: dict[str, str | float] = {"trust": trust, "difficulty": float(_lines(reference))}
+    return Problem(row.text("task_id"), template.prompt(header), truth, traits)
 
 
 def _body(test: str) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks import programs, sandbox
+from grpobench.tasks import programs
 from grpobench.tasks.asserts import FUNCTIONS, Inconvertible, convert
-from grpobench.tasks.sandbox import Choice
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import Problem, Split, Task, Verdict
+from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.templates import Template, template
 
 ASSERTS = 3
 """Asserts per problem."""
@@ -32,7 +32,7 @@ TEST = Table(
 
 
 @dataclass(frozen=True)
-class MBPP(Task):
+class MBPP(programs.Programs):
     """500 small programs with three asserts each. A test set: there is nothing to train on.
 
     The name of the function is known only from the asserts, so at least one stands in the prompt, and the
@@ -42,7 +42,6 @@ class MBPP(Task):
     name = "mbpp"
     source = "google-research-datasets/mbpp, 500 test problems (CC-BY-4.0)"
     summary = "write a Python function from a sentence and an example; executed in a sandbox (test set only)"
-    scores = programs.SCORES
     max_new_tokens = 512
     splits = ("test",)
     tables = (TEST,)
@@ -54,44 +53,33 @@ class MBPP(Task):
     shown: int = 1
     """How many of the three asserts the prompt shows; 3 as published, and then every expected value can be
     copied."""
-    tier: Choice = "auto"
-    """Where programs run: full CPython in bubblewrap, or Monty, which lacks parts of Python."""
-    seconds: float = programs.SECONDS
-    """Processor seconds that a program may take."""
+    template: str = "mbpp"
+    """Prompt template: a packaged one, or a path ending in .txt."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.shown <= ASSERTS:
             raise ValueError(f"shown: must be from 1 to {ASSERTS}")
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return _problems(self.shown, data_folder())[0]
+        return _problems(self.shown, template(self.template), data_folder())[0]
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        return (_problems(self.shown, data_folder())[1],)
-
-    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return programs.verify(problem, completions, self.tier, self.seconds)
+        chosen = template(self.template)
+        return (_problems(self.shown, chosen, data_folder())[1], chosen.source)
 
     def demonstrate(self, problem: Problem) -> str:
         return programs.in_block(problem.truth["reference"])
 
-    def corrupt(self, problem: Problem) -> str:
-        return programs.in_block(programs.spoiled(problem.truth["reference"], problem.truth["entry"]))
-
-    def sandbox(self) -> str:
-        return sandbox.choose(self.tier)[0] or ""
-
-    def missing(self) -> str:
-        return super().missing() or sandbox.choose(self.tier)[1]
-
 
 @cache
-def _problems(shown: int, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
-    source, problems = parse(TEST, folder, lambda row: _problem(row, shown), identity=lambda made: made.id)
+def _problems(shown: int, template: Template, folder: Path | None) -> tuple[tuple[Problem, ...], Source]:
+    make = partial(_problem, shown, template)
+    source, problems = parse(TEST, folder, make, identity=lambda problem: problem.id)
     return tuple(problems), source
 
 
-def _problem(row: Row, shown: int) -> Problem:
+def _problem(shown: int, template: Template, row: Row) -> Problem:
     reference = row.text("code").replace("\r\n", "\n")
     asserts = row.values.get("test_list")
     if not isinstance(asserts, list) or len(asserts) != ASSERTS:
@@ -112,14 +100,10 @@ def _problem(row: Row, shown: int) -> Problem:
         "conditions": conditions,
     }
     examples = "\n".join(map(str, asserts[:shown]))
-    asked = (
-        f"{row.text('text').strip()}\nIt must pass, with further tests of the same function:\n"
-        f"{programs.in_block(examples)}\nAnswer with the whole Python program in a code block.\n"
-    )
     length = sum(bool(line.strip()) for line in reference.splitlines())
-    return Problem(
-        str(row.integer("task_id")), asked, truth, {"trust": "values", "difficulty": float(length)}
-    )
+    traits: dict[str, str | float] = {"trust": "values", "difficulty": float(length)}
+    asked = template.prompt(f"{row.text('text').strip()}\n```python\n{examples}\n```")
+    return Problem(str(row.integer("task_id")), asked, truth, traits)
 
 
 def _entry(test: str, reference: str) -> str:

@@ -13,16 +13,16 @@ A problem's `truth` is JSON:
 from __future__ import annotations
 
 import functools
-import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpobench.tasks import sandbox
 from grpobench.tasks.asserts import holds
-from grpobench.tasks.sandbox import Choice, Execution, Job, Limits, Sandbox
-from grpobench.tasks.task import DataError, Outcome, Problem, Verdict
+from grpobench.tasks.sandbox import Choice, Job, Limits, Sandbox
+from grpobench.tasks.task import Outcome, Problem, Task, Verdict
 
 FAILURES: Final = ("wrong", "error", "syntax", "timeout", "oom", "output_limit")
 SCORES: Final = ("correct", "format", *FAILURES)
@@ -37,8 +37,6 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     "output_limit": "crash",
     "infra_error": "infra_error",
 }
-SECONDS: Final = 10.0
-"""Default processor seconds of a program. The slowest published reference (MBPP 123) takes about 3."""
 
 # Reading a program
 
@@ -110,15 +108,51 @@ def indented(body: str) -> str:
 # Grading
 
 
-def verify(problem: Problem, completions: Sequence[str], tier: Choice, seconds: float) -> list[Verdict]:
-    """Grade completions, several at once; a program that comes twice is run once."""
-    truth = problem.truth
-    programs = [program(completion, truth) for completion in completions]
-    wanted = list(dict.fromkeys(source for source in programs if source is not None))
-    chosen = sandbox.sandbox(tier, Limits(seconds))
-    grade = replayed if "judge" in truth else compared
-    outcomes = dict(zip(wanted, grade(truth, wanted, chosen), strict=True))
-    return [verdict(source, outcomes.get(source or "", "syntax")) for source in programs]
+@dataclass(frozen=True)
+class Programs(Task):
+    """A task whose problems' truths are as above."""
+
+    scores = SCORES
+    tier: Choice = "auto"
+    """Where programs run: full CPython in bubblewrap, or Monty, which lacks parts of Python."""
+    seconds: float = 10.0
+    """Processor seconds that a program may take. The slowest published reference (MBPP 123) takes about 3."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= 3600:
+            raise ValueError("seconds: must be above 0 and at most 3600")
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """Programs of all problems run side by side; one that comes twice is run once."""
+        found = [
+            [program(turns[-1] if turns else "", problem.truth) for turns in own]
+            for problem, own in zip(problems, episodes, strict=True)
+        ]
+        asked = dict.fromkeys((i, source) for i, own in enumerate(found) for source in own if source)
+        outcomes = grade(
+            [(problems[i].truth, source) for i, source in asked],
+            sandbox.sandbox(self.tier, Limits(self.seconds)),
+        )
+        known = dict(zip(asked, outcomes, strict=True))
+        return [
+            [verdict(source, known[i, source] if source else "syntax") for source in own]
+            for i, own in enumerate(found)
+        ]
+
+    def corrupt(self, problem: Problem) -> str:
+        truth = problem.truth
+        return in_block(truth["header"] + truth["reference"] + SPOIL.format(entry=truth["entry"]))
+
+    def sandbox(self) -> str:
+        return sandbox.choose(self.tier)[0] or ""
+
+    def missing(self) -> str:
+        return super().missing() or sandbox.choose(self.tier)[1]
 
 
 def verdict(source: str | None, outcome: str) -> Verdict:
@@ -128,49 +162,63 @@ def verdict(source: str | None, outcome: str) -> Verdict:
     return Verdict(scores, source, OUTCOMES[outcome])
 
 
-def compared(truth: Mapping[str, Any], programs: Sequence[str], chosen: Sandbox) -> list[str]:
-    """Outcomes by the values of the calls, compared here."""
-    calls, conditions = tuple(truth["calls"]), truth["conditions"]
-
-    def outcome(execution: Execution) -> str:
-        if execution.outcome != "pass":
-            return execution.outcome
-        return "pass" if all(holds(text, execution.values) for text in conditions) else "wrong"
-
-    return [outcome(e) for e in chosen.run_all([Job(source, calls) for source in programs])]
-
-
-def replayed(truth: Mapping[str, Any], programs: Sequence[str], chosen: Sandbox) -> list[str]:
-    """Outcomes by a test that is run on the values that the program gave for its calls."""
-    arguments = recorded(json.dumps(truth, sort_keys=True), chosen)
-    calls = tuple(f"{truth['entry']}(*{text})" for text in arguments)
-    executions = chosen.run_all([Job(source, calls) for source in programs])
-    asked = [i for i, execution in enumerate(executions) if execution.outcome == "pass"]
-    replays = [
-        Job(truth["judge"] + REPLAY, (f"_replay([{', '.join(arguments)}], {list(executions[i].values)!r})",))
-        for i in asked
-    ]
-    outcomes: list[str] = [execution.outcome for execution in executions]
-    for i, execution in zip(asked, chosen.run_all(replays), strict=True):
-        if execution.outcome == "infra_error":
-            outcomes[i] = "infra_error"
-        elif execution.values != (True,):
+def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[str]:
+    """The outcome of each program, given with the truth of its problem."""
+    outcomes = ["infra_error"] * len(asked)
+    jobs: dict[int, Job] = {}
+    for i, (truth, source) in enumerate(asked):
+        if calls := called(truth, chosen):
+            jobs[i] = Job(source, calls)
+    values: dict[int, tuple[Any, ...]] = {}
+    for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
+        outcomes[i], values[i] = execution.outcome, execution.values
+    replays: dict[int, Job] = {}
+    for i, (truth, _) in enumerate(asked):
+        if outcomes[i] != "pass":
+            continue
+        if "judge" in truth:
+            replays[i] = replay(truth, values[i], chosen)
+        elif not all(holds(condition, values[i]) for condition in truth["conditions"]):
             outcomes[i] = "wrong"
+    for i, execution in zip(replays, chosen.run_all(list(replays.values())), strict=True):
+        if execution.values != (True,):
+            outcomes[i] = "infra_error" if execution.outcome == "infra_error" else "wrong"
     return outcomes
 
 
-@functools.cache
-def recorded(truth: str, chosen: Sandbox) -> tuple[str, ...]:
-    """The arguments of each call that a judge makes, as text of a tuple. Raises DataError where the tier
-    cannot run it."""
-    table = json.loads(truth)
-    source = f"{table['header']}{table['reference']}\n{table['judge']}{RECORD}"
-    execution = chosen.run(source, [f"_record({table['entry']})"])
+# Tests that are replayed
+
+
+def called(truth: Mapping[str, Any], chosen: Sandbox) -> tuple[str, ...]:
+    """The calls that a test makes; none where its judge does not run in this tier."""
+    if "judge" not in truth:
+        return tuple(truth["calls"])
+    try:
+        return tuple(f"{truth['entry']}(*{arguments})" for arguments in recorded(*key(truth), chosen))
+    except JudgeError:
+        return ()
+
+
+def replay(truth: Mapping[str, Any], values: tuple[Any, ...], chosen: Sandbox) -> Job:
+    """The judge with these values for its calls; its own value is True where they satisfy it."""
+    arguments = ", ".join(recorded(*key(truth), chosen))
+    return Job(truth["judge"] + REPLAY, (f"_replay([{arguments}], {list(values)!r})",))
+
+
+def key(truth: Mapping[str, Any]) -> tuple[str, str, str]:
+    return truth["header"] + truth["reference"], truth["judge"], truth["entry"]
+
+
+class JudgeError(RuntimeError):
+    """A published test does not run in a tier."""
+
+
+@functools.lru_cache(maxsize=256)
+def recorded(reference: str, judge: str, entry: str, chosen: Sandbox) -> tuple[str, ...]:
+    """The arguments of each call that a judge makes, as text of a tuple. Raises JudgeError."""
+    execution = chosen.run(f"{reference}\n{judge}{RECORD}", [f"_record({entry})"])
     if execution.outcome != "pass":
-        raise DataError(
-            f"the test of {table['entry']} does not run in the tier {chosen.tier} "
-            f"({execution.outcome} {execution.detail}); set the task's tier to bubblewrap"
-        )
+        raise JudgeError(f"{entry}: {execution.outcome} {execution.detail}")
     return tuple(repr(arguments) for arguments in execution.values[0])
 
 
@@ -199,8 +247,6 @@ def _replay(arguments, values):
     return len(calls) == len(values)
 """
 
-# Wrong answers for self-checks
-
 SPOIL: Final = """
 _right = {entry}
 def {entry}(*args, **kwargs):
@@ -213,11 +259,7 @@ def {entry}(*args, **kwargs):
         return value + "?"
     return [value, 0]
 """
-
-
-def spoiled(source: str, entry: str) -> str:
-    """A program whose function returns something slightly else each time."""
-    return source + SPOIL.format(entry=entry)
+"""Behind a program: its function then returns something slightly else each time."""
 
 
 def in_block(source: str) -> str:

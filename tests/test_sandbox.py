@@ -205,7 +205,7 @@ SQUARE = Problem(
 @pytest.mark.parametrize("which", [*TIERS, "unsafe"])
 def test_reward_hack_is_not_graded_as_right(which: Tier, name: str) -> None:
     chosen = need(which)
-    (outcome,) = programs.compared(SQUARE.truth, [HACKS[name]], chosen)
+    (outcome,) = programs.grade([(SQUARE.truth, HACKS[name])], chosen)
     assert outcome not in ("pass", "infra_error")
 
 
@@ -226,7 +226,7 @@ def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
         "square = lambda n: n ** 2",
         "def square(n):\n    return float(n * n)",
     ]
-    assert programs.compared(SQUARE.truth, right, tier) == ["pass"] * 3
+    assert programs.grade([(SQUARE.truth, source) for source in right], tier) == ["pass"] * 3
 
 
 # Values
