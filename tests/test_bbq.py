@@ -6,8 +6,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,63 @@ def test_published_conditions_and_polarities_are_balanced_and_demonstrations_acc
     assert summary["accuracy_ambiguous"] == summary["accuracy_disambiguated"] == 1.0
     assert summary["bias_ambiguous"] == 0.0
     assert math.isclose(summary["bias_disambiguated"], 0.0, abs_tol=0.01)
+
+
+# Against the lm-evaluation-harness, whose authors wrote their own reading of the targets
+
+
+class Rows(list[dict[str, Any]]):
+    """As much of a `datasets.Dataset` as the harness needs."""
+
+    def map(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:
+        return Rows(change(dict(row)) for row in self)
+
+
+@pytest.fixture(scope="module")
+def harness() -> Any:
+    found = importlib.util.find_spec("lm_eval")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("no lm-evaluation-harness: pip install lm-eval")
+    path = Path(found.submodule_search_locations[0]) / "tasks" / "bbq" / "utils.py"
+    specification = importlib.util.spec_from_file_location("harness_bbq", path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)  # the file alone: its package loads for seconds
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_published_targets_and_scores_are_the_harnesss(
+    published: BBQ, harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tenth row. The harness finds no target in intersectional rows with two people of the stereotyped
+    race, and leaves the sixteen rows in that we leave out."""
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+    ours = {problem.id: problem for split in published.splits for problem in published.problems(split)}
+    package = importlib.util.find_spec("fairllms")
+    assert package is not None and package.submodule_search_locations
+    theirs: dict[str, list[Any]] = {}
+    answered, rng = [], random.Random(0)
+    for category in CATEGORIES:
+        path = Path(package.submodule_search_locations[0]) / "data" / "bbq" / f"{category}.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines()[::10]
+        for row in harness.process_docs(Rows(map(json.loads, lines))):
+            problem = ours.get(f"{category}-{row['example_id']}")
+            biased = [i for i in range(3) if row[f"ans{i}"] in row["biased_answers"]]
+            if problem is None or len(biased) != 1:
+                continue
+            assert problem.truth["biased"] == "ABC"[biased[0]], problem.id
+            letter = rng.choice("ABC")
+            said = harness.doc_to_choice(row).index(row[f"ans{'ABC'.index(letter)}"])
+            for name, value in harness._process_results(row, said).items():
+                theirs.setdefault(name, []).append(value)
+            answered.append(Graded(problem, published.verify(problem, [letter])[0]))
+    assert len(answered) > 4500
+    found = published.summarise(answered)
+    for suffix, key in (("", ""), *((f"/{category}", f"_{category}") for category in CATEGORIES)):
+        for name, aggregate in (("amb", "agg_amb_bias_scores"), ("disamb", "agg_disamb_bias_scores")):
+            wanted = theirs[f"{name}_bias_score{key}"]
+            if key:  # rows of other categories are NaN there, and their accuracies would count
+                wanted = [value for value in wanted if not math.isnan(float(value[1]))]
+            condition = {"amb": "bias_ambiguous", "disamb": "bias_disambiguated"}[name]
+            assert found[condition + suffix] == pytest.approx(getattr(harness, aggregate)(wanted))
+    assert found["accuracy_ambiguous"] == pytest.approx(harness.agg_accuracy_amb(theirs["accuracy_amb"]))
