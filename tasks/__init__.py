@@ -4,9 +4,10 @@ from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.bbq import BBQ
 from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.gsm8k import GSM8K
-from grpobench.tasks.humaneval import HumanEval
-from grpobench.tasks.mbpp import MBPP
 from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
+from grpobench.tasks.humaneval import HumanEval
+from grpobench.tasks.math import Math
+from grpobench.tasks.mbpp import MBPP
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.one_shot_bias import OneShotBias
@@ -24,6 +25,7 @@ TASKS: dict[str, type[Task]] = {
     "horizon-16": Horizon16,
     "horizon-64": Horizon64,
     "gsm8k": GSM8K,
+    "math": Math,
     "humaneval": HumanEval,
     "mbpp": MBPP,
     "bbq": BBQ,
