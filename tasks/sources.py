@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
+from grpobench.tasks.tables import Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
@@ -330,16 +330,16 @@ def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
 def _unreachable(table: Table) -> str:
     if table.hub is None:
         return "it is not on the hub"
-    if not ASK_THE_HUB.get() and not cached(table.hub):
+    if not ASK_THE_HUB.get() and not cached(table.hub.dataset):
         return "which was not asked"
     return _hub_trouble(table.hub.dataset)
 
 
-def cached(hub: Hosted) -> bool:
-    """Whether the hub's cache on this machine has something of the data set."""
+def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
+    """Whether the hub's cache on this machine has something of a data set or model."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    return (Path(HF_HUB_CACHE) / f"datasets--{hub.dataset.replace('/', '--')}").is_dir()
+    return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
 
 
 def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
@@ -367,9 +367,9 @@ def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
 def _hub_trouble(dataset: str) -> str:
     """Why a data set cannot be had from the hub; empty when it is cached or answers."""
     try:
-        if cached(Hosted(dataset, "", "")):
+        if cached(dataset):
             return ""
-        if silence := _hub_silence():
+        if silence := hub_silence():
             return silence
         from huggingface_hub import HfApi
 
@@ -380,7 +380,7 @@ def _hub_trouble(dataset: str) -> str:
 
 
 @cache
-def _hub_silence() -> str:
+def hub_silence() -> str:
     """Why the hub cannot be reached at all; asked once, because each question may wait for its time-out."""
     from huggingface_hub import constants, get_session
 

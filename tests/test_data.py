@@ -193,7 +193,7 @@ def test_a_list_asks_nothing_of_the_network(
 
     monkeypatch.setattr("grpobench.tasks.TASKS", {"far": Far})
     monkeypatch.setattr(sources, "_hub_trouble", asked)
-    monkeypatch.setattr(sources, "cached", lambda hub: False)
+    monkeypatch.setattr(sources, "cached", lambda name: False)
     assert "someone/toy on the hub" in listed(capsys)["far"]["why"][0]
 
 
@@ -428,6 +428,17 @@ def test_a_hub_model_s_commit_and_sum_are_recorded(
     origin = library.load("someone/small").origin
     assert (origin["from"], origin["place"]) == ("hub", f"someone/small@{commit}")
     assert origin["sha256"] == library.load("nano").origin["sha256"]
+
+
+def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setattr(library.sources, "hub_silence", lambda: "ConnectError: nobody there")
+    retried = "transformers was asked, which tries for more than a minute"
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *a, **k: pytest.fail(retried))
+    assert cli.main(["eval", "someone/absent", "--task", "arithmetic"]) == 2
+    assert "the hub does not answer (ConnectError: nobody there)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
