@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
@@ -53,7 +54,7 @@ def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]
     """
     calls: list[str] = []
     conditions = []
-    for statement in parse(test):
+    for statement in parse(test).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant | ast.Name):
             continue  # a docstring, or a name alone, which does nothing
         if not isinstance(statement, ast.Assert):
@@ -69,9 +70,12 @@ def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]
     return calls, conditions
 
 
-def parse(test: str) -> list[ast.stmt]:
+def parse(source: str) -> ast.Module:
+    """Source of a data set. Raises Inconvertible. Its odd escapes are no matter of the user's."""
     try:
-        return ast.parse(test).body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise Inconvertible(f"not Python: {error}") from None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpobench.tasks import programs
 from grpobench.tasks.asserts import Inconvertible, convert
+from grpobench.tasks.asserts import parse as parse_source
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import Problem, Split
@@ -100,11 +101,9 @@ def _problem(template: Template, row: Row) -> Problem:
 
 def _body(test: str) -> str:
     """The statements of the function `check` of a published test."""
-    try:
-        tree = ast.parse(test)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise Inconvertible(f"not Python: {error}") from None
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    found = [
+        node for node in parse_source(test).body if isinstance(node, ast.FunctionDef) and node.name == "check"
+    ]
     if len(found) != 1:
         raise Inconvertible("no function `check`")
     return "\n".join(ast.unparse(statement) for statement in found[0].body)

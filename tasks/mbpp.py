@@ -10,6 +10,7 @@ from pathlib import Path
 
 from grpobench.tasks import programs
 from grpobench.tasks.asserts import FUNCTIONS, Inconvertible, convert
+from grpobench.tasks.asserts import parse as parse_source
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import Problem, Split
@@ -108,11 +109,8 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
 
 def _entry(test: str, reference: str) -> str:
     """The function that the asserts call and the reference defines. Raises Inconvertible."""
-    try:
-        called = [node.func for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Call)]
-        defined = {n.name for n in ast.walk(ast.parse(reference)) if isinstance(n, ast.FunctionDef)}
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise Inconvertible(f"not Python: {error}") from None
+    called = [node.func for node in ast.walk(parse_source(test)) if isinstance(node, ast.Call)]
+    defined = {n.name for n in ast.walk(parse_source(reference)) if isinstance(n, ast.FunctionDef)}
     names = {function.id for function in called if isinstance(function, ast.Name)}
     found = sorted(names & defined) or sorted(names - set(FUNCTIONS))
     if len(found) != 1:
