@@ -411,7 +411,7 @@ def harness() -> Any:
 def test_published_targets_and_scores_are_the_harnesss(
     published: BBQ, harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every tenth row. The harness finds no target in intersectional rows with two people of the stereotyped
+    """Every seventh row. The harness finds no target in intersectional rows with two people of the stereotyped
     race, and leaves the sixteen rows in that we leave out."""
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     ours = {problem.id: problem for split in published.splits for problem in published.problems(split)}
@@ -421,7 +421,7 @@ def test_published_targets_and_scores_are_the_harnesss(
     answered, rng = [], random.Random(0)
     for category in CATEGORIES:
         path = Path(package.submodule_search_locations[0]) / "data" / "bbq" / f"{category}.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines()[::10]
+        lines = path.read_text(encoding="utf-8").splitlines()[::7]
         for row in harness.process_docs(Rows(map(json.loads, lines))):
             problem = ours.get(f"{category}-{row['example_id']}")
             biased = [i for i in range(3) if row[f"ans{i}"] in row["biased_answers"]]
@@ -433,7 +433,7 @@ def test_published_targets_and_scores_are_the_harnesss(
             for name, value in harness._process_results(row, said).items():
                 theirs.setdefault(name, []).append(value)
             answered.append(Graded(problem, published.verify(problem, [letter])[0]))
-    assert len(answered) > 4500
+    assert len(answered) > 6500
     found = published.summarise(answered)
     for suffix, key in (("", ""), *((f"/{category}", f"_{category}") for category in CATEGORIES)):
         for name, aggregate in (("amb", "agg_amb_bias_scores"), ("disamb", "agg_disamb_bias_scores")):
