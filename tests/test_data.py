@@ -588,3 +588,12 @@ def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: py
     assert table["skipped"] == ("line 17: 'n' must be a whole number, not null",)
     assert (origin["model"]["from"], origin["model"]["name"]) == ("built in", "nano")
     assert origin["dropped_prompts"] == {"train": 99}  # 100 to 198
+
+
+# Pages
+
+
+def test_every_task_stands_in_the_list_of_pages() -> None:
+    pages = (Path(__file__).parents[1] / "docs" / "tasks" / "README.md").read_text(encoding="utf-8")
+    families = {name.partition(":")[0] for name in TASKS}
+    assert [name for name in sorted(families) if f"`{name}`" not in pages] == []
