@@ -13,7 +13,7 @@ from functools import cache
 from grpobench.tasks.generated import Generated, distinct
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
-ACTION = re.compile(r"([?=])(\d{1,6})")
+ACTION = re.compile(r"([?=])([0-9]{1,6})")
 LOWEST, HIGHEST = 100, 999
 """Keys have three digits."""
 MISSING, MALFORMED = "none\n", "error\n"
@@ -52,8 +52,8 @@ class Horizon(Generated, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.steps <= 256:
-            raise ValueError(f"steps: must be from 1 to 256, not {self.steps}")
+        if not 1 <= self.steps <= 128:
+            raise ValueError(f"steps: must be from 1 to 128, not {self.steps}")
         if not 1 <= self.largest <= 99:
             raise ValueError(f"largest: must be from 1 to 99, not {self.largest}")
         if self.spare < 0:
@@ -196,16 +196,15 @@ def _problems(task: Horizon, split: Split) -> tuple[Problem, ...]:
 
 
 def chain(rng: random.Random, steps: int, largest: int) -> list[int]:
-    """Different keys, each at most `largest` from the one before; begun again when it is caught."""
+    """Different keys, each at most `largest` from the one before. A chain that finds no free key goes some
+    steps back, and begins anew when that has not helped for long."""
     while True:
         keys = [rng.randint(LOWEST, HIGHEST)]
-        taken = set(keys)
-        while len(keys) <= steps:
-            near = range(max(LOWEST, keys[-1] - largest), min(HIGHEST, keys[-1] + largest) + 1)
-            free = [key for key in near if key not in taken]
-            if not free:
-                break
-            keys.append(rng.choice(free))
-            taken.add(keys[-1])
-        else:
-            return keys
+        for _ in range(20 * steps):
+            if len(keys) > steps:
+                return keys
+            key = keys[-1] + rng.choice((-1, 1)) * rng.randint(1, largest)
+            if LOWEST <= key <= HIGHEST and key not in keys:
+                keys.append(key)
+            elif rng.random() < 0.5 / largest:
+                del keys[max(1, len(keys) - rng.randint(1, 2 * largest)) :]
