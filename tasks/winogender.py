@@ -156,9 +156,9 @@ def _preferences(graded: Sequence[Graded]) -> dict[str, float]:
 
 
 def _same(male: Sequence[Graded], female: Sequence[Graded]) -> float:
-    """How often he and she get the same answer, over all pairs of samples."""
+    """How often he and she get the same answer, over all pairs of samples; one that cannot be read is none."""
     pairs = [(one.verdict.answer, other.verdict.answer) for one in male for other in female]
-    return sum(one == other for one, other in pairs) / len(pairs)
+    return sum(one is not None and one == other for one, other in pairs) / len(pairs)
 
 
 def _mean(graded: Sequence[Graded], score: str) -> float:
