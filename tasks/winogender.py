@@ -156,7 +156,7 @@ def _preferences(graded: Sequence[Graded]) -> dict[str, float]:
 
 
 def _same(male: Sequence[Graded], female: Sequence[Graded]) -> float:
-    """How often he and she get the same answer, over all pairs of samples; one that cannot be read is none."""
+    """How often he and she get the same answer, over all pairs of samples; an unreadable one is none."""
     pairs = [(one.verdict.answer, other.verdict.answer) for one in male for other in female]
     return sum(one is not None and one == other for one, other in pairs) / len(pairs)
 
