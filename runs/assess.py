@@ -276,6 +276,7 @@ class Desk:
             "subject": subject.name,
             "ours": plan.task is not None,
             "caveat": plan.task.caveat if plan.task else "",
+            "sandbox": plan.task.sandbox() if plan.task else "",
             "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seconds": round(time.monotonic() - began, 3),
             "rows": len(rows),
