@@ -29,7 +29,8 @@ def lines(record: Record) -> list[str]:
         mode, _, metric = name.removeprefix(prefix).partition("/")
         cells = [_cell(record, policy, mode, metric, own.get(name)) for policy, own in numbers.items()]
         told.append("  ".join(["", f"{mode} {metric}".ljust(width), *(f"{c:<24}" for c in cells)]).rstrip())
-    return [*told, f"  {record.path}"]
+    caveat = record.content.get("caveat")
+    return [*told, *([f"  Caveat: {caveat}"] if caveat else []), f"  {record.path}"]
 
 
 def _cell(record: Record, policy: str, mode: str, metric: str, value: float | None) -> str:
