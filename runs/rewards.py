@@ -142,7 +142,7 @@ class Grader:
 
     def _measure(self, graded: Sequence[Graded]) -> list[dict[str, float]]:
         """Every component of every completion, before its weight."""
-        columns = {name: self._component(name, graded) for name in self.weights}
+        columns = {name: self._component(name, graded) for name in self.weights if name != "model"}
         if self.scorer:
             pairs = [(one.problem.prompt, self.loaded.decode(one.rollout.completion)) for one in graded]
             scores = self.scorer.score(pairs)
@@ -156,7 +156,7 @@ class Grader:
     def _component(self, name: str, graded: Sequence[Graded]) -> list[float]:
         if name in self.task.scores:
             return [one.verdict.scores.get(name, 0.0) for one in graded]
-        return [CONTROLS[name](self, one) for one in graded] if name in CONTROLS else []
+        return [CONTROLS[name](self, one) for one in graded]
 
     def _note(self, error: Exception) -> None:
         self.last = error
