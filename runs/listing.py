@@ -198,6 +198,8 @@ def show_task(cls: Any) -> Row:
         "max_new_tokens": cls().max_new_tokens,
         "turns": cls().turns,
         "splits": list(cls.splits),
+        "modes": list(cls.modes),
+        **({"caveat": cls.caveat} if cls.caveat else {}),
         "settings": settings(cls),
         "missing": cls().missing(),
     }
