@@ -1,0 +1,553 @@
+"""Episodes of several turns: how they are played, laid out, graded, learnt from and shown.
+
+The layouts are written out by hand over the nano policy's characters, where "$" stands for its end token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Mixer
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.batch import Group, Rollout, pack_groups
+from grpobench.runs.config import EvaluateConfig, ModelConfig, RewardConfig
+from grpobench.runs.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
+from grpobench.runs.evaluate import Evaluator
+from grpobench.runs.folder import RunFolder
+from grpobench.runs.library import Loaded, load
+from grpobench.runs.loop import execute
+from grpobench.runs.metrics import known
+from grpobench.runs.models import Models
+from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
+from grpobench.runs.recipe import read_recipe
+from grpobench.runs.rewards import Grader
+from grpobench.runs.sampler import HFSampler, Request
+from grpobench.runs.seeds import derive
+from grpobench.tasks.horizon import Horizon
+from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+
+START = "table aaadc start 412\n"
+END = "$"
+
+
+@cache
+def nano() -> Loaded:
+    return load("nano")
+
+
+def by_hand(**settings: int) -> tuple[Horizon, Problem]:
+    """The chain 412 +7 419 -9 410; 411 is not in the table."""
+    return Horizon(steps=2, **settings), Problem("x", START, {"keys": [412, 419, 410], "table": "aaadc"})
+
+
+def tokens(text: str) -> tuple[int, ...]:
+    """Characters of the nano policy; "$" is its end token."""
+    loaded = nano()
+    return tuple(
+        loaded.end[0] if c == END else loaded.tokenizer.encode(c, add_special_tokens=False)[0] for c in text
+    )
+
+
+class Scripted:
+    """A sampler that writes what `script` gives for (seed, history); it keeps the calls."""
+
+    def __init__(self, script: Callable[[int, str], str]) -> None:
+        self.script = script
+        self.calls: list[tuple[list[Request], int, float]] = []
+
+    def sample(
+        self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
+    ) -> list[list[Rollout]]:
+        self.calls.append((list(requests), limit, temperature))
+        return [[self.write(request.prompt, seed, limit) for seed in request.seeds] for request in requests]
+
+    def write(self, prompt: tuple[int, ...], seed: int, limit: int) -> Rollout:
+        history = "".join(END if t in nano().end else nano().tokenizer.decode([t]) for t in prompt)
+        own = tokens(self.script(seed, history))[:limit]
+        logp = -0.25 - np.arange(len(own), dtype=np.float32)
+        return Rollout(prompt, own, logp, bool(own) and own[-1] in nano().end)
+
+    def sync(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def turn_by_turn(*turns: str) -> Scripted:
+    """Writes the turns in order, whatever is replied."""
+    left = list(turns)
+    return Scripted(lambda seed, history: left.pop(0))
+
+
+def played(sampler: Any, limit: int = 200, **settings: int) -> Rollout:
+    task, problem = by_hand(**settings)
+    ((rollout,),) = episodes(sampler, nano(), task, [problem], [(7,)], limit, 1.0)
+    return rollout
+
+
+def layout(rollout: Rollout) -> list[tuple[str, str]]:
+    """(by whom, text) of each stretch, with the end token as "$"."""
+    found: list[tuple[str, str]] = []
+    for token, own in zip(rollout.completion, rollout.written, strict=True):
+        character = END if token in nano().end else nano().tokenizer.decode([token])
+        who = "policy" if own else "tool"
+        if found and found[-1][0] == who:
+            found[-1] = (who, found[-1][1] + character)
+        else:
+            found.append((who, character))
+    return found
+
+
+# Layout
+
+
+def test_completion_holds_turns_and_replies_and_marks_what_the_policy_wrote() -> None:
+    rollout = played(turn_by_turn("?412$", "?419$", "=410$"))
+    assert rollout.prompt == tokens(START)
+    assert layout(rollout) == [
+        ("policy", "?412$"),
+        ("tool", "+7\n"),
+        ("policy", "?419$"),
+        ("tool", "-9!\n"),
+        ("policy", "=410$"),
+    ]
+    assert rollout.stopped
+    turn = [-0.25, -1.25, -2.25, -3.25, -4.25]
+    assert rollout.behaviour_logp.tolist() == [*turn, 0, 0, 0, *turn, 0, 0, 0, 0, *turn]
+    assert rollout.behaviour_logp.dtype == np.float32
+    assert (rollout.length, rollout.turns, len(rollout.completion)) == (15, 3, 22)
+    assert rollout.own == tokens("?412$?419$=410$")
+    assert policy_turns(nano(), rollout) == ["?412", "?419", "=410"]
+
+
+def test_newline_ends_a_turn_which_is_then_closed_with_an_end_token_of_the_environment() -> None:
+    """What was sampled behind the newline never was; a newline in front of an action ends nothing."""
+    rollout = played(turn_by_turn("?412\n+9\n", "\n?419$", "=410\nab"))
+    assert layout(rollout) == [
+        ("policy", "?412\n"),
+        ("tool", "$+7\n"),
+        ("policy", "\n?419$"),
+        ("tool", "-9!\n"),
+        ("policy", "=410\n"),
+    ]
+    assert rollout.stopped, "the environment ended it"
+    assert rollout.behaviour_logp[:6].tolist() == [-0.25, -1.25, -2.25, -3.25, -4.25, 0]
+
+
+def test_turn_that_its_limit_cuts_is_closed_and_met_with_an_error() -> None:
+    rollout = played(turn_by_turn("I look up 412", "?412$", "?419$", "=410$"))
+    assert layout(rollout)[:3] == [("policy", "I look u"), ("tool", "$error\n"), ("policy", "?412$")]
+    assert rollout.stopped
+
+
+def test_episode_out_of_turns_is_cut_behind_its_last_turn() -> None:
+    rollout = played(Scripted(lambda seed, history: "?411$"), spare=1)
+    assert layout(rollout) == [("policy", "?411$"), ("tool", "none\n")] * 3 + [("policy", "?411$")]
+    assert not rollout.stopped
+
+
+@pytest.mark.parametrize("limit", [8, 15, 16, 17, 40])
+def test_episode_never_exceeds_the_limit_and_is_cut_where_no_whole_turn_fits(limit: int) -> None:
+    """Turn and reply have 5 + 3 tokens here, and a turn may have 8: the second begins when 16 fit."""
+    rollout = played(Scripted(lambda seed, history: "?412$"), limit)
+    assert len(rollout.completion) <= limit
+    assert rollout.turns == max(1, min(7, 1 + (limit - 8) // 8))
+    assert rollout.written[-1] and not rollout.stopped
+
+
+def test_limit_below_a_turn_cuts_the_turn() -> None:
+    assert layout(played(turn_by_turn("?412$"), limit=3)) == [("policy", "?41")]
+
+
+def test_answer_at_once_ends_the_episode() -> None:
+    rollout = played(turn_by_turn("=410$"))
+    assert layout(rollout) == [("policy", "=410$")]
+    assert rollout.stopped and rollout.written == (True,) * 5
+
+
+def test_episode_that_cannot_fit_the_context_is_refused() -> None:
+    with pytest.raises(DataError, match=r"prompt of 22 tokens and an episode of 1003 exceed .* 1024; give"):
+        played(turn_by_turn(), limit=1003)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mute(Horizon):
+    """An environment at fault."""
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        return ""
+
+
+def test_empty_reply_is_refused() -> None:
+    _, problem = by_hand()
+    with pytest.raises(ValueError, match="task horizon: an environment's reply must not be empty"):
+        episodes(turn_by_turn("?412$"), nano(), Mute(), [problem], [(1,)], 50, 1.0)
+
+
+# Playing
+
+
+def test_equal_histories_are_one_request_and_every_turn_has_its_own_seed() -> None:
+    task, problem = by_hand()
+    right = {"start 412\n": "?412$", "+7\n": "?419$", "-9!\n": "=410$", "none\n": "?412$"}
+
+    def script(seed: int, history: str) -> str:
+        if seed == 3:
+            return "?411$"
+        return next(turn for end, turn in right.items() if history.endswith(end))
+
+    sampler = Scripted(script)
+    ((one, two, three),) = episodes(sampler, nano(), task, [problem], [(1, 2, 3)], 200, 0.7)
+    assert [rollout.turns for rollout in (one, two, three)] == [3, 3, 4]
+    assert (one.completion, one.stopped) == (two.completion, True)
+    requests = [[(request.prompt, request.seeds) for request in call[0]] for call in sampler.calls]
+    start, first = tokens(START), tokens("?412$+7\n")
+    later = [[derive(seed, "turn", turn) for seed in (1, 2, 3)] for turn in range(4)]
+    assert requests == [
+        [(start, (1, 2, 3))],
+        [((*start, *first), tuple(later[1][:2])), ((*start, *tokens("?411$none\n")), (later[1][2],))],
+        [
+            ((*start, *first, *tokens("?419$-9!\n")), tuple(later[2][:2])),
+            ((*start, *tokens("?411$none\n?412$+7\n")), (later[2][2],)),
+        ],
+        [((*start, *tokens("?411$none\n?412$+7\n?419$-9!\n")), (later[3][2],))],
+    ]
+    assert all(call[1:] == (8, 0.7) for call in sampler.calls)
+
+
+def test_task_of_one_turn_is_sampled_as_before() -> None:
+    task = dataclasses.replace(Single(), train=2)
+    sampler = Scripted(lambda seed, history: "ab$")
+    found = episodes(sampler, nano(), task, task.problems("train"), [(1, 2), (3,)], 30, 0.5)
+    assert [len(row) for row in found] == [2, 1]
+    assert all(rollout.written == () for row in found for rollout in row)
+    assert [call[1:] for call in sampler.calls] == [(30, 0.5)]
+    assert conversation(nano(), found[0][0]) == {}
+    assert policy_turns(nano(), found[0][0]) == ["ab"]
+    assert policy_turns(nano(), Rollout((1,), (), np.zeros(0), False)) == [""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Single(Task):
+    name = "single"
+    source = "this file"
+    summary = "one turn"
+    scores = ("correct",)
+    max_new_tokens = 30
+    train: int = 2
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return [Problem(str(i), f"{i}:", i) for i in range(self.train)]
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return [Verdict({"correct": float(text == "ab")}, text) for text in completions]
+
+    def demonstrate(self, problem: Problem) -> str:
+        return "ab"
+
+
+def test_defaults_make_a_task_of_one_turn_an_episode() -> None:
+    task = Single()
+    (problem, _) = task.problems("train")
+    assert task.turns == 1 and task.reply(problem, ["x"]) is None
+    assert task.demonstrate_episode(problem) == ("ab",)
+    verdicts = task.verify_episodes(problem, [["x", "ab"], ["ab", "x"], []])
+    assert [verdict.scores["correct"] for verdict in verdicts] == [1, 0, 0]
+
+
+@cache
+def policy() -> HFSampler:
+    """The nano policy, which has never seen the task: its turns are noise."""
+    return HFSampler(Models(nano().model), nano().end, nano().pad, 256, nano().context)
+
+
+def noise(problems: int, samples: int, temperature: float = 1.0) -> list[list[Rollout]]:
+    task = Horizon(steps=2, spare=1, train=problems)
+    seeds = [tuple(derive(0, "test", i, j) for j in range(samples)) for i in range(problems)]
+    found = task.problems("train")
+    return episodes(policy(), nano(), task, found, seeds, task.max_new_tokens, temperature)
+
+
+def test_episodes_do_not_depend_on_what_else_is_played() -> None:
+    """The same seeds alone and among others; probabilities to rounding of another batch."""
+    together, alone = noise(3, 3), noise(1, 2)
+    assert any(rollout.turns > 1 for rollout in alone[0])
+    for one, other in zip(alone[0], together[0], strict=False):
+        assert one.completion == other.completion
+        assert one.written == other.written
+        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-4)
+
+
+def test_greedy_episodes_are_alike() -> None:
+    ((one, two),) = noise(1, 2, temperature=0.0)
+    assert one.completion == two.completion
+
+
+def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_read() -> None:
+    """The trainer reads an episode in one pass; the sampler wrote it turn by turn behind its history."""
+    task = Horizon(steps=2, spare=1, train=2)
+    sampled = noise(2, 3)
+    groups = [
+        Group(problem, rollouts, [Verdict({"correct": 0.0}, None)] * 3, [0.0] * 3)
+        for problem, rollouts in zip(task.problems("train"), sampled, strict=True)
+    ]
+    batch = pack_groups(groups, task.max_new_tokens, 1, nano().pad)
+    models = Models(nano().model)
+    reading = models.read("policy", batch)
+    inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]
+    replies = inside & ~batch.written
+    assert replies.sum() > 20
+    # float32 through four layers, cached and uncached; the numbers themselves are several nats
+    torch.testing.assert_close(
+        reading.logp[batch.written], batch.behaviour_logp[batch.written], rtol=0, atol=1e-4
+    )
+    assert (reading.logp[batch.written] < 0).all()
+    assert not reading.logp[replies].any() and not reading.entropy[replies].any()
+    assert not batch.behaviour_logp[replies].any()
+    gap = gap_metrics([(reading.logp + 5.0 * replies, batch)])
+    assert gap["gap/max"] < 1e-4, "replies have no part in the gap"
+
+
+# Chat templates
+
+CHATML = (
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{{ eos_token }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def chatting(template: str = CHATML) -> Loaded:
+    """The nano policy as if it were a chat model."""
+    fresh = load("nano")
+    fresh.tokenizer.chat_template = template
+    return fresh
+
+
+def test_replies_are_messages_of_the_models_chat_template() -> None:
+    """Prompt and completion are, token by token, what the template makes of the whole conversation."""
+    loaded = chatting()
+    task, problem = by_hand()
+    ((rollout,),) = episodes(
+        turn_by_turn("?412$", "?419\n", "=410$"), loaded, task, [problem], [(7,)], 300, 1.0
+    )
+    talk = [
+        ("user", START),
+        ("assistant", "?412"),
+        ("user", "+7\n"),
+        ("assistant", "?419\n"),
+        ("user", "-9!\n"),
+        ("assistant", "=410"),
+    ]
+    whole = loaded.tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in talk], return_dict=False
+    )
+    assert (*rollout.prompt, *rollout.completion) == tuple(whole[:-1])  # without the newline at the end
+    assert [text for who, text in layout(rollout) if who == "policy"] == ["?412$", "?419\n", "=410$"]
+    assert layout(rollout)[1] == ("tool", "\n[user]+7\n$\n[assistant]")
+    assert layout(rollout)[3] == ("tool", "$\n[user]-9!\n$\n[assistant]"), "it closes the second turn"
+
+
+def test_template_without_end_tokens_gets_one_behind_each_turn() -> None:
+    loaded = chatting(CHATML.replace("{{ eos_token }}", ""))
+    assert reply_tokens(loaded, "+7\n") == tokens("$\n[user]+7\n\n[assistant]")
+
+
+# Learning from demonstrations
+
+
+def test_demonstration_is_the_episode_that_the_policy_would_play() -> None:
+    task = Horizon(steps=4, train=5)
+    for problem in task.problems("train"):
+        texts = [f"{turn}$" for turn in task.demonstrate_episode(problem)]
+        ((rollout,),) = episodes(turn_by_turn(*texts), nano(), task, [problem], [(1,)], 200, 1.0)
+        shown = demonstrated(nano(), task, problem)
+        for name in ("prompt", "completion", "written", "stopped"):
+            assert getattr(shown, name) == getattr(rollout, name), name
+        assert not shown.behaviour_logp.any()
+
+
+def test_demonstration_of_a_task_of_one_turn_is_its_answer() -> None:
+    task = Single()
+    shown = demonstrated(nano(), task, task.problems("train")[0])
+    assert (shown.completion, shown.written) == (tokens("ab$"), (True,) * 3)
+    assert shown.stopped
+
+
+def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
+    """Against the model's own cross-entropy on the plain sequence, labels of replies left out."""
+    from grpobench.runs.warmstart import demonstrations
+
+    task = Horizon(steps=2, train=3)
+    (lesson,) = demonstrations(nano(), task, ModelConfig(warm_start=1, warm_start_batch=1))
+    batch = pack_groups([lesson], 0, 1, nano().pad)
+    logp = Models(nano().model).read("policy", batch).logp
+    loss = -(logp * parts.average(batch, "token_mean")).sum().item()
+    (rollout,) = lesson.rollouts
+    ids = torch.tensor([[*rollout.prompt, *rollout.completion]])
+    ignored = [-100] * len(rollout.prompt)
+    labels = [t if own else -100 for t, own in zip(rollout.completion, rollout.written, strict=True)]
+    with torch.no_grad():
+        plain = nano().model(input_ids=ids, labels=torch.tensor([ignored + labels])).loss.item()
+    assert rollout.written.count(False) == 7
+    assert loss == pytest.approx(plain, rel=1e-5)  # float32, packed and plain
+
+
+def test_demonstration_longer_than_the_context_is_refused() -> None:
+    short = dataclasses.replace(nano())
+    task = Horizon(steps=128, train=1)
+    with pytest.raises(DataError, match=r"demonstration of problem .* have 1\d\d\d tokens, .* 1024; leave"):
+        demonstrated(short, task, task.problems("train")[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Hasty(Horizon):
+    def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
+        return (self.demonstrate(problem), "?100")
+
+
+def test_demonstration_that_goes_on_behind_the_end_is_refused() -> None:
+    _, problem = by_hand()
+    with pytest.raises(ValueError, match="demonstration of x ends before its last turn"):
+        demonstrated(nano(), Hasty(), problem)
+
+
+# Grading, metrics, evaluation
+
+
+def group() -> Group:
+    """A right episode of 15 tokens in 3 turns, and one of 8 tokens in 2 turns whose second gives up."""
+    task, problem = by_hand()
+    rollouts = [
+        played(turn_by_turn("?412$", "?419$", "=410$")),
+        played(turn_by_turn("?411$", "=4$")),
+    ]
+    grader = Grader(task, RewardConfig(), nano(), 0)
+    (found,) = grader.groups(["s"], [problem], [rollouts])
+    return found
+
+
+def test_episodes_are_verified_as_the_environment_saw_them() -> None:
+    found = group()
+    assert [verdict.scores for verdict in found.verdicts] == [
+        {"correct": 1, "progress": 1, "format": 1},
+        {"correct": 0, "progress": 0, "format": 1},
+    ]
+    assert list(found.reward) == [1, 0]
+
+
+def test_metrics_count_the_policys_tokens() -> None:
+    found = group()
+    row = group_metrics([found])
+    assert row["length/turns"] == 2.5
+    assert row["length/replies"] == 6  # "+7\n" and "-9!\n"; "none\n"
+    # 2-grams inside "?412$?419$=410$" (14, of them 12 different) and "?411$=4$" (7), of all 21:
+    different = {
+        *zip("?412$?419$=410$", "?412$?419$=410$"[1:], strict=False),
+        *zip("?411$=4$", "?411$=4$"[1:], strict=False),
+    }
+    assert row["diversity/distinct_2"] == len(different) / 21
+    batch = pack_groups([found], 100, 1, nano().pad)
+    assert batch.length.tolist() == [22, 13]
+    lengths = batch_metrics(batch)
+    assert lengths["length/mean"] == 11.5
+    assert lengths["length/terminated_mean"] == 11.5
+    assert lengths["length/truncated"] == 0
+    assert all(known(name) for name in (*row, *lengths))
+    assert "length/turns" not in group_metrics([Group(found.problem, [], [], [])])
+
+
+def test_evaluation_plays_episodes() -> None:
+    task = Horizon(steps=1, validation=3)
+    answers = {problem.prompt: task.demonstrate_episode(problem) for problem in task.problems("validation")}
+
+    def script(seed: int, history: str) -> str:
+        prompt = history[: history.index("\n") + 1]
+        return answers[prompt][history.count(END)] + END
+
+    settings = EvaluateConfig(problems=3, samples=2)
+    evaluator = Evaluator(task, nano(), Scripted(script), settings, 0, task.max_new_tokens, 1.0)
+    rows, summary = evaluator.evaluate(0, "validation")
+    assert len(rows) == 9
+    assert all(row["length"] == 10 and row["stopped"] and row["scores"]["correct"] for row in rows)
+    assert summary["eval/validation/sampled/progress"] == 1
+    assert summary["eval/validation/greedy/length"] == 10
+
+
+def test_transcript_shows_turns() -> None:
+    rollout = played(turn_by_turn("?412$", "?41$", "=410$"))
+    assert conversation(nano(), rollout) == {
+        "turns": [
+            {"by": "policy", "text": "?412"},
+            {"by": "environment", "text": "+7\n"},
+            {"by": "policy", "text": "?41"},
+            {"by": "environment", "text": "none\n"},
+            {"by": "policy", "text": "=410"},
+        ]
+    }
+
+
+# Whole runs
+
+RECIPE = """
+name = "short"
+tasks = [{ name = "horizon-1", settings = { train = 16, validation = 2, test = 2, spare = 1 } }]
+[train]
+steps = 2
+prompts = 2
+group = 2
+[evaluate]
+problems = 2
+samples = 1
+test_problems = 0
+[[arm]]
+algorithm = "ppo"
+[[arm]]
+algorithm = "dpo"
+"""
+
+
+@pytest.mark.parametrize("arm", [0, 1])
+def test_run_of_episodes_logs_declared_metrics_and_shows_turns(tmp_path: Path, arm: int) -> None:
+    recipe = tmp_path / "short.toml"
+    recipe.write_text(RECIPE)
+    config = read_recipe(str(recipe)).configs[arm]
+    with RunFolder.open(tmp_path / "run", config, allow_change=False) as folder:
+        execute(config, folder, lambda progress: None, lambda: False)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    last = rows[-1]
+    assert all(known(name) for name in last)
+    assert last.get("gap/mean", 0.0) < 1e-4, "a step without a pair of DPO has no reading to compare"
+    assert 1 <= last["length/turns"] <= 3
+    written = sum(4 * row["length/mean"] for row in rows[1:])
+    assert last["cost/generated_tokens"] == pytest.approx(written)
+    packed = (tmp_path / "run" / "rollouts" / "step-1.jsonl.zst").read_bytes()
+    text = zstandard.ZstdDecompressor().stream_reader(packed).read().decode()
+    (first, *_) = [json.loads(line) for line in text.splitlines()]
+    turns = first["completions"][0]["turns"]
+    assert [turn["by"] for turn in turns] == ["policy", "environment"] * (len(turns) // 2) + ["policy"]
+
+
+def test_mixing_algorithm_is_refused_for_a_task_of_several_turns() -> None:
+    from grpobench.runs.config import incompatible
+
+    class Mixing(GRPO):
+        def mixer(self) -> Any:
+            return lambda *_: None
+
+    config = read_recipe("horizon-nano").configs[0]
+    assert not incompatible(config)
+    (fault,) = incompatible(dataclasses.replace(config, algorithm=Mixing()))
+    assert "horizon in several turns" in fault and "`tasks = [...]`" in fault
