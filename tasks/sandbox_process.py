@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import marshal
 import math
 import os
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from grpobench.tasks import sandbox_wire
+from grpobench.tasks import sandbox_inside, sandbox_wire
 from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier
 from grpobench.tasks.sandbox_filter import seccomp_filter
 
@@ -133,8 +134,8 @@ class ProcessSandbox(Sandbox):
 @functools.cache
 def inside() -> Any:
     """The compiled code of `sandbox_inside.py`."""
-    path = Path(__file__).with_name("sandbox_inside.py")
-    return compile(path.read_text(encoding="utf-8"), path.name, "exec", dont_inherit=True)
+    source = inspect.getsource(sandbox_inside)
+    return compile(source, "sandbox_inside.py", "exec", dont_inherit=True)
 
 
 class UnsafeSandbox(ProcessSandbox):
