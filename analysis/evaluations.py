@@ -108,7 +108,13 @@ def sampling(in_runs: pd.DataFrame, records: Sequence[Record]) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     for (task, arm, seed, step), own in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
         if own.groupby("problem").size().min() >= LEAST:
-            head = (f"{task}, {own['split'].iloc[0]}", "run", arm, seed, "final" if step else "base")
+            head = (
+                f"{task}\n{own['split'].iloc[0]}, in the runs",
+                "run",
+                arm,
+                seed,
+                "final" if step else "base",
+            )
             rows += _curves(head, *_by_problem(own.to_dict("records"), lambda row: row["score/correct"]))
     labels = _labels(records)
     for record in records:
@@ -139,7 +145,8 @@ def _labels(records: Sequence[Record]) -> dict[Path, list[str]]:
 
 def _label(record: Record) -> str:
     told = record.content["settings"]
-    return f"{record.place}, {record.split}\n({told['samples']} samples, T = {told['temperature']:g})"
+    how = f"{record.split}, {told['samples']} samples, T = {told['temperature']:g}"
+    return f"{record.place}\n{how}{', lm-eval' if record.through == 'lm-eval' else ''}"
 
 
 def _by_problem(

@@ -62,12 +62,15 @@ WIDTH = 7.0
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
 """Line styles for arms beyond the ten colours of the palette."""
 BASE_COLOUR = "#555555"
+BASE_DASH = (0, (3, 2))
 MOST_ARMS = 6
 """Beyond this many arms a figure of all pairs would not fit a page."""
 
 DEFINITIONS: Mapping[str, str] = {
     "eval/<split>/<mode>/correct": "share of evaluated answers that the task's verifier accepts",
     "reward/mean": "mean reward over all rollouts of the update, before any normalisation",
+    "reward/<component>": "mean of this part of the reward over all rollouts, before its weight",
+    "score/<name>": "mean of this score of the task over the same rollouts, whatever is rewarded",
     "policy/entropy": "next-token entropy over the full vocabulary, mean over written tokens",
     "policy/kl_old": "mean over tokens of log π_old − log π",
     "policy/kl_reference_k1": "mean over tokens of −log x, x = π_ref/π",
@@ -155,14 +158,18 @@ def draw(
     runs: pd.DataFrame,
     compared: Sequence[Comparison],
     definitions: Mapping[str, str] | None = None,
+    curves: pd.DataFrame | None = None,
 ) -> Iterator[Drawing]:
-    """All figures that the logs allow, in the order of the report. `runs` comes from `summary.finals`."""
+    """All figures that the logs allow, in the order of the report. `runs` comes from `summary.finals`,
+    `curves` from `evaluations.sampling`."""
     known = {**DEFINITIONS, **(definitions or {})}
     makers: list[Callable[[], Drawing | None]] = [
         partial(final_accuracy, matrix, runs),
+        partial(sampling, matrix, curves),
         partial(differences, matrix, compared),
         *(partial(validation, matrix, axis, known) for axis in summary.AXES),
         *(partial(panels, matrix, name, title, rows, known) for name, title, rows in TRAINING),
+        partial(components, matrix, known),
         partial(gradients, matrix, known),
         partial(bias, matrix),
         partial(bias_updates, matrix),
@@ -228,12 +235,18 @@ def panels(
     if not drawn:
         return None
     figure = _curves(matrix, [(panel.label, frame, panel.log) for panel, frame in drawn], "updates")
-    families = {
-        panel.metric: "grad_norm/<role>" for panel, _ in drawn if panel.metric.startswith("grad_norm/")
-    }
-    named = dict.fromkeys(families.get(panel.metric, panel.metric) for panel, _ in drawn)
+    named = dict.fromkeys(_family(panel.metric, definitions) for panel, _ in drawn)
     meaning = "; ".join(f"{metric}: {_meaning(metric, definitions)}" for metric in named)
     return Drawing(name, title, f"{meaning}.", figure)
+
+
+def components(matrix: Matrix, definitions: Mapping[str, str]) -> Drawing | None:
+    """Every part of the reward, and the verifier's verdict on the same rollouts."""
+    parts = summary.components(matrix)
+    rows = [Panel(f"reward/{part}", f"{part.replace('_', ' ')}\n(mean)") for part in parts]
+    rows.append(Panel(summary.VERDICT, "verdict\n(share correct)"))
+    title = "What was rewarded, and the verifier's verdict on the same rollouts"
+    return panels(matrix, "components", title, rows, definitions) if parts else None
 
 
 def gradients(matrix: Matrix, definitions: Mapping[str, str]) -> Drawing | None:
@@ -243,6 +256,13 @@ def gradients(matrix: Matrix, definitions: Mapping[str, str]) -> Drawing | None:
         for name in matrix.names("grad_norm/")
     ]
     return panels(matrix, "gradient", "Gradient norm by role", rows, definitions)
+
+
+def _family(metric: str, definitions: Mapping[str, str]) -> str:
+    """The name under which a metric is defined: its own, or the pattern that it is one of."""
+    patterns = {"grad_norm/": "grad_norm/<role>", "reward/": "reward/<component>", "score/": "score/<name>"}
+    family = next((name for stem, name in patterns.items() if metric.startswith(stem)), metric)
+    return metric if metric in definitions else family
 
 
 def _meaning(metric: str, definitions: Mapping[str, str]) -> str:
@@ -426,13 +446,13 @@ def final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
         own = counted[counted["task"] == task]
         base = runs.loc[runs["task"] == task, "base"].mean()
         if math.isfinite(base):
-            axes.axvline(100 * base, color=BASE_COLOUR, linewidth=0.8, linestyle=(0, (3, 2)))
+            axes.axvline(100 * base, color=BASE_COLOUR, linewidth=0.8, linestyle=BASE_DASH)
         for row, arm in enumerate(matrix.arms):
             seeds = own[own["arm"] == arm]
             _seeds_and_mean(axes, row, 100 * seeds["counted"], colour[arm], seeds["final"].isna())
         axes.set_xlabel("accuracy (%)")
         _open(axes)
-    handles = [*_point_handles(), Line2D([], [], color=BASE_COLOUR, linewidth=0.8, linestyle=(0, (3, 2)))]
+    handles = [*_point_handles(), Line2D([], [], color=BASE_COLOUR, linewidth=0.8, linestyle=BASE_DASH)]
     labels = ["seed", "mean, 95% interval", "before training"]
     if counted["final"].isna().any():
         handles.append(Line2D([], [], color=BASE_COLOUR, linestyle="", marker="x", markersize=5))
@@ -486,6 +506,72 @@ def _open(axes: Axes, least: float = 2.0) -> None:
     low, high = axes.get_xlim()
     if high - low < least:
         axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
+
+
+KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
+
+
+def sampling(matrix: Matrix, curves: pd.DataFrame | None) -> Drawing | None:
+    """pass@k and majority votes against k, before and after training."""
+    if curves is None or curves.empty:
+        return None
+    kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
+    places = list(dict.fromkeys(curves["place"]))
+    figure, grid = _grid(len(kinds), places, height=1.9)
+    style = look(matrix.arms)
+    for (row, place), axes in grid.items():
+        kind, label = kinds[row]
+        own = curves[(curves["place"] == place) & (curves["kind"] == kind)]
+        _sampling_panel(axes, own, matrix.arms, style)
+        if place == _first_of_block(places, place):
+            axes.set_ylabel(label)
+        if row == 0:
+            axes.set_title(place)
+        if row == len(kinds) - 1:
+            axes.set_xlabel("samples k")
+    drawn = set(curves.loc[curves["policy"] == "final", "arm"])
+    arms = [arm for arm in matrix.arms if arm in drawn]
+    handles: list[Any] = [
+        Line2D([], [], color=style.colour[arm], linestyle=style.dash[arm], linewidth=1.6) for arm in arms
+    ]
+    if (curves["policy"] == "base").any():
+        handles.append(Line2D([], [], color=BASE_COLOUR, linestyle=BASE_DASH, linewidth=1.6))
+        arms.append("before training")
+    models = list(dict.fromkeys(curves.loc[curves["policy"] == "model", "arm"]))
+    handles += [
+        Line2D([], [], color="#000000", marker=_shape(10 * i), markersize=3) for i in range(len(models))
+    ]
+    _above(figure, handles, [*arms, *models])
+    votes = " Votes are over the verifier's reading of the answer, ties go to the answer given first."
+    return Drawing(
+        "sampling",
+        "What more samples bring",
+        "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
+        f"half the samples. Thin lines are seeds, thick ones their mean.{votes if len(kinds) > 1 else ''}",
+        figure,
+    )
+
+
+def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
+    """Curves of one place: every seed thin, the mean of an arm (of all, before training) thick."""
+    base = own[own["policy"] == "base"]
+    series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOUR, BASE_DASH, None)]
+    for arm in arms:
+        trained = own[(own["policy"] == "final") & (own["arm"] == arm)]
+        series.append((trained, style.colour[arm], style.dash[arm], None))
+    models = own[own["policy"] == "model"]
+    for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
+        series.append((rows, "#000000", "-", _shape(10 * index)))
+    for rows, colour, dash, marker in series:
+        if rows["seed"].nunique() > 1:
+            for _, seed in rows.groupby(["arm", "seed"], sort=False):
+                axes.plot(seed["k"], seed["value"], color=colour, linewidth=0.6, alpha=0.4, linestyle=dash)
+        mean = rows.groupby("k")["value"].mean()
+        axes.plot(mean.index, mean, color=colour, linewidth=1.6, linestyle=dash, marker=marker, markersize=3)
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(own["k"]))
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
 
 
 def differences(matrix: Matrix, compared: Sequence[Comparison]) -> Drawing | None:

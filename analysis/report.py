@@ -55,6 +55,8 @@ class Facts:
     settings: Sequence[summary.Setting]
     origins: Mapping[str, Sequence[tuple[str, int]]]
     pairing: summary.Pairing
+    curves: pd.DataFrame
+    """What many samples tell, from `evaluations.sampling`."""
 
 
 def write_report(
@@ -77,7 +79,7 @@ def write_report(
                 stale.unlink()
     drawn = []
     if {"html", "pdf", "svg"} & set(formats):
-        for drawing in figures.draw(facts.matrix, facts.runs, facts.compared, definitions):
+        for drawing in figures.draw(facts.matrix, facts.runs, facts.compared, definitions, facts.curves):
             drawn.append(_figure(drawing, place / "figures", formats))
     for table in facts.tables.values():
         if "csv" in formats:
@@ -97,17 +99,23 @@ def gather(matrix: Matrix) -> Facts:
     """Compute every number of the report."""
     runs = summary.finals(matrix)
     compared = summary.comparisons(matrix, runs, ALPHA)
+    records = evaluations.read(matrix)
+    curves = evaluations.sampling(summary.sampled(matrix), records)
     made = [
         _accuracy(matrix, runs, "accuracy", "Final accuracy"),
         *_other_mode(matrix, runs),
         _comparisons(compared),
         *_aggregate(matrix, runs),
-        _pass_at(matrix),
+        _samples(curves, "pass"),
+        _samples(curves, "maj"),
         _budgets(matrix),
         _equal_budgets(matrix),
         _costs(matrix),
+        _rewards(matrix),
         _bias(matrix),
-        _probes(matrix),
+        _probes(matrix, records),
+        _later(records),
+        _agreement(records),
         _statuses(matrix),
     ]
     return Facts(
@@ -118,6 +126,7 @@ def gather(matrix: Matrix) -> Facts:
         settings=summary.settings(matrix),
         origins=summary.origins(matrix),
         pairing=summary.pairing(matrix),
+        curves=curves,
     )
 
 
@@ -253,19 +262,103 @@ def _aggregate(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
     return [first, Table("improvement", title, header, rows, frame, text_columns=1, note=meaning)]
 
 
-def _pass_at(matrix: Matrix) -> Table:
-    frame = summary.pass_at(matrix)
+SAMPLES = {
+    "pass": ("pass_at_k", "pass@k"),
+    "maj": ("majority", "Majority vote"),
+}
+"""Name and title of the tables about many samples."""
+SAMPLES_NOTES = {
+    "pass": (
+        "Share of problems in percent that at least one of k samples solves, by the unbiased estimator "
+        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k; k = 1 is the accuracy of a sample."
+    ),
+    "maj": (
+        "Accuracy in percent of the most frequent of k sampled answers, as the verifier reads them: one that "
+        "it cannot read has no vote, and of equally many votes those of the answer given first win. Mean "
+        "over votes on disjoint samples."
+    ),
+}
+
+
+def _samples(curves: pd.DataFrame, kind: str) -> Table:
+    """pass@k or votes of k: a row for each k."""
+    rows = []
+    chosen = curves[curves["kind"] == kind]
+    for (place, arm, k), own in chosen.groupby(["place", "arm", "k"], sort=False):
+        before = own.loc[own["policy"] == "base", "value"].mean()
+        seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
+        after = seeds.mean()
+        cells = [str(place).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
+        rows.append([*cells, points(after - before), "  ".join(map(percent, seeds))])
+    header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
+    return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
+
+
+def _later(records: Sequence[evaluations.Record]) -> Table:
+    """Accuracies of evaluations made by `grpobench eval`."""
+    frame = evaluations.summary(records)
+    rows = []
+    if len(frame):
+        keys = ["place", "split", "mode", "through", "question", "score", "arm"]
+        for (place, split, mode, through, _, score, arm), own in frame.groupby(keys, sort=False):
+            last = own[own["policy"] != "base"].sort_values("seed")
+            before = own.loc[own["policy"] == "base", "value"].mean()
+            mean = last["value"].mean()
+            cells = [
+                place,
+                arm,
+                f"{split}, {mode}, {through}",
+                score,
+                f"{last['items'].iloc[0]} × {last['samples'].iloc[0]:g}",
+                percent(before),
+                percent(mean),
+                points(mean - before),
+                "  ".join(f"{percent(r.value)} ({_range(r.low, r.high)})" for r in last.itertuples()),
+                ", ".join(dict.fromkeys(last["interval"])),
+            ]
+            rows.append(cells)
+    header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]
+    header += ["each seed (95% interval over items)", "interval"]
+    note = (
+        "In percent, from `grpobench eval`: of a run before and after training, of a model as it is. The "
+        "interval is about one policy and these items, not about the algorithm: clustered where items share "
+        "a template, Wilson below 300 items, else normal. Further numbers stand in the runs' evals folders."
+    )
+    return Table("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
+
+
+def _agreement(records: Sequence[evaluations.Record]) -> Table:
+    """Where a question was asked in both ways."""
+    frame = evaluations.agreements(records)
     rows = [
-        [r["task"], r["arm"], str(r["k"]), percent(r["base"]), percent(r["final"]), str(r["seeds"])]
+        [
+            r["place"],
+            f"{r['arm']}, seed {r['seed']}, {r['policy']}" if r["policy"] != "model" else r["arm"],
+            f"{r['split']}, {r['mode']}",
+            str(r["items"]),
+            percent(r["grpobench"]),
+            percent(r["lm_eval"]),
+            str(r["differing"]),
+            NONE if pd.isna(r["same_text"]) else f"{r['same_text']:g}",
+        ]
         for r in frame.to_dict("records")
     ]
+    header = [
+        "task",
+        "policy",
+        "how",
+        "items",
+        "grpobench (%)",
+        "lm-eval (%)",
+        "differing",
+        "same text",
+    ]
     note = (
-        "Share of problems that at least one of k samples solves, by the unbiased estimator "
-        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k."
+        "The same items through our sampler and through the lm-eval harness on the same weights, with our "
+        "verifier as its metric. Differing items have another score; same text counts completions that are "
+        "equal to the letter."
     )
-    return Table(
-        "pass_at_k", "pass@k", ["task", "arm", "k", "before", "after", "seeds"], rows, frame, note=note
-    )
+    return Table("agreement", "Two ways of asking", header, rows, frame, text_columns=3, note=note)
 
 
 def _budgets(matrix: Matrix) -> Table:
@@ -321,6 +414,33 @@ def _costs(matrix: Matrix) -> Table:
     return Table("costs", "Costs", header, rows, frame, note=note)
 
 
+def _rewards(matrix: Matrix) -> Table:
+    """What each arm was paid for, and what became of it and of the verdict."""
+    frame = summary.reward_parts(matrix)
+    names = list(dict.fromkeys(frame["metric"]))
+    means = frame.groupby(["task", "arm", "metric"])[["start", "end"]].mean()
+    rows = []
+    for task, arm in dict.fromkeys(zip(frame["task"], frame["arm"], strict=True)):
+        cells = []
+        for name in names:
+            both = means.loc[(task, arm, name)] if (task, arm, name) in means.index else None
+            cells.append(NONE if both is None else f"{_two(both['start'])} → {_two(both['end'])}")
+        own = frame[(frame["task"] == task) & (frame["arm"] == arm)]
+        change = (own["end"] - own["start"]).groupby([own["seed"], own["metric"]]).mean().unstack()
+        parted = (change.get("reward/mean", 0) > 0) & (change.get(summary.VERDICT, 0) < 0)
+        rows.append([task, arm, *cells, f"{int(parted.sum())} of {len(change)}"])
+    labels = {"reward/mean": "reward", summary.VERDICT: "verdict"}
+    heads = [labels.get(name, name.removeprefix("reward/").replace("_", " ")) for name in names]
+    note = (
+        "Mean over seeds at the first update, whose rollouts are the base policy's, → over the last tenth of "
+        "the updates. Reward: what was paid; verdict: share that the verifier accepts, measured whatever is "
+        "paid. Parted: seeds in which the reward rose and the verdict fell; a rise by chance "
+        "counts too, so read it with the curves and the accuracy on held-out problems."
+    )
+    header = ["task", "arm", *heads, "parted"]
+    return Table("rewards", "What was rewarded", header, rows, frame, note=note)
+
+
 def _bias(matrix: Matrix) -> Table:
     frame = summary.bias(matrix)
     rows = []
@@ -341,9 +461,8 @@ def _bias(matrix: Matrix) -> Table:
     return Table("bias", "Bias", header, rows, frame, note=note + _warnings(probes.caveats(matrix)))
 
 
-def _probes(matrix: Matrix) -> Table:
+def _probes(matrix: Matrix, records: Sequence[evaluations.Record]) -> Table:
     """Later evaluations on tasks that probe for bias."""
-    records = evaluations.read(matrix)
     frame = probes.frame(records)
     rows = []
     whole = frame[frame["category"] == "all"]
@@ -433,7 +552,8 @@ LINES = (
     "values; × marks the end of a run that diverged or crashed."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
-    ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy", "pass_at_k")),
+    ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
+    ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
     ("Head to head", "", ("differences",), ("comparisons", "aggregate", "improvement")),
     (
         "Learning curves",
@@ -441,6 +561,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
         ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "reward"),
         ("equal_budgets", "budgets"),
     ),
+    ("Rewards", LINES, ("components",), ("rewards",)),
     (
         "Training dynamics",
         LINES,
@@ -448,6 +569,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
         (),
     ),
     ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
+    ("Later evaluations", "", (), ("evaluations", "agreement")),
     ("Costs", "", ("seconds", "rates"), ("costs",)),
 )
 """(title, lead, figures, tables) of the page, in order; what a matrix does not have is left out."""

@@ -19,10 +19,9 @@ from grpobench.analysis.scores import (
     Estimate,
     bootstrap_interquartile_mean,
     compare,
-    pass_at_k,
+    item_interval,
     probability_of_improvement,
     seed_mean,
-    wilson,
 )
 
 PHASES = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
@@ -70,7 +69,7 @@ def headline(matrix: Matrix, task: str, mode: str | None = None) -> Headline:
 
 def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     """One row per run: arm, task, seed, state, base, final, counted, validation_best, validation_last, items,
-    item_low, item_high (Wilson interval of the final accuracy over problems).
+    item_low, item_high (interval of the final accuracy over problems, which may share clusters).
 
     `final` is what the run logged after its last update. `counted` is what means and comparisons use: the
     final accuracy; 0 for a run that diverged or crashed before it had one; NaN for a run still to come.
@@ -121,7 +120,7 @@ def _at_end(own: pd.DataFrame) -> float:
 
 
 def _item_intervals(matrix: Matrix, mode: str | None) -> pd.DataFrame:
-    """Wilson interval over problems of each run's last evaluation on the headline split."""
+    """Interval over problems of each run's last evaluation on the headline split."""
     columns = ["arm", "task", "seed", "items", "item_low", "item_high"]
     frame, rows = graded(matrix), []
     if frame.empty:
@@ -132,9 +131,17 @@ def _item_intervals(matrix: Matrix, mode: str | None) -> pd.DataFrame:
         for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
             last = run[run["step"] == run["step"].max()]
             shares = last.groupby("problem")["score/correct"].mean()
-            interval = wilson(float(shares.sum()), len(shares))
+            interval, _ = item_interval(shares, _clusters(last, shares.index))
             rows.append((arm, task, seed, len(shares), interval.low, interval.high))
     return pd.DataFrame(rows, columns=columns)
+
+
+def _clusters(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
+    """The cluster (template) of each problem; a problem without one is its own."""
+    if "trait/cluster" not in rows:
+        return [str(problem) for problem in problems]
+    known = rows.drop_duplicates("problem").set_index("problem")["trait/cluster"]
+    return [str(problem) if pd.isna(known[problem]) else str(known[problem]) for problem in problems]
 
 
 def graded(matrix: Matrix) -> pd.DataFrame:
@@ -355,6 +362,33 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
+BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "correct")
+"""What is logged below ``reward/`` and is no part of the reward, or the verdict once more."""
+VERDICT = "score/correct"
+END = 0.1
+"""Share of a run's updates that its end is, at least one update."""
+
+
+def components(matrix: Matrix) -> list[str]:
+    """Names of the parts of the reward that were logged, where any arm could be paid for something else than
+    the verifier's verdict; else none. The verdict itself is left to `VERDICT`."""
+    names = [name.removeprefix("reward/") for name in matrix.names("reward/")]
+    return [name for name in names if name not in BESIDE_COMPONENTS]
+
+
+def reward_parts(matrix: Matrix) -> pd.DataFrame:
+    """The reward, its components and the verdict at both ends of training: task, arm, seed, metric, start
+    (the first update, whose rollouts the base policy wrote), end (mean over the last tenth of updates)."""
+    names = [f"reward/{part}" for part in components(matrix)]
+    rows = []
+    for name in (*names, "reward/mean", VERDICT) if names else ():
+        for (task, arm, seed), own in matrix.select(name).groupby(["task", "arm", "seed"], sort=False):
+            values = own.sort_values("step")["value"].to_numpy()
+            last = max(1, round(END * len(values)))
+            rows.append((task, arm, seed, name, values[0], values[-last:].mean()))
+    return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
+
+
 def bias(matrix: Matrix) -> pd.DataFrame:
     """Bias metrics on the headline split: task, arm, seed, when (`base` or `final`), metric, category (`all`
     for the whole), value. Empty where no task logs any. The base is step 0, the final the last evaluation.
@@ -395,28 +429,17 @@ def bias_curves(matrix: Matrix) -> dict[str, pd.DataFrame]:
     return found
 
 
-def pass_at(matrix: Matrix, most: int = 64) -> pd.DataFrame:
-    """Unbiased pass@k of sampled evaluations, mean over problems and then seeds, for k = 2, 4, … where
-    there are 2k samples per problem: task, arm, k, base, final, seeds. Empty with fewer than four samples."""
+def sampled(matrix: Matrix) -> pd.DataFrame:
+    """Graded answers of the runs' own sampled evaluations on the split of the headline: of each run those
+    before training and those of its last evaluation."""
     frame = graded(matrix)
-    columns = ["task", "arm", "k", "base", "final", "seeds"]
     if frame.empty:
-        return pd.DataFrame(columns=columns)
+        return frame
     frame = frame[frame["mode"] == "sampled"]
-    rows = []
-    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
-        own = own[own["split"] == headline(matrix, str(task), "sampled").split]
-        counts = own.groupby(["seed", "step", "problem"])["score/correct"].agg(["size", "sum"])
-        k = 2
-        while len(counts) and 2 * k <= min(int(counts["size"].min()), 2 * most):
-            solved = (counts["sum"]).round().astype(int)
-            each = pd.Series(pass_at_k(counts["size"], solved, k), index=counts.index)
-            runs = each.groupby(level=["seed", "step"]).mean().reset_index(name="value")
-            last = runs[runs["step"] > 0].groupby("seed").tail(1)
-            base = _mean(runs.loc[runs["step"] == 0, "value"])
-            rows.append((task, arm, k, base, _mean(last["value"]), len(last)))
-            k *= 2
-    return pd.DataFrame(rows, columns=columns)
+    splits = {task: headline(matrix, task, "sampled").split for task in matrix.tasks}
+    frame = frame[frame["split"] == frame["task"].map(splits)]
+    last = frame.groupby(["task", "arm", "seed"])["step"].transform("max")
+    return frame[(frame["step"] == 0) | (frame["step"] == last)]
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

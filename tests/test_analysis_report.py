@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from analysis_synthetic import Synthetic
 
-from grpobench.analysis import figures, summary
+from grpobench.analysis import evaluations, figures, summary
 from grpobench.analysis.load import Matrix, load
 from grpobench.analysis.report import as_json, count, escape, gather, inline, plain, points, tex, write_report
 
@@ -239,11 +239,15 @@ def test_phases_of_the_cost_table_add_up_to_the_step(tmp_path: Path) -> None:
 
 
 def test_pass_at_k_needs_twice_k_samples(tmp_path: Path) -> None:
-    few = matrix_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=2)
-    assert summary.pass_at(few).empty
-    many = matrix_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=8)
-    frame = summary.pass_at(many)
-    assert list(frame["k"]) == [2, 4] and frame["final"].is_monotonic_increasing
+    few = matrix_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=3)
+    assert evaluations.sampling(summary.sampled(few), ()).empty
+    many = matrix_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=9)
+    frame = evaluations.sampling(summary.sampled(many), ())
+    passed = frame[(frame["kind"] == "pass") & (frame["policy"] == "final")]
+    assert list(passed["k"]) == [1, 2, 4] and passed["value"].is_monotonic_increasing
+    sampled = many.evaluations.query("mode == 'sampled' and split == 'test' and step == 6")
+    one = passed.loc[passed["k"] == 1, "value"].iloc[0]
+    assert one == pytest.approx(sampled["score/correct"].mean())
 
 
 def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
