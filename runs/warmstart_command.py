@@ -115,7 +115,7 @@ def compared(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
         "problems": len(both),
         "before": dataclasses.asdict(wilson(sum(before.values()), len(before))),
         "after": dataclasses.asdict(wilson(sum(after.values()), len(after))),
-        "gain": dataclasses.asdict(gain),
+        "gain": {"value": gain.value, "low": max(-1.0, gain.low), "high": min(1.0, gain.high)},
     }
 
 
