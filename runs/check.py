@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from grpobench.runs import listing
 from grpobench.runs.config import tasks
 from grpobench.tasks import sources
-from grpobench.tasks.task import DataError, Problem, Task, Verdict
+from grpobench.tasks.task import DataError, Problem, Task, Verdict, family
 
 State = Literal["ok", "failed", "absent"]
 MOST = 10_000
@@ -79,12 +80,17 @@ class Check:
 
 def checks(names: Sequence[str], most: int = MOST) -> Iterator[Check]:
     """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
-    Raises ConfigError for an unknown name before anything is checked."""
+    The tasks of a family, which its name stands for, share that number. Raises ConfigError for an unknown
+    name before anything is checked."""
     registry = tasks()
-    chosen = {name: listing.chosen(registry, name, "task") for name in names or registry}
+    members = Counter(map(family, registry))
+    chosen: dict[str, type[Task]] = {}
+    for name in names or registry:
+        kin = [task for task in registry if family(task) == name] or [name]
+        chosen |= {task: listing.chosen(registry, task, "task") for task in kin}
     for name, cls in chosen.items():
         try:
-            yield from check(name, cls(), most)
+            yield from check(name, cls(), -(-most // members[family(name)]))
         except Exception as error:  # whatever a faulty task raises is its result
             yield Check(name, state="failed", why=f"{type(error).__name__}: {error}")
 

@@ -17,6 +17,7 @@ from grpobench.runs import config as runs_config
 from grpobench.runs import origin
 from grpobench.runs.matrix import cores
 from grpobench.tasks import sources
+from grpobench.tasks.task import Task, family
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0
@@ -160,9 +161,12 @@ def data_sets() -> list[Finding]:
 
 
 def task_readiness() -> list[Finding]:
-    """Whether each task can be served."""
+    """Whether each task can be served; of a family, whether its first can."""
     found = []
+    first: dict[str, type[Task]] = {}
     for name, cls in runs_config.tasks().items():
+        first.setdefault(family(name), cls)
+    for name, cls in first.items():
         try:
             lack = cls().missing()
         except Exception as error:  # The task's own code may meet a damaged file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -31,6 +31,8 @@ class Package:
     """The version that was checked."""
     module: str
     """Top-level module, by which the package is found."""
+    exact: bool = field(default=True, kw_only=True)
+    """Whether only the checked version will do; else any that is installed is left alone."""
 
     @property
     def requirement(self) -> str:

@@ -171,5 +171,10 @@ class Task(ABC):
         return sources.missing(self.tables, sources.data_folder(), self.packages)
 
 
+def family(name: str) -> str:
+    """What stands before the colon of names such as ``reasoning_gym:sudoku``; otherwise the whole name."""
+    return name.partition(":")[0]
+
+
 class DataError(Exception):
     """Bad or missing data; the message names the file, the line and the remedy."""

@@ -205,21 +205,24 @@ def test_code_that_a_task_needs_is_fetched_and_listed_too(
         packages = (Package("toy-table", "1.0", "toy_table_rows"),)
 
         def problems(self, split: Split) -> Sequence[Problem]:
-            return [] if data.sources.find(self.packages[0]) else _refuse()
+            raise AssertionError("a list makes no problems")
 
-        def sources(self, split: Split) -> Sequence[Source]:
-            return ()
-
-    def _refuse() -> Sequence[Problem]:
-        raise DataError("not installed")
-
-    monkeypatch.setattr("grpobench.tasks.TASKS", {"generator": Generator})
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"generator:a": Generator, "generator:b": Generator})
     wheel(here / "wheels", LINES)
     assert "toy-table==1.0 is not installed" in Generator().missing()
     assert listed(capsys)["generator"]["state"] == "absent"
     assert cli.main(["data", "fetch", "generator"]) == 0
     assert Generator().missing() == ""
-    assert listed(capsys)["generator"]["state"] == "present"
+    row = listed(capsys)["generator"]
+    assert (row["state"], row["tasks"]) == ("present", ["generator:a", "generator:b"])
+
+
+def test_an_installed_version_that_need_not_be_exact_is_left_alone(here: Path) -> None:
+    wheel(here / "wheels", LINES, version="2.0")
+    assert data.pip(["toy-table==2.0"])
+    wanted = Package("toy-table", "1.0", "toy_table_rows")
+    assert data.fault(wanted) == "toy-table is installed in version 2.0, not 1.0"
+    assert data.fault(replace(wanted, exact=False)) == ""
 
 
 # What is registered
