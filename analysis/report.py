@@ -283,7 +283,7 @@ SAMPLES_NOTES = {
 def _samples(curves: pd.DataFrame, kind: str) -> Table:
     """pass@k or votes of k: a row for each k."""
     rows = []
-    chosen = curves[curves["kind"] == kind]
+    chosen = _by_place(curves[curves["kind"] == kind])
     for (place, arm, k), own in chosen.groupby(["place", "arm", "k"], sort=False):
         before = own.loc[own["policy"] == "base", "value"].mean()
         seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
@@ -294,11 +294,18 @@ def _samples(curves: pd.DataFrame, kind: str) -> Table:
     return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
 
 
+def _by_place(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one place together, places in the order of their first row."""
+    order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
+    return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
+
+
 def _later(records: Sequence[evaluations.Record]) -> Table:
     """Accuracies of evaluations made by `grpobench eval`."""
     frame = evaluations.summary(records)
     rows = []
     if len(frame):
+        frame = _by_place(frame)
         keys = ["place", "split", "mode", "through", "question", "score", "arm"]
         for (place, split, mode, through, _, score, arm), own in frame.groupby(keys, sort=False):
             last = own[own["policy"] != "base"].sort_values("seed")
