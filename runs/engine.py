@@ -197,7 +197,7 @@ def pack_again(model: Any) -> int:
 
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
             packed += 1
-        elif type(experts).__name__.endswith("CPUUnquantizedExperts"):
+        elif experts is not None and type(experts).__name__.endswith("CPUUnquantizedExperts"):
             experts.process_weights_after_loading(module)
             packed += 1
     return packed

@@ -169,13 +169,13 @@ def sampler_for(config: RunConfig, models: Models, loaded: Loaded) -> Sampler:
     return HFSampler(models, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
 
 
-def demand_room(requests: Sequence[Request], limit: int, context: int) -> None:
-    """Raises DataError for a prompt that leaves no room for `limit` tokens."""
+def demand_room(requests: Sequence[Request], limit: int, context: int, remedy: str = "") -> None:
+    """Raises DataError for a prompt that leaves no room for `limit` tokens; `remedy` is one more."""
     longest = max((len(request.prompt) for request in requests), default=0)
     if longest + limit > context:
         raise DataError(
             f"a prompt of {longest} tokens and {limit} new ones exceed the model's "
-            f"context of {context}; lower sampler.max_new_tokens or take another model"
+            f"context of {context}; lower sampler.max_new_tokens{remedy} or take another model"
         )
 
 

@@ -90,10 +90,16 @@ def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None
 
 def test_prompt_without_room_names_the_remedy_and_the_smaller_context_counts() -> None:
     models = trained()
-    for settings in ({"context": 40}, {"engine": Copy(models.language, context=40)}):
+    cramped = Copy(models.language, context=40)
+    for settings, more in (
+        ({"context": 40}, ""),
+        ({"engine": cramped}, r".*larger cache \(sampler.cache_gb"),
+    ):
         source = sampler(models, **settings)
         assert source.sample([Request(tuple(range(2, 22)), (1,))], 20, 1.0)
-        with pytest.raises(DataError, match=r"prompt of 21 tokens and 20 new ones.*context of 40.*max_new"):
+        with pytest.raises(
+            DataError, match=f"21 tokens and 20 new ones.*context of 40.*max_new_tokens{more}"
+        ):
             source.sample([Request(tuple(range(2, 23)), (1,))], 20, 1.0)
 
 
@@ -128,17 +134,17 @@ def test_engine_that_ignores_any_one_tensor_is_found_out_at_the_start(name: str)
         sampler(models, Copy(models.language, deaf=[name]))
 
 
-@pytest.mark.parametrize("rate", [1e-3, 5e-7])
+@pytest.mark.parametrize("rate", [1e-3, 1e-7])
 def test_skipped_sync_is_caught_at_once_at_any_learning_rate(rate: float) -> None:
-    """With 5e-7 the trainer moves by less than the allowed gap, but by more than rounding explains."""
+    """With 1e-7 the trainer moves by less than the allowed gap, but by more than rounding explains."""
     models = trained(rate=rate)
     engine = Copy(models.language)
     source = sampler(models, engine)
     update(models)
     engine.deaf = names()
     moved = source.probe().gap
-    assert (moved > source.allowed) == (rate == 1e-3) and moved > 1e-5
-    with pytest.raises(SamplerGap, match="differ by"):
+    assert (moved > source.allowed) == (rate == 1e-3)
+    with pytest.raises(SamplerGap, match="differ by" if rate == 1e-3 else "the engine made 0% of"):
         source.sync()
     engine.deaf = ()
     assert source.sync()["gap/sync"] < 1e-5

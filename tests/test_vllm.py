@@ -1,0 +1,441 @@
+"""vLLM itself: its samples are the policy's, it follows the trainer, and whole runs with it, in process and
+behind a server. Run by `make test-vllm`, which installs its CPU build."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs import engine as engines
+from grpobench.runs import loop
+from grpobench.runs.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.engine import VLLM
+from grpobench.runs.folder import RunFolder
+from grpobench.runs.library import Loaded, ModelError, load
+from grpobench.runs.matrix import run_matrix
+from grpobench.runs.metrics import known
+from grpobench.runs.models import Models
+from grpobench.runs.recipe import read_recipe
+from grpobench.runs.sampler import GREEDY, HFSampler, Request
+from grpobench.runs.vllm_sampler import EngineSampler, SamplerGap
+from grpobench.runs.worker import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.task import DataError
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-vllm` brings it"
+    ),
+]
+
+VOCABULARY = 40
+END = (1, 7, 11)
+PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2), (39,))
+EXACT = 1e-4
+"""Nats: float32 logits of some tens, by other kernels in another order."""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a random Llama over 40 tokens whose next-token distributions are far from uniform."""
+    import transformers
+
+    folder = tmp_path_factory.mktemp("small")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+kept: dict[str, tuple[str, VLLM]] = {}
+
+
+def vllm(place: str, dtype: str = "float32") -> VLLM:
+    """The engine of the last test where it will do: there is one in a process, and it starts slowly."""
+    name, engine = kept.get("engine", ("", None))
+    if engine is None or name != f"{place} {dtype}" or engine is not VLLM._open:
+        engine = VLLM(place, dtype=dtype, rows=64, cache_gb=0.25)
+        kept["engine"] = (f"{place} {dtype}", engine)
+    return engine
+
+
+def language(place: str) -> Any:
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+
+
+def sampler(place: str, temperature: float = 1.0, **settings: Any) -> EngineSampler:
+    models = Models(language(place), ("policy",), temperature=temperature)
+    models.optimise({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
+    options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
+    return EngineSampler(vllm(place), models, **options)
+
+
+def requests(samples: int = 3) -> list[Request]:
+    return [Request(prompt, tuple(100 * i + j for j in range(samples))) for i, prompt in enumerate(PROMPTS)]
+
+
+def logps(model: Any, prompt: Sequence[int], completion: Sequence[int], temperature: float) -> torch.Tensor:
+    """Log-probabilities of a completion's tokens by one plain forward pass."""
+    tokens = torch.tensor([[*prompt, *completion]])
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+
+
+# Its samples
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_behaviour_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, temperature: float) -> None:
+    source = sampler(small, temperature)
+    for group in source.sample(requests(), 15, temperature):
+        for rollout in group:
+            expected = logps(source.models.language, rollout.prompt, rollout.completion, temperature)
+            np.testing.assert_allclose(rollout.behaviour_logp, expected, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("seed", [3, GREEDY])
+def test_greedy_answers_and_their_logps_are_those_of_the_in_process_sampler(small: str, seed: int) -> None:
+    source = sampler(small)
+    wanted = [Request(prompt, (seed,)) for prompt in PROMPTS]
+    temperature = 1.0 if seed == GREEDY else 0.0
+    ours = source.sample(wanted, 12, temperature)
+    theirs = HFSampler(source.models, END, 0, 64, 128).sample(wanted, 12, temperature)
+    for (a,), (b,) in zip(ours, theirs, strict=True):
+        assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
+        np.testing.assert_allclose(a.behaviour_logp, b.behaviour_logp, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_frequencies_of_two_token_completions_are_their_probabilities(small: str, temperature: float) -> None:
+    """χ² over all 40 · 40 completions, those expected less than five times taken together. The seeds are
+    fixed; a sampler without an error fails one choice of seeds in a thousand."""
+    source, draws = sampler(small, temperature), 3000
+    ((*found,),) = source.sample([Request(PROMPTS[1], tuple(range(draws)))], 2, temperature)
+    prefix = torch.tensor([PROMPTS[1]]).repeat(VOCABULARY, 1)
+    both = torch.cat([prefix, torch.arange(VOCABULARY)[:, None]], -1)
+    with torch.no_grad():
+        logp = (source.models.language(input_ids=both).logits.double() / temperature).log_softmax(-1)
+    table = logp[0, len(PROMPTS[1]) - 1, :, None].exp() * logp[:, -1].exp()  # (first, second)
+    for end in END:  # ended after one token
+        table[end] = 0
+        table[end, 0] = logp[0, len(PROMPTS[1]) - 1, end].exp()
+    counts = torch.zeros_like(table)
+    for rollout in found:
+        counts[tuple([*rollout.completion, 0][:2])] += 1
+    expected = table.flatten() * draws
+    often = expected >= 5
+    observed = [*counts.flatten()[often].tolist(), counts.flatten()[~often].sum().item()]
+    assert sum(observed) == draws and int(often.sum()) > 20
+    theory = [*expected[often].tolist(), expected[~often].sum().item()]
+    assert stats.chisquare(observed, theory, sum_check=False).pvalue > 1e-3
+
+
+def test_sample_depends_on_nothing_but_its_seed_and_prompt(small: str) -> None:
+    source = sampler(small)
+    together = source.sample(requests(), 15, 1.0)
+    again = source.sample(requests(), 15, 1.0)
+    assert [[r.completion for r in group] for group in again] == [
+        [r.completion for r in group] for group in together
+    ]
+    for i, request in enumerate(requests()):
+        for j, seed in enumerate(request.seeds):
+            ((alone,),) = source.sample([Request(request.prompt, (seed,))], 15, 1.0)
+            assert alone.completion == together[i][j].completion
+    backwards = source.sample([Request(r.prompt, r.seeds[::-1]) for r in requests()[::-1]], 15, 1.0)
+    for group, other in zip(together, backwards[::-1], strict=True):
+        assert [r.completion for r in group] == [r.completion for r in other[::-1]]
+    ((one, two, huge),) = source.sample([Request(PROMPTS[0], (1, 2, 2**63 - 1))], 15, 1.0)
+    assert len({one.completion, two.completion, huge.completion}) == 3
+
+
+def test_completion_ends_with_its_first_end_token_or_at_the_limit(small: str) -> None:
+    kinds = set()
+    for rollout in (r for group in sampler(small).sample(requests(16), 9, 1.0) for r in group):
+        *body, last = rollout.completion
+        assert not set(body) & set(END)
+        assert rollout.stopped == (last in END)
+        assert rollout.stopped or len(rollout.completion) == 9
+        assert len(rollout.completion) == len(rollout.behaviour_logp) <= 9
+        kinds.add((rollout.stopped, len(rollout.completion) == 9))
+    assert {(True, False), (False, True)} <= kinds
+
+
+def test_end_token_at_the_very_limit_counts_as_stopped(small: str) -> None:
+    for group in sampler(small, end=range(VOCABULARY)).sample(requests(2), 1, 1.0):
+        assert all(rollout.stopped and len(rollout.completion) == 1 for rollout in group)
+
+
+def test_groups_keep_their_prompts_and_sizes_in_order(small: str) -> None:
+    source = sampler(small)
+    wanted = [Request(PROMPTS[0], (1,)), Request(PROMPTS[1], ()), Request(PROMPTS[2], (4, 5, 6))]
+    found = source.sample(wanted, 4, 1.0)
+    assert [len(group) for group in found] == [1, 0, 3] and source.sample([], 4, 1.0) == []
+    assert all(r.prompt == w.prompt for w, group in zip(wanted, found, strict=True) for r in group)
+
+
+def test_prompt_that_fills_the_context_is_served_and_a_longer_one_names_the_remedy(small: str) -> None:
+    source = sampler(small)
+    ((whole,),) = source.sample([Request((5,) * 118, (1,))], 10, 1.0)
+    assert whole.stopped or len(whole.completion) == 10
+    with pytest.raises(DataError, match=r"prompt of 119 tokens and 10 new ones.*context of 128"):
+        source.sample([Request((5,) * 119, (1,))], 10, 1.0)
+
+
+def test_many_long_prompts_are_not_cut_in_two(small: str) -> None:
+    """vLLM 0.30 fails on a CPU when a seeded request's prompt is computed in parts, which happens when the
+    prompts of a batch exceed what it computes at once."""
+    source = sampler(small)
+    wanted = [Request(tuple((i + j) % 38 + 2 for j in range(100)), (i,)) for i in range(120)]
+    assert all(rollout.completion for (rollout,) in source.sample(wanted, 2, 1.0))
+
+
+def test_generators_and_threads_of_the_process_stay_as_they_were(small: str) -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    before, plain, threads = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
+    if VLLM._open:
+        VLLM._open.close()  # so that one is started here
+    sampler(small).sample(requests(), 5, 1.0)
+    assert torch.equal(before, torch.get_rng_state()) and random.getstate() == plain
+    torch.set_num_threads(threads + 1)
+    assert torch.get_num_threads() == threads + 1, "the CPU engine puts a function that does nothing there"
+    torch.set_num_threads(threads)
+
+
+# Following the trainer
+
+
+@pytest.fixture(scope="module")
+def nano() -> Loaded:
+    """Its output head is tied to its embeddings, of which the CPU build keeps a packed copy."""
+    return load("nano")
+
+
+def follower(loaded: Loaded, engine: Any, rate: float = 1e-4, dtype: str = "float32") -> EngineSampler:
+    models = Models(loaded.model, ("policy",), dtype=dtype)
+    models.optimise({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
+    prompt = loaded.encode("17+25=")
+    return EngineSampler(
+        engine, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
+    )
+
+
+def update(models: Models) -> None:
+    generator = torch.Generator().manual_seed(5)
+    for parameter in models.language.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    models.step(("policy",), 1.0)
+
+
+def test_gap_is_nought_after_every_sync_and_on_fresh_samples(nano: Loaded) -> None:
+    source = follower(nano, vllm(nano.model.name_or_path))
+    for step in range(5):
+        update(source.models)
+        assert source.sync()["gap/sync"] < 1e-4
+        ((*found,),) = source.sample([Request(nano.encode("17+25="), tuple(range(8)))], 12, 1.0)
+        for rollout in found:
+            expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
+            np.testing.assert_allclose(
+                rollout.behaviour_logp, expected, rtol=0, atol=EXACT, err_msg=str(step)
+            )
+
+
+@pytest.mark.parametrize("rate", [1e-4, 1e-6])
+def test_skipped_sync_is_caught_at_once(nano: Loaded, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = follower(nano, vllm(nano.model.name_or_path), rate)
+    update(source.models)
+    monkeypatch.setattr(VLLM, "load", lambda self, weights: None)
+    with pytest.raises(SamplerGap, match="after a weight synchronisation"):
+        source.sync()
+    monkeypatch.undo()
+    assert source.sync()["gap/sync"] < 1e-4
+
+
+def test_head_that_stays_packed_is_caught_at_the_start(nano: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM reports success, and its output head goes on with old weights."""
+    monkeypatch.setattr(engines, "pack_again", lambda model: 0)
+    if not hasattr(torch.ops._C, "convert_weight_packed") or torch.cuda.is_available():
+        pytest.skip("only the CPU build packs weights")
+    with pytest.raises(SamplerGap):
+        follower(nano, vllm(nano.model.name_or_path))
+
+
+def test_keys_of_old_weights_are_caught_at_the_start(nano: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = vllm(nano.model.name_or_path)
+    monkeypatch.setattr(engine.llm, "reset_prefix_cache", lambda: True)
+    with pytest.raises(SamplerGap):
+        follower(nano, engine)
+
+
+def test_mixture_of_experts_follows() -> None:
+    loaded = load("nano-moe")
+    source = follower(loaded, vllm(loaded.model.name_or_path))
+    update(source.models)
+    assert source.sync()["gap/sync"] < 1e-4
+
+
+def test_bfloat16_stays_within_its_allowance() -> None:
+    loaded = load("nano")
+    source = follower(loaded, vllm(loaded.model.name_or_path, "bfloat16"), dtype="bfloat16")
+    update(source.models)
+    assert 1e-4 < source.sync()["gap/sync"] < 0.5
+
+
+def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> None:
+    with pytest.raises(ModelError, match=r"vLLM cannot serve .*raise sampler\.cache_gb"):
+        VLLM(small, dtype="float32", rows=4, cache_gb=1e-6)
+
+
+# Whole runs
+
+
+def configure(**sections: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "matrix": "m",
+        "arm": "a",
+        "seed": 3,
+        "task": Arithmetic(),
+        "model": ModelConfig(),
+        "sampler": SamplerConfig(kind="vllm", cache_gb=0.25),
+        "reward": RewardConfig(),
+        "train": TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-4}),
+        "evaluate": EvaluateConfig(every=2, problems=8, samples=2, test_problems=8),
+        "checkpoint": CheckpointConfig(every=1),
+    }
+    return RunConfig(algorithm=GRPO(), **{**settings, **sections})
+
+
+def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
+    with RunFolder.open(path, config) as folder:
+        loop.execute(config, folder, lambda progress: None, stop)
+    return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) -> None:
+    sampling = SamplerConfig(kind="vllm", cache_gb=0.25, correction="tis", correction_level="sequence")
+    found = run(configure(sampler=sampling), tmp_path / "ours")
+    theirs = run(configure(sampler=SamplerConfig()), tmp_path / "theirs")
+    assert [row["step"] for row in found] == [0, 1, 2, 3]
+    assert not {key for row in found for key in row if not known(key)}
+    for row in found[1:]:
+        assert row["gap/sync"] < 1e-4 and row["gap/mean"] < 1e-5 and abs(row["gap/k3"]) < 1e-6
+        assert row["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
+        assert row["correction/clipped"] == 0
+    greedy = [key for key in found[0] if key.startswith("eval/") and "/greedy/" in key]
+    assert greedy and all(found[0][key] == theirs[0][key] for key in greedy), "the same base, greedily"
+    assert VLLM._open is None
+
+
+def test_interrupted_run_goes_on_with_the_checkpoints_weights(tmp_path: Path) -> None:
+    whole = run(configure(), tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run(configure(), tmp_path / "parts", lambda: True)
+    parts = run(configure(), tmp_path / "parts")
+    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
+    for row, other in zip(parts[1:], whole[1:], strict=True):
+        assert row["grad_norm/policy"] == pytest.approx(other["grad_norm/policy"], rel=1e-3)
+
+
+RECIPE = """
+tasks = ["arithmetic"]
+workers = 1
+[sampler]
+kind = "vllm"
+cache_gb = 0.25
+[train]
+steps = 3
+prompts = 2
+group = 2
+learning_rate = 1e-4
+[evaluate]
+problems = 0
+test_problems = 0
+[[arm]]
+algorithm = "grpo"
+"""
+
+
+def forgetting(*args: Any) -> None:
+    """`loop.execute` with an engine that ignores new weights from the second step on. Workers import this
+    module by name."""
+    plain, calls = VLLM.load, []
+
+    def load(self: VLLM, weights: Any) -> None:
+        calls.append(1)
+        if len(calls) <= 4:  # three for the proof at the start, one for step 1
+            plain(self, weights)
+
+    VLLM.load = load  # type: ignore[method-assign]
+    loop.execute(*args)
+
+
+def test_run_whose_sync_is_skipped_ends_with_70_and_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "stale.toml"
+    file.write_text(RECIPE)
+    outcome = run_matrix(read_recipe(str(file)), tmp_path, execute="test_vllm.forgetting")
+    assert outcome.code == 70
+    (ended,) = outcome.named("crashed")
+    assert "SamplerGap: after a weight synchronisation the sampler and the trainer differ" in ended.why
+    steps = [json.loads(row)["step"] for row in (ended.path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1]
+
+
+def test_run_with_a_server_equals_the_run_with_an_engine(tmp_path: Path) -> None:
+    program = "import sys; from grpobench.runs.cli import main; sys.exit(main())"
+    words = ["serve", "nano", "--port", "0", "--cache-gb", "0.25"]
+    server = subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert server.stdout is not None
+        line = next(text for text in server.stdout if text.startswith("serving nano at"))
+        url = line.rstrip().rpartition('"http')[2].rstrip('"')
+        behind = configure(sampler=SamplerConfig(kind="vllm-server", url=f"http{url}"))
+        remote = run(behind, tmp_path / "remote")
+        local = run(configure(), tmp_path / "local")
+        for row, other in zip(remote[1:], local[1:], strict=True):
+            assert row["reward/mean"] == other["reward/mean"] and row["gap/sync"] < 1e-4
+            assert row["grad_norm/policy"] == pytest.approx(other["grad_norm/policy"], rel=1e-3)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()
