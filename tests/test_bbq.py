@@ -411,8 +411,8 @@ def harness() -> Any:
 def test_published_targets_and_scores_are_the_harnesss(
     published: BBQ, harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every seventh row. The harness finds no target in intersectional rows with two people of the stereotyped
-    race, and leaves the sixteen rows in that we leave out."""
+    """Every seventh row. The harness finds no target in intersectional rows with two people of the
+    stereotyped race, and leaves the sixteen rows in that we leave out."""
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
     ours = {problem.id: problem for split in published.splits for problem in published.problems(split)}
     package = importlib.util.find_spec("fairllms")
