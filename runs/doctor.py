@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from grpobench.tasks.task import Task, family
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0
+ENGINE_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ def examine(out: Path) -> list[Finding]:
         threads,
         torch_device,
         packages,
+        vllm,
         models,
         sandboxes,
         data_sets,
@@ -61,7 +64,6 @@ PACKAGES = (
     ("transformers", True),
     ("safetensors", True),
     ("trl", False),
-    ("vllm", False),
     ("gguf", False),
     ("lm_eval", False),
 )
@@ -108,6 +110,26 @@ def package(name: str, needed: bool) -> Finding:
         except importlib.metadata.PackageNotFoundError:
             continue
     return Finding(name, "ok", "installed, version unknown", needed)
+
+
+def vllm() -> Finding:
+    """Have an engine write a token with the built-in policy, in a process of its own."""
+    if lack := runs_config.SamplerConfig(kind="vllm").missing():
+        return Finding("vllm", "absent", lack)
+    program = "from grpobench.runs.engine import trial; print(trial())"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=ENGINE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("vllm", "broken", f"no token within {ENGINE_SECONDS} s")
+    if done.returncode:
+        return Finding("vllm", "broken", ([*done.stderr.split("\n"), ""])[-2] or f"exit {done.returncode}")
+    return Finding("vllm", "ok", done.stdout.strip().rpartition("\n")[2])
 
 
 def models() -> list[Finding]:

@@ -176,6 +176,21 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
         ) from error
 
 
+def trial() -> str:
+    """Have an engine write one token with the built-in policy; vLLM's version and device."""
+    from grpobench.runs.library import locate
+
+    engine = VLLM(locate("nano"), dtype="float32", rows=1, cache_gb=0.1)
+    try:
+        engine.sample([((5, 6, 7), 1)], 1, 1.0, ())
+    finally:
+        engine.close()
+    import vllm
+    from vllm.platforms import current_platform
+
+    return f"{vllm.__version__} writes tokens on {current_platform.device_type}"
+
+
 def drawn(output: Any) -> Drawn:
     """A completion out of vLLM's own type."""
     tokens = tuple(int(token) for token in output.token_ids)

@@ -19,8 +19,8 @@ import torch
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.runs import doctor, loop
 from grpobench.runs import engine as engines
-from grpobench.runs import loop
 from grpobench.runs.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -372,6 +372,11 @@ def test_interrupted_run_goes_on_with_the_checkpoints_weights(tmp_path: Path) ->
     assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
     for row, other in zip(parts[1:], whole[1:], strict=True):
         assert row["grad_norm/policy"] == pytest.approx(other["grad_norm/policy"], rel=1e-3)
+
+
+def test_doctor_tries_it() -> None:
+    found = doctor.vllm()
+    assert found.health == "ok" and "writes tokens on" in found.detail
 
 
 RECIPE = """
