@@ -60,10 +60,7 @@ def paired(records: Sequence[Record]) -> Compared:
     rows: list[dict[str, Any]] = []
     for ours in (record for record in records if record.content["through"] == "grpobench"):
         for theirs in (record for record in records if record.content["through"] == "lm-eval"):
-            if (
-                theirs.path.parent != ours.path.parent
-                or theirs.content["settings"] != ours.content["settings"]
-            ):
+            if (theirs.path.parent, theirs.question) != (ours.path.parent, ours.question):
                 continue
             for policy in ours.numbers:
                 pair = [[row for row in r.rows if row["policy"] == policy] for r in (ours, theirs)]
