@@ -32,8 +32,8 @@ from grpobench.tasks.sandbox_filter import seccomp_filter
 
 START: Final = 5.0
 """Seconds that a sandbox may take to come up before a program runs in it."""
-NEARLY: Final = 0.9
-"""Share of the limit at which a killed program has reached it; the kernel counts in more than one way."""
+SHORTEST: Final = 0.01
+"""Seconds between two looks at whether the time is up."""
 SLACK: Final = 2.0
 """Seconds that a dead sandbox may take to be gone."""
 BOOTSTRAP: Final = "import sys,marshal;j=marshal.loads(sys.stdin.buffer.read());exec(j['code']);main(j)"
@@ -89,7 +89,7 @@ class ProcessSandbox(Sandbox):
     def __init__(self, limits: Limits, workers: int = 0) -> None:
         super().__init__(limits, workers)
         self.rules = {
-            "RLIMIT_CPU": math.ceil(limits.seconds),
+            "RLIMIT_CPU": math.ceil(2 * limits.seconds) + 1,  # should nobody look any more
             "RLIMIT_FSIZE": SCRATCH // 2,
             "RLIMIT_NOFILE": 32,
             "RLIMIT_CORE": 0,
@@ -238,16 +238,17 @@ def walls(python: Installation) -> list[str]:
 class Conversation:
     """Sends a job to a process, reads its answer, and says how it ended.
 
-    The process is stopped `PATIENCE` times its processor seconds after the program began, not counting the
-    time that it spent waiting for a processor: on however busy a machine, a verdict stays what it is.
+    The process is stopped when it has had its processor seconds, or at `PATIENCE` times as many by the clock,
+    not counting the time that it waited for a processor: on however busy a machine, its verdict is the same.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits, apart: bool) -> None:
         self.process, self.blob, self.limits, self.apart = process, blob, limits, apart
         self.answer = bytearray()
         self.complaint = bytearray()
-        self.deadline = time.monotonic() + START
-        self.starved = 0.0
+        self.began = time.monotonic()
+        self.look = self.began + START
+        """When to look next whether the time is up."""
         self.ready = False
         self.late = self.flooded = False
         self.status = 0
@@ -261,7 +262,7 @@ class Conversation:
         finally:
             self.end()
         if self.late and self.ready:
-            return Execution("timeout", detail="waited for too long"), False
+            return Execution("timeout"), False
         if self.flooded:
             return Execution("output_limit"), False
         found = sandbox_wire.read(bytes(self.answer), calls)
@@ -277,7 +278,7 @@ class Conversation:
         """Of a process that stopped without saying why."""
         number = abs(self.status) if self.status < 0 else self.status - 128
         killed = number in (signal.SIGKILL, signal.SIGXCPU)
-        if killed and self.seconds >= NEARLY * self.limits.seconds:
+        if killed and self.seconds >= self.limits.seconds:
             return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
         # A killed process may have been chosen by a machine short of memory, or by itself: the same again
         # twice more is the program's own doing.
@@ -294,7 +295,7 @@ class Conversation:
         for descriptor in sinks:
             poll.register(descriptor, select.POLLIN)
         while sinks and not self.flooded:
-            ready = poll.poll(1000 * max(0.0, self.remaining()) + 1)
+            ready = poll.poll(1000 * max(0.0, self.look - time.monotonic()) + 1)
             for descriptor, _ in ready:
                 if descriptor == inward:
                     rest = rest[_write(inward, rest) :]
@@ -310,20 +311,21 @@ class Conversation:
                     del sinks[descriptor]
             if not self.ready and self.answer:
                 self.ready = True
-                self.deadline = time.monotonic() + PATIENCE * self.limits.seconds
-            if not ready and self.is_late():
+                self.look = time.monotonic() + self.limits.seconds
+            if time.monotonic() >= self.look and self.is_late():
                 self.late = True
                 return
 
-    def remaining(self) -> float:
-        return self.deadline - time.monotonic()
-
     def is_late(self) -> bool:
-        """Whether the time is up; what was spent in waiting for a processor is added to it first."""
-        starved = waiting(self.process.pid)
-        self.deadline += max(0.0, starved - self.starved)
-        self.starved = max(self.starved, starved)
-        return self.remaining() <= 0
+        """Whether the time is up; if not, `look` is when it can be up at the earliest."""
+        ran, waited = usage(self.process.pid)
+        idle = time.monotonic() - self.began - ran - waited
+        if self.ready:
+            left = min(self.limits.seconds - ran, PATIENCE * self.limits.seconds - ran - idle)
+        else:
+            left = START - ran - idle
+        self.look = time.monotonic() + max(left, SHORTEST)
+        return left <= 0
 
     def end(self) -> None:
         """Reap the process, killing it if it is still there, and everything that it started."""
@@ -362,13 +364,18 @@ def _write(descriptor: int, data: memoryview) -> int:
         return len(data)
 
 
-def waiting(pid: int) -> float:
-    """Seconds that a process and its children were ready to run and had no processor (Linux; elsewhere 0)."""
-    total = 0.0
+def usage(pid: int) -> tuple[float, float]:
+    """Seconds that a process and its children ran, and that they were ready to run and had no processor.
+    Both are 0 where the kernel does not tell (anywhere but on Linux).
+
+    A limit on processor time does not serve by itself: the kernel counts it in whole ticks, which on a busy
+    machine makes it up to twice what the process had.
+    """
     try:
-        total += int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        ran, waited = (int(part) / 1e9 for part in Path(f"/proc/{pid}/schedstat").read_text().split()[:2])
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            total += waiting(int(child))
-    except (OSError, ValueError, IndexError):
-        pass
-    return total
+            below = usage(int(child))
+            ran, waited = ran + below[0], waited + below[1]
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return ran, waited
