@@ -111,6 +111,7 @@ def gather(matrix: Matrix) -> Facts:
         _budgets(matrix),
         _equal_budgets(matrix),
         _costs(matrix),
+        _gaps(matrix),
         _rewards(matrix),
         _bias(matrix),
         _probes(matrix, records),
@@ -421,6 +422,27 @@ def _costs(matrix: Matrix) -> Table:
     return Table("costs", "Costs", header, rows, frame, note=note)
 
 
+def _gaps(matrix: Matrix) -> Table:
+    """How well samplers with weights of their own agreed with the trainer."""
+    frame = summary.gaps(matrix)
+    rows = [
+        [
+            *(r["task"], r["arm"]),
+            *(small(r[name]) for name in ("mean", "largest", "after_sync")),
+            *(number(r["effective"], 4), number(r["weight"], 4), percent(r["clipped"])),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "mean gap", "largest gap", "largest after sync"]
+    header += ["effective sample", "correction weight", "corrected, % of tokens"]
+    note = (
+        "Nats between the sampler's log-probabilities and the trainer's on the same weights, over all "
+        "updates of all seeds; after sync: on the probe that proves that the engine took over the weights. "
+        "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
+    )
+    return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
+
+
 def _rewards(matrix: Matrix) -> Table:
     """What each arm was paid for, and what became of it and of the verdict."""
     frame = summary.reward_parts(matrix)
@@ -719,6 +741,11 @@ def plain(value: Any) -> Any:
 
 def number(value: float, digits: int) -> str:
     return NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def small(value: float) -> str:
+    """A number that may be tiny: 4.1e-07."""
+    return NONE if value is None or not math.isfinite(value) else f"{value:.1e}".replace("-", "−")
 
 
 def percent(share: float) -> str:

@@ -23,7 +23,6 @@ from grpobench.runs.library import ModelError
 from grpobench.runs.sampler import GREEDY
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights are handed over as tensors, not as messages
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns at every reload of a model with a tied head
     "VLLM_NO_USAGE_STATS": "1",
@@ -83,6 +82,8 @@ class VLLM:
             VLLM._open.close()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        # In this process and no other: weights are handed over as tensors, not as messages.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with undisturbed():
             self.llm: Any = start(place, dtype, rows, cache_gb)
         VLLM._open = self
@@ -224,8 +225,9 @@ def undisturbed() -> Iterator[None]:
     seeds the one and replaces the other."""
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
     plain, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
+    device = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(device):
             yield
     finally:
         random.setstate(plain)

@@ -103,7 +103,7 @@ class EngineSampler:
         self.allowed = largest_gap or LARGEST_GAP[coarser]
         self.largest_gap = max(LARGEST_MEAN_GAP[coarser], largest_gap)
         self.noise = NOISE
-        self.prompt = stretched(prompt, 2 * engine.block + 1, self.context - PROBE_TOKENS)
+        self.prompt = stretched(prompt, engine.block + 1, self.context - PROBE_TOKENS)
         self.last: Probe | None = None
         self.prove()
 
