@@ -317,7 +317,7 @@ class RunConfig:
     @property
     def folder(self) -> str:
         """Name of the run's folder inside its matrix."""
-        return f"{self.arm}-{self.task.name}-s{self.seed}"
+        return f"{self.arm}-{self.task.name.replace(':', '-')}-s{self.seed}"
 
 
 def algorithms() -> Mapping[str, type[Algorithm[Any]]]:

