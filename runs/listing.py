@@ -222,10 +222,22 @@ def show_recipe(name: str) -> Row:
 
 
 def as_lines(rows: list[Row]) -> list[str]:
-    """Rows as text: the name, then what is said about it."""
-    width = max((len(row["name"]) for row in rows), default=0)
+    """Rows as text: the name, then what is said about it; of a family, such as ``gym:NAME``, only the names."""
+    kin: dict[str, list[str]] = {}
+    for row in rows:
+        head, colon, member = row["name"].partition(":")
+        kin.setdefault(f"{head}:NAME" if colon else row["name"], []).append(member)
+    width = max(map(len, kin), default=0)
     lines = []
     for row in rows:
+        head, colon, _ = row["name"].partition(":")
+        if colon:
+            if members := kin.pop(f"{head}:NAME", []):
+                lines.append(f"{f'{head}:NAME':<{width}}  NAME is one of these {len(members)}:")
+                lines += textwrap.wrap(
+                    " ".join(members), 100, initial_indent="    ", subsequent_indent="    "
+                )
+            continue
         text = row.get("summary") or row.get("definition", "")
         unit = f" [{row['unit']}]" if "unit" in row else ""
         absent = "" if row.get("present", True) else " (not installed)"
