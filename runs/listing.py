@@ -222,7 +222,7 @@ def show_recipe(name: str) -> Row:
 
 
 def as_lines(rows: list[Row]) -> list[str]:
-    """Rows as text: the name, then what is said about it; of a family, such as ``gym:NAME``, only the names."""
+    """Rows as text: the name, then what is said about it; of a family such as ``gym:NAME`` only the names."""
     kin: dict[str, list[str]] = {}
     for row in rows:
         head, colon, member = row["name"].partition(":")
