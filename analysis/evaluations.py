@@ -21,7 +21,9 @@ from grpobench.analysis.scores import Estimate, item_interval
 
 LEAST = 4
 """Samples per problem from which pass@k and votes are reported: k = 2 needs them."""
-KEYS = ("mode", "problem", "sample")
+TOLERANCE = 1e-3
+"""Between scores that two ways of asking should agree on: those made of likelihoods are float32 sums, whose
+order depends on the batch."""
 
 
 @dataclass(frozen=True)
@@ -274,9 +276,13 @@ def agree(
         ]
         written = [pair for pair in pairs if all("completion" in row for row in pair)]
         same = sum(one["completion"] == other["completion"] for one, other in written)
-        differing = tuple(pair for pair in pairs if pair[0]["scores"] != pair[1]["scores"])
+        differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
         found.append(Agreement(mode, len(pairs), means[0], means[1], differing, same if written else None))
     return found
+
+
+def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return one.keys() == other.keys() and all(abs(one[name] - other[name]) <= TOLERANCE for name in one)
 
 
 def agreements(records: Sequence[Record]) -> pd.DataFrame:
