@@ -14,9 +14,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
 
+MOST_KEYS: Final = 3_000
+
+
+def few(value: Any) -> Any:
+    """The value, unless it is so long that equal hashes would make a set of it costly."""
+    if len(value) > MOST_KEYS:
+        raise ValueError("too long")
+    return value
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "abs": abs,
-    "dict": dict,
+    "dict": lambda value: dict(few(value)),
     "float": float,
     "int": int,
     "len": len,
@@ -24,7 +34,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "max": max,
     "min": min,
     "round": round,
-    "set": set,
+    "set": lambda value: set(few(value)),
     "sorted": sorted,
     "str": str,
     "sum": sum,

@@ -15,7 +15,7 @@ import atexit
 import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -226,28 +226,6 @@ def same(value: Any, expected: Any, depth: int = 8) -> bool:
             same(value[k], expected[k], depth - 1) for k in expected
         )
     return bool(value == expected)
-
-
-def plain(value: Any, elements: int, depth: int) -> bool:
-    """Whether a value is made of exact built-in types alone, with at most so many elements and levels."""
-    left = [elements]
-
-    def fits(part: Any, depth: int) -> bool:
-        left[0] -= 1
-        kind = type(part)
-        if left[0] < 0 or depth < 0 or kind not in PLAIN:
-            return False
-        if isinstance(part, str | bytes):
-            left[0] -= len(part)
-        elif isinstance(part, int):
-            left[0] -= part.bit_length() // 8
-        elif isinstance(part, Mapping):
-            return all(fits(k, depth - 1) and fits(v, depth - 1) for k, v in part.items())
-        elif isinstance(part, list | tuple | set | frozenset):
-            return all(fits(item, depth - 1) for item in part)
-        return left[0] >= 0
-
-    return fits(value, depth)
 
 
 assert set(TIERS) == set(get_args(Tier))

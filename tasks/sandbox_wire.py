@@ -12,7 +12,7 @@ DEEPEST: Final = 32
 """Levels of containers in a value."""
 LARGEST: Final = 1_000_000
 """Characters of all values of a program together, on the wire."""
-MOST_KEYS: Final = 10_000
+MOST_KEYS: Final = 3_000
 """Elements of a set or dictionary: with equal hashes, building one takes the square of their number."""
 FAILURES: Final[tuple[ExecutionOutcome, ...]] = ("error", "syntax", "oom", "output_limit")
 """What the program of `sandbox_inside` may say went wrong."""
@@ -57,6 +57,14 @@ def _lines(lines: list[str], calls: int) -> Execution | None:
         else:
             raise Malformed(f"line {number + 2} is out of place")
     return None
+
+
+def value(text: str) -> Any:
+    """What one value's text stands for; `Malformed` itself where it is no such text."""
+    try:
+        return decode(json.loads(text))
+    except (ValueError, RecursionError):
+        return Malformed
 
 
 def decode(node: Any, depth: int = 0) -> Any:
@@ -104,6 +112,7 @@ def _many(tag: str, content: list[Any], depth: int) -> Any:
 SINGLE: Final[Mapping[str, Callable[..., Any]]] = {
     "i": lambda text: int(text, 16),
     "f": float.fromhex,
+    "r": float,
     "c": lambda real, imaginary: complex(float.fromhex(real), float.fromhex(imaginary)),
     "b": bytes.fromhex,
 }

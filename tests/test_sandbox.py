@@ -222,6 +222,17 @@ def test_reward_hacks_are_live(tmp_path: Path) -> None:
     assert len(fooled) >= len(HACKS) / 4, fooled
 
 
+def test_values_cost_the_harness_little(tier: Sandbox) -> None:
+    """Equal hashes make a set of n numbers cost n²: 60,000 of them would keep Python busy for a minute."""
+    tier, began = need(tier.tier, BRIEF), time.process_time()
+    text = "def attack():\n    return {WAY}(i * (2**61 - 1) for i in range(60000))"
+    for way in ("set", "list", "tuple"):
+        tier.run(text.replace("{WAY}", way), ["attack()"])
+    nested = "def attack():\n    return [{i * (2**61 - 1) for i in range(2000)} for _ in range(8)]"
+    tier.run(nested, ["attack()"])
+    assert time.process_time() - began < 3
+
+
 def test_right_programs_are_right_in_every_tier(tier: Sandbox) -> None:
     right = [
         SQUARE.truth["reference"],
