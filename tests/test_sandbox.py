@@ -365,20 +365,23 @@ def test_program_that_draws_numbers_draws_the_same_ones() -> None:
 
 
 def test_waiting_for_a_processor_is_not_held_against_a_program() -> None:
-    """A process that shares one processor with four busy ones waits about four fifths of the time."""
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("needs Linux")
+    """Of five busy processes on one processor each waits about four fifths of the time."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel does not say how long a process waits")
     core = min(os.sched_getaffinity(0))
     busy = [sys.executable, "-S", "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"]
+    began = time.monotonic()
     several = [subprocess.Popen(busy) for _ in range(5)]
     try:
         time.sleep(1.5)
         ran, waited = zip(*(usage(process.pid) for process in several), strict=True)
+        elapsed = time.monotonic() - began
     finally:
         for process in several:
             process.kill()
             process.wait()
-    assert 0.3 < max(waited) < 1.6 and sum(ran) < 1.6
+    assert max(waited) > elapsed / 3
+    assert all(r + w <= elapsed + 0.1 for r, w in zip(ran, waited, strict=True))
     assert usage(2**22 + 1) == (0, 0)
 
 
