@@ -132,6 +132,20 @@ def test_a_limit_spreads_over_all_splits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(dict.fromkeys(seen)) == ["p0", "p4", "p8"]  # every fourth of ten
 
 
+def test_no_more_problems_are_generated_than_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Made(Sums):
+        train: int = 60
+        test: int = 40
+
+        def problems(self, split: Split) -> Sequence[Problem]:
+            return [Problem(f"{split}{n}", "?", n % 3) for n in range(getattr(self, split))]
+
+    [found] = results(Made, most=10, monkeypatch=monkeypatch)
+    assert (found.problems, found.references.answers) == (10, 10)
+    assert results(Made, monkeypatch=monkeypatch)[0].problems == 100
+
+
 def test_equal_references_of_different_truths_are_not_taken_for_corruptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
