@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "numpy", "safetensors", "grpobench")
+PACKAGES = ("torch", "transformers", "numpy", "safetensors", "math-verify", "sympy", "grpobench")
 ROOMS = Path(__file__).resolve().parent.parent
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that a run's numbers can depend on."""

