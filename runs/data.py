@@ -200,7 +200,10 @@ def as_lines(found: Sequence[Row]) -> list[str]:
         served = ", ".join(f"{split} {number:,}" for split, number in row["splits"].items())
         if row["kind"] == "data" and not row["tables"]:
             served = f"generated, {len(row['tasks'])} tasks"
-        cells.append((row["name"], row["state"], count, row["licence"], ", ".join(row["from"]), served))
+        places = (
+            row["from"] if len(row["from"]) < 3 else [f"{row['from'][0]} and {len(row['from']) - 1} more"]
+        )
+        cells.append((row["name"], row["state"], count, row["licence"], ", ".join(places), served))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, cell, widths)).rstrip() for cell in cells]
     for number, row in reversed(list(enumerate(found, 1))):
