@@ -5,6 +5,9 @@ them in one matrix product (as in Juravsky et al., "Hydragen", 2024), and only w
 its own. Attention over both parts is one softmax, so nothing is approximated. A model for which a probe
 does not confirm that, because it does more in its attention than transformers hands over, decodes with the
 prompt repeated.
+
+In a conversation every prompt goes on from what an earlier batch wrote. A batch that is kept has the keys and
+values of that, and only what is new is computed (`Known`).
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ SHARED = "grpobench_shared_prompt"
 class Decoding:
     """Sequences of `models`' policy. `alive` (R,) are the jobs still in the batch, `logits` (R, V) come next.
 
-    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write.
+    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. What is `known` of the
+    prompts is not computed again. A batch that `keeps` drops no sequence, so that others can go on from it.
     """
 
     def __init__(
@@ -37,10 +41,14 @@ class Decoding:
         limit: int,
         pad: int,
         share: bool,
+        known: Known | None = None,
+        keeps: bool = False,
     ) -> None:
         self.models, self.network = models, models.networks["policy"]
-        self.share = share
+        self.share, self.keeps = share, keeps
         self.alive = torch.arange(len(owner), device=models.device)
+        if known is not None:
+            prompts = [prompt[length:] for prompt, length in zip(prompts, known.lengths, strict=True)]
         width = max(map(len, prompts))
         tokens = torch.full((len(prompts), width), pad)
         seen = torch.zeros(len(prompts), width, dtype=torch.bool)
@@ -48,14 +56,21 @@ class Decoding:
             tokens[row, width - len(prompt) :] = torch.tensor(prompt)
             seen[row, width - len(prompt) :] = True
         tokens, seen = tokens.to(models.device), seen.to(models.device)
-        position = (seen.cumsum(-1) - 1).clamp(min=0)
-        causal = torch.ones(width, width, dtype=torch.bool, device=models.device).tril()
-        itself = torch.eye(width, dtype=torch.bool, device=models.device)
-        self.cache = buffers(models.language.config, width if share else width + limit)
+        before = 0 if known is None else known.columns
+        if known is not None:
+            seen = torch.cat([known.seen, seen], -1)
+        columns = before + width
+        position = (seen.cumsum(-1) - 1).clamp(min=0)[:, before:]
+        causal = torch.ones(width, columns, dtype=torch.bool, device=models.device).tril(before)
+        itself = causal.triu(before)
+        self.cache = buffers(models.language.config, columns if share else columns + limit)
+        if known is not None:
+            for number, layer in enumerate(self.cache.layers):
+                layer.begin(*known.layer(number))
         states = self._forward({"input_ids": tokens}, (seen[:, None, None, :] & causal) | itself, position)
         self.position = position[:, -1][owner]
         self.ragged = not bool(seen.all())
-        self.column = width
+        self.column = self.prompt_columns = columns
         self.logits = self._logits(states)[owner]
         if share:
             self.groups = Groups(owner, len(prompts))
@@ -88,7 +103,7 @@ class Decoding:
     def advance(self, drawn: torch.Tensor, stopped: torch.Tensor, mixture: Any) -> None:
         """Feed the drawn tokens (R,) and drop sequences that have ended; `stopped` is over all jobs."""
         done = stopped[self.alive]
-        if int(done.sum()) * DROP_SHARE >= len(done):
+        if not self.keeps and int(done.sum()) * DROP_SHARE >= len(done):
             keep = (~done).nonzero().squeeze(-1)
             self._select(keep)
             drawn = drawn[keep]
@@ -124,6 +139,82 @@ class Decoding:
             self.seen = self.seen[prompts]
             for layer in self.cache.layers:
                 layer.select_prompts(prompts)
+
+    def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+        """Bool (n, columns): what is known of these jobs (n,): their prompts, and what they have written but
+        for its last token, which was never fed. `written` (n,) counts that token."""
+        own = torch.arange(self.column - self.prompt_columns, device=rows.device) < written[:, None] - 1
+        prompts = self.seen[self.groups.owner[rows] if self.share else rows][:, : self.prompt_columns]
+        return torch.cat([prompts, own], -1)
+
+    def layer(self, number: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (n, K, columns, D) of these jobs (n,)."""
+        held = self.cache.layers[number]
+        if not self.share:
+            return held.keys[rows], held.values[rows]
+        owner = self.groups.owner[rows]
+        keys = torch.cat([held.prompt_keys[owner], held.keys[rows]], 2)
+        return keys, torch.cat([held.prompt_values[owner], held.values[rows]], 2)
+
+
+class Known:
+    """The beginnings of prompts, one job of a kept batch each, given as (batch, job, tokens written by it,
+    tokens of the prompt that are known by it)."""
+
+    def __init__(self, places: Sequence[tuple[Decoding, int, int, int]]) -> None:
+        self.lengths = [length for *_, length in places]
+        batches = list({id(batch): batch for batch, *_ in places}.values())
+        self.columns: int = max(batch.column for batch in batches)
+        device = batches[0].seen.device
+        self.seen: torch.Tensor = torch.zeros(len(places), self.columns, dtype=torch.bool, device=device)
+        self.parts: list[tuple[Decoding, torch.Tensor, torch.Tensor]] = []
+        for batch in batches:
+            chosen = [(i, row, written) for i, (b, row, written, _) in enumerate(places) if b is batch]
+            index, rows, written = torch.tensor(chosen, device=device).unbind(-1)
+            self.seen[index, : batch.column] = batch.seen_by(rows, written)
+            self.parts.append((batch, index, rows))
+
+    def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (prompts, K, columns, D) of a layer; nought where nothing is known."""
+        states = [batch.layer(number, rows) for batch, _, rows in self.parts]
+        return self._placed([keys for keys, _ in states]), self._placed([values for _, values in states])
+
+    def _placed(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        heads, size = pieces[0].shape[1], pieces[0].shape[3]
+        out = pieces[0].new_zeros((len(self.lengths), heads, self.columns, size))
+        for (batch, index, _), piece in zip(self.parts, pieces, strict=True):
+            out[index, :, : batch.column] = piece
+        return out
+
+
+class History:
+    """Kept batches, by the tokens whose keys and values they hold."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, ...], tuple[Decoding, int, int]] = {}
+        self.lengths: list[int] = []
+
+    def add(
+        self, batch: Decoding, prompts: Sequence[tuple[int, ...]], written: Sequence[tuple[int, ...]]
+    ) -> None:
+        """The jobs of a batch: their prompts and what they wrote behind them, all or a part of which a later
+        prompt may go on from."""
+        for row, (prompt, own) in enumerate(zip(prompts, written, strict=True)):
+            for count in range(1, len(own) + 1):
+                self.places[(*prompt, *own[: count - 1])] = (batch, row, count)
+        self.lengths = sorted({len(tokens) for tokens in self.places}, reverse=True)
+
+    def find(self, prompts: Sequence[tuple[int, ...]]) -> Known | None:
+        """What is known of the prompts; None where one of them goes on from nothing that is here."""
+        found = []
+        for prompt in prompts:
+            for length in self.lengths:
+                if length < len(prompt) and (place := self.places.get(prompt[:length])):
+                    found.append((*place, length))
+                    break
+            else:
+                return None
+        return Known(found)
 
 
 class Groups:
@@ -264,6 +355,11 @@ def buffers(config: Any, columns: int) -> Any:
             self._show(end)
             assert self.keys is not None and self.values is not None
             return self.keys, self.values
+
+        def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+            """Start behind these (R, heads, known, size)."""
+            self.lazy_initialization(keys, values)
+            self.update(keys, values)
 
         def keep_prompt(self, rows: int, columns: int) -> None:
             """What is written becomes the prompts' part; from here on `rows` sequences write their own."""

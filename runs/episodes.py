@@ -9,6 +9,7 @@ token is closed with one that the policy did not write, so that the next turn al
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -49,7 +50,11 @@ def episodes(
         [Episode(loaded, task, problem, prompt, seed) for seed in own]
         for problem, prompt, own in zip(problems, prompts, seeds, strict=True)
     ]
-    play([episode for row in table for episode in row], sampler, task, limit, temperature)
+    everyone = [episode for row in table for episode in row]
+    at_once: int = getattr(sampler, "rows", 0) or len(everyone)
+    for start in range(0, len(everyone), at_once):
+        with getattr(sampler, "remembering", contextlib.nullcontext)():
+            play(everyone[start : start + at_once], sampler, task, limit, temperature)
     return [[episode.rollout() for episode in row] for row in table]
 
 

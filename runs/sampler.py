@@ -6,8 +6,9 @@ and every sample has random numbers of its own, whatever else is in the batch.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ import torch
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Rollout
 from grpobench.runs.config import RunConfig
-from grpobench.runs.decoding import Decoding, serves
+from grpobench.runs.decoding import Decoding, History, serves
 from grpobench.runs.library import Loaded
 from grpobench.runs.models import Models
 from grpobench.tasks.task import DataError
@@ -75,6 +76,7 @@ class HFSampler:
         self.context = context
         self.exact = models.dtype == torch.float32
         self.largest_gap = LARGEST_GAP if self.exact else math.inf
+        self.history: History | None = None
         with torch.inference_mode():
             self.shares = serves(models, pad)
 
@@ -84,6 +86,16 @@ class HFSampler:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Within, prompts that go on from what the call before sampled are computed from there on; the
+        weights must stay as they are."""
+        self.history = History()
+        try:
+            yield
+        finally:
+            self.history = None
 
     @torch.inference_mode()
     def sample(
@@ -97,12 +109,15 @@ class HFSampler:
         # Prompts of similar length together: less padding; stable, so that a group stays together.
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
+        kept = None if self.history is None or mixer is not None else History()
         for start in range(0, len(jobs), self.rows):
             part = jobs[start : start + self.rows]
             for (i, j), rollout in zip(
-                part, self._decode(requests, part, limit, temperature, mixer), strict=True
+                part, self._decode(requests, part, limit, temperature, mixer, kept), strict=True
             ):
                 out[i][j] = rollout
+        if self.history is not None:
+            self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]
 
     def _decode(
@@ -112,6 +127,7 @@ class HFSampler:
         limit: int,
         temperature: float,
         mixer: Mixer | None,
+        kept: History | None,
     ) -> list[Rollout]:
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
@@ -119,7 +135,9 @@ class HFSampler:
         noise = None if temperature == 0 else uniforms(seeds, limit)
         greedy = torch.tensor([seed == GREEDY for seed in seeds], device=self.models.device)
         prompts = [requests[i].prompt for i in indices]
-        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares)
+        known = self.history.find(prompts) if self.history else None
+        keeps = kept is not None
+        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps)
         tokens = torch.full((len(jobs), limit), self.pad, device=self.models.device)
         logps = torch.zeros(len(jobs), limit, device=self.models.device)
         lengths = torch.full((len(jobs),), limit, device=self.models.device)
@@ -147,7 +165,7 @@ class HFSampler:
             run.advance(drawn, stopped, mixture)
         feeds = _feeds(mixed, len(jobs), limit)
         columns = tokens.cpu(), logps.cpu().numpy(), lengths.tolist(), stopped.tolist()
-        return [
+        rollouts = [
             Rollout(
                 prompt=requests[i].prompt,
                 completion=tuple(columns[0][row, : columns[2][row]].tolist()),
@@ -157,6 +175,11 @@ class HFSampler:
             )
             for row, (i, _) in enumerate(jobs)
         ]
+        if kept is not None:
+            kept.add(
+                run, [rollout.prompt for rollout in rollouts], [rollout.completion for rollout in rollouts]
+            )
+        return rollouts
 
 
 def sampler_for(config: RunConfig, models: Models, loaded: Loaded) -> Sampler:

@@ -1,4 +1,5 @@
-"""Decoding: keeping a prompt once changes no logit, and a model that cannot be served so is found out."""
+"""Decoding: keeping a prompt once, or a conversation, changes no logit; a model that cannot be served so is
+found out."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sampler import EXACT, PROMPTS, requests, sampler
+from test_sampler import EXACT, PROMPTS, requests, same, sampler
 from toys import ARCHITECTURES, VOCABULARY, tiny
 
+from grpobench.runs.batch import Rollout
 from grpobench.runs.decoding import SHARED, Decoding, Groups, serves
 from grpobench.runs.models import Models
+from grpobench.runs.sampler import HFSampler, Request
 
 OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
 """Groups of three, three, one and one, their rows not next to one another."""
@@ -72,6 +75,84 @@ def test_sampler_without_sharing_samples_the_same() -> None:
     assert [[r.completion for r in group] for group in ours] == [
         [r.completion for r in group] for group in theirs
     ]
+
+
+# Conversations
+
+
+def conversation(source: HFSampler, turns: int = 3) -> list[list[list[Rollout]]]:
+    """Turns of six tokens at most behind prompts of 3 to 11 tokens. Between two turns stand one to three
+    tokens; one request goes on from a turn without its last two tokens, and after the first turn one ends."""
+    found = []
+    asked = requests(2)
+    for turn in range(turns):
+        answers = source.sample(asked, 6, 1.0)
+        found.append(answers)
+        asked = [
+            Request(
+                (*rollout.prompt, *rollout.completion[: -2 if i == 0 else None], *range(3, 4 + i % 3)), seeds
+            )
+            for i, rollout in enumerate(rollout for group in answers for rollout in group)
+            for seeds in [(100 * turn + i, 200 * turn + i) if i % 2 else (100 * turn + i,)]
+        ]
+        asked = asked[1:] if turn == 0 else asked
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("rows", [256, 3])
+def test_remembered_turns_are_not_computed_again_and_change_nothing(
+    architecture: str, share: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, widths = Decoding._forward, list[int]()
+
+    def counted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
+        widths.append(position.shape[1])
+        return forward(self, inputs, mask, position)
+
+    monkeypatch.setattr(Decoding, "_forward", counted)
+    source = sampler(architecture)
+    source.shares, source.rows = share, rows
+    plain = conversation(source)
+    again = max(widths)
+    widths.clear()
+    with source.remembering():
+        remembered = conversation(source)
+    assert source.history is None
+    prefills = [width for width in widths if width > 1]
+    assert again > 20 and max(prefills) == max(map(len, PROMPTS)), "later turns compute what is new"
+    for one, other in zip(flat(remembered), flat(plain), strict=True):
+        assert one.prompt == other.prompt and same(one, other)
+
+
+def flat(turns: list[list[list[Rollout]]]) -> list[Rollout]:
+    return [rollout for answers in turns for group in answers for rollout in group]
+
+
+def test_prompts_that_go_on_from_nothing_are_computed_whole() -> None:
+    source = sampler()
+    with source.remembering():
+        source.sample(requests(2), 6, 1.0)
+        other = [Request((9, 8, 7), (5,)), Request((6,), (6,))]
+        found = source.sample(other, 6, 1.0)
+    for one, plain in zip(found, source.sample(other, 6, 1.0), strict=True):
+        assert same(one[0], plain[0])
+
+
+def test_nothing_is_remembered_beyond_the_conversation() -> None:
+    """The weights change in between, as in a run."""
+    source = sampler()
+    with source.remembering():
+        (answer, *_) = source.sample(requests(1), 6, 1.0)[0]
+    with torch.no_grad():
+        for p in source.models.language.parameters():
+            p.mul_(1.1)
+    asked = [Request((*answer.prompt, *answer.completion, 3), (4,))]
+    with source.remembering():
+        ((remembered,),) = source.sample(asked, 6, 1.0)
+    ((plain,),) = source.sample(asked, 6, 1.0)
+    assert same(remembered, plain)
 
 
 @given(owner=st.lists(st.integers(0, 4), min_size=1, max_size=12), data=st.data())
