@@ -22,6 +22,8 @@ TAIL = 4096
 """The final answer is looked for in this many characters at the end of a completion."""
 LONGEST = 300
 """A longer text is not an answer."""
+APART = 60
+"""Boxes with more characters than this between them are two answers."""
 
 How = Literal["marker", "boxed", "phrase", "last number"]
 Question = tuple[str, str]
@@ -104,7 +106,7 @@ def _boxed(tail: str) -> str | None:
     while (start := tail.rfind("\\boxed{", 0, start)) >= 0:
         close = closing(tail[: start + LONGEST + 8], start + len("\\boxed"))
         between = tail[close + 1 : end]
-        if close < 0 or (boxes and (len(between) > LONGEST or not _BETWEEN_BOXES.fullmatch(between))):
+        if close < 0 or (boxes and (len(between) > APART or not _BETWEEN_BOXES.fullmatch(between))):
             break
         boxes.insert(0, tail[start + len("\\boxed{") : close].strip())
         end = start

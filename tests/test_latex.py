@@ -460,7 +460,28 @@ def test_hedged_broken_and_boundless_answers_are_never_accepted(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "unit", ["a", "\\frac", "\\boxed{", "{", "}", "\\text{a}", "1,", "$", "\\left(", " ", "^_", "((", "or "]
+    "unit",
+    [
+        *(
+            "a",
+            "\\frac",
+            "\\boxed{",
+            "{",
+            "}",
+            "\\text{a}",
+            "1,",
+            "$",
+            "\\left(",
+            " ",
+            "^_",
+            "((",
+            "or ",
+            "answer is ",
+        ),
+        "\\boxed{1}" + " " * 59,
+        "\\boxed{1}" + " $" * 29,
+        "\\boxed{1}, and ",
+    ],
 )
 def test_a_megabyte_takes_no_time(unit: str) -> None:
     text = unit * (10**6 // len(unit))
