@@ -106,7 +106,7 @@ class SamplerConfig:
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
     largest_gap: float = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
-    0 means 1e-4 in float32 and 0.5 in bfloat16."""
+    0 means 1e-4 in float32 and 1 in bfloat16."""
     correction: Literal["none", "tis", "mis"] = "none"
     """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
     within `correction_floor` and `correction_cap`, and 0 outside."""

@@ -28,7 +28,7 @@ PROBES = 4
 """Completions of the probe prompt."""
 PROBE_TOKENS = 16
 """Their length."""
-LARGEST_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.5}
+LARGEST_GAP = {torch.float32: 1e-4, torch.bfloat16: 1.0}
 """Greatest |Δ log p| in nats on the probe that is arithmetic and not a fault, by the coarser precision."""
 LARGEST_MEAN_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The same for the mean over a step's rollouts."""

@@ -316,7 +316,7 @@ def test_bfloat16_stays_within_its_allowance() -> None:
     loaded = load("nano")
     source = follower(loaded, vllm(loaded.model.name_or_path, "bfloat16"), dtype="bfloat16")
     update(source.models)
-    assert 1e-4 < source.sync()["gap/sync"] < 0.5
+    assert 1e-4 < source.sync()["gap/sync"] < 1
 
 
 def test_cache_that_holds_nothing_is_an_error_with_the_remedy(small: str) -> None:
