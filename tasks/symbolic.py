@@ -6,6 +6,7 @@ math-verify's own alarm does not fire inside C code, fails in threads, and calls
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from grpobench.tasks.pool import Ending, Pool
@@ -41,6 +42,10 @@ USUAL = (
 """Compared once before there are workers, which then start with the parser's tables filled."""
 
 
+KEPT = 256
+"""Expressions that a worker keeps parsed: a truth is compared with every completion of its group."""
+
+
 def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list[Comparison]:
     """Compare pairs of expressions, LaTeX or plain; in each the truth stands first, for the order matters to
     math-verify. A pair that comes twice is asked once.
@@ -69,9 +74,13 @@ def comparer() -> Callable[[Sequence[str]], bool]:
 
     logging.disable(logging.CRITICAL)
 
+    @lru_cache(maxsize=KEPT)
+    def read(text: str) -> tuple[Any, ...]:
+        return tuple(parse(f"\\boxed{{{text}}}", parsing_timeout=None))
+
     def compare(pair: Sequence[str]) -> bool:
         try:
-            gold, given = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in pair)
+            gold, given = (list(read(text)) for text in pair)
             same = bool(gold) and bool(given) and bool(verify(gold, given, timeout_seconds=None))
             return same and ("%" in "".join(pair) or _near(gold[0], given[0]))
         except MemoryError:

@@ -211,7 +211,7 @@ def corrupted(problems: list[Problem]) -> list[tuple[Problem, str]]:
 
 
 def test_corrupted_references_are_rejected(published: list[Problem]) -> None:
-    """All that need no algebra, and one in twelve of those that do."""
+    """All that need no algebra, and one in 24 of those that do."""
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     pairs = [(str(problem.truth["answer"]), text) for problem, text in corrupted(published)]
     assert len(pairs) == 5000
@@ -219,7 +219,7 @@ def test_corrupted_references_are_rejected(published: list[Problem]) -> None:
     asked = [pair for pair, said in settled.items() if not isinstance(said, str)]
     assert [pair for pair, said in settled.items() if said == "equal"] == []
     assert len(asked) < 700
-    assert answers.compare_all(asked[::12]) == ["different"] * len(asked[::12])
+    assert answers.compare_all(asked[::24]) == ["different"] * len(asked[::24])
 
 
 @pytest.mark.slow
