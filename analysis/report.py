@@ -317,12 +317,12 @@ def _later(records: Sequence[evaluations.Record]) -> Table:
                 arm,
                 f"{split}, {mode}, {through}",
                 score,
-                f"{last['items'].iloc[0]} × {last['samples'].iloc[0]:g}",
+                f"{own['items'].iloc[0]} × {own['samples'].iloc[0]:g}",
                 percent(before),
                 percent(mean),
                 points(mean - before),
                 "  ".join(f"{percent(r.value)} ({_range(r.low, r.high)})" for r in last.itertuples()),
-                ", ".join(dict.fromkeys(last["interval"])),
+                ", ".join(dict.fromkeys(own["interval"])),
             ]
             rows.append(cells)
     header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]

@@ -120,7 +120,12 @@ def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         rows = json.loads(capsys.readouterr().out)
         assert rows and all({"name"} <= set(row) for row in rows)
         assert cli.main(["list", kind]) == 0
-        assert len(capsys.readouterr().out.splitlines()) == len(rows)
+        lines = capsys.readouterr().out.splitlines()
+        shown = {line.split(maxsplit=1)[0] for line in lines if not line.startswith(" ")}
+        families = {
+            f"{head}:NAME" if colon else head for head, colon, _ in (r["name"].partition(":") for r in rows)
+        }
+        assert shown == families
 
 
 def test_shown_settings_carry_default_choices_and_docstring() -> None:
