@@ -126,8 +126,9 @@ EVAL = (
     Metric(
         "eval/<split>/<mode>/<metric>",
         "as the metric",
-        "split validation or test, mode sampled, greedy or likelihood; metric is a score's mean, length, or "
-        "what the task's summary gives",
+        "split validation or test, mode sampled, greedy or likelihood; metric is a score's mean, length, "
+        "what the task's summary gives, or of at least four samples pass@k (unbiased, k up to half of them) "
+        "and maj@k (the most frequent answer's score)",
     ),
 )
 HARNESS = (*REWARD, *LENGTH, *POLICY, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL)
