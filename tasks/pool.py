@@ -265,10 +265,13 @@ class _Floor:
         self.waiting: deque[_Question] = deque()
         self.workers: dict[int, _Worker] = {}
         """By the descriptor of their line."""
+        self.dying: list[int] = []
+        """Killed processes that the kernel may still be busy with: one that holds gigabytes goes slowly."""
         self.partial = b""
 
     def run(self) -> None:
         while True:
+            self.dying = [pid for pid in self.dying if os.waitpid(pid, os.WNOHANG) == (0, 0)]
             self.hand_out()
             deadlines = [worker.deadline for worker in self.workers.values() if worker.question]
             patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -366,7 +369,7 @@ class _Floor:
     def kill(self, worker: _Worker) -> None:
         self.forget(worker)
         os.kill(worker.pid, signal.SIGKILL)
-        os.waitpid(worker.pid, 0)
+        self.dying.append(worker.pid)
 
     def forget(self, worker: _Worker) -> None:
         del self.workers[worker.line.fileno()]
