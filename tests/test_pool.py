@@ -208,8 +208,8 @@ def watch(seen: list[float], done: threading.Event) -> None:
 @pytest.mark.slow
 def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they cost is what the thousand take less what the nine hundred take: at most 100 limits over the
-    workers and 5 seconds. On a busy host that holds for processor time, and for the clock as far as other work
-    takes no longer than it should."""
+    workers and 5 seconds. On a busy host that holds for processor time, and for the clock as far as other
+    work takes no longer than it should."""
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     limit, workers = 3.0, 2
     healthy, hung = [], []

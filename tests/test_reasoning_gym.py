@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpobench.runs import config as runs_config
+from grpobench.runs import listing
 from grpobench.runs.recipe import read_recipe
 from grpobench.runs.strict import ConfigError
 from grpobench.tasks import TASKS, sources
@@ -299,6 +300,18 @@ def test_names_and_settings_in_recipes_survive_their_run_files(installed: None, 
         assert pickle.loads(pickle.dumps(run)) == run
     with pytest.raises(ConfigError, match="did you mean 'reasoning_gym:gcd'"):
         read_recipe(str(path), ["tasks=reasoning_gym:gdc"])
+
+
+def test_lists_name_every_kind_once() -> None:
+    rows = listing.task_rows()
+    assert len([row for row in rows if row["name"].startswith("reasoning_gym:")]) == 106
+    lines = listing.as_lines(rows)
+    assert [line for line in lines if "reasoning_gym" in line] == [
+        "reasoning_gym:NAME  NAME is one of these 106:"
+    ]
+    words = " ".join(lines).split()
+    assert words.count("sudoku") == words.count("zebra_puzzles") == 1
+    assert listing.show("task", "reasoning_gym:gcd")["scores"] == ["correct", "score", "format"]
 
 
 def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
