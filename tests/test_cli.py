@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,9 +34,9 @@ def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_bad_recipe_gives_every_error_and_exit_2_before_torch_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text(BAD)
-    began = time.monotonic()
+    began = os.times().children_user
     done = command("run", "bad.toml", folder=tmp_path)
-    assert time.monotonic() - began < 2
+    assert os.times().children_user - began < 2  # of the processor: the host may be busy
     assert done.returncode == 2
     assert done.stdout == ""  # LOADED would stand here
     assert done.stderr.splitlines()[0] == "grpobench: bad.toml: 3 errors"
