@@ -47,6 +47,9 @@ class Horizon(Generated, Task):
     """Largest change from one key to the next."""
     spare: int = 4
     """Turns beyond the needed ones, for replies that report a mistake."""
+    detours: float = 0.0
+    """Share of look-ups that reference episodes make twice. A policy that has learnt from them wastes turns;
+    with few to `spare` it fails by that, long before it notices, and can learn not to."""
     rules: bool = False
     """Whether the prompt states the rules, for models that read English; else it is the first key alone."""
 
@@ -58,6 +61,8 @@ class Horizon(Generated, Task):
             raise ValueError(f"largest: must be from 1 to 99, not {self.largest}")
         if self.spare < 0:
             raise ValueError(f"spare: must be at least 0, not {self.spare}")
+        if not 0 <= self.detours <= 1:
+            raise ValueError(f"detours: must be from 0 to 1, not {self.detours}")
 
     @property
     def turns(self) -> int:
@@ -94,7 +99,10 @@ class Horizon(Generated, Task):
 
     def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
         *keys, _ = problem.truth["keys"]
-        return (*(f"?{key}" for key in keys), self.demonstrate(problem))
+        table = problem.truth["table"]
+        twice = [number_of(f"{table}/{i}/twice") < self.detours * 2**64 for i in range(len(keys))]
+        looks = [f"?{key}" for key, again in zip(keys, twice, strict=True) for _ in range(1 + again)]
+        return (*looks, self.demonstrate(problem))
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,10 @@ def test_about_half_of_the_keys_off_the_chain_are_in_the_table() -> None:
         ({"steps": 129}, "steps: must be from 1 to 128"),
         ({"largest": 0}, "largest: must be from 1 to 99, not 0"),
         ({"spare": -1}, "spare: must be at least 0, not -1"),
+        ({"detours": 1.1}, "detours: must be from 0 to 1, not 1.1"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, int], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Horizon(**settings)  # type: ignore[arg-type]
 
@@ -126,6 +127,21 @@ def test_demonstration_follows_the_replies_to_the_answer(name: str) -> None:
         (verdict,) = task.verify_episodes(problem, [turns])
         assert verdict.scores == {"correct": 1, "progress": 1, "format": 1}
         assert (verdict.answer, verdict.outcome) == (str(key), "graded")
+
+
+def test_detours_make_a_share_of_the_look_ups_twice() -> None:
+    straight, winding = Horizon(train=200, steps=16), Horizon(train=200, steps=16, detours=0.25)
+    looked = repeated = 0
+    for problem in winding.problems("train"):
+        plain, turns = straight.demonstrate_episode(problem), winding.demonstrate_episode(problem)
+        assert list(dict.fromkeys(turns)) == list(plain), "the same keys in the same order"
+        assert all(turns.count(turn) <= 2 for turn in turns) and turns.count(plain[-1]) == 1
+        looked, repeated = looked + 16, repeated + len(turns) - len(plain)
+        (verdict,) = winding.verify_episodes(problem, [turns])
+        assert verdict.scores == {"correct": 1, "progress": 1, "format": 1}
+    assert repeated / looked == pytest.approx(0.25, abs=0.03)  # four standard errors of 3,200 draws
+    (problem,) = Horizon(train=1, detours=1.0).problems("train")
+    assert len(Horizon(train=1, detours=1.0).demonstrate_episode(problem)) == 9
 
 
 def test_reply_depends_on_its_arguments_alone() -> None:
