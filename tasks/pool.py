@@ -402,7 +402,11 @@ def _limit(memory: int) -> None:
     for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
+        try:
+            resource.setrlimit(kind, (most, most))
+        except (OSError, ValueError):
+            if sys.platform == "linux":  # macOS knows no limit of address space
+                raise
 
 
 def _run(function: Callable[[Any], Any], argument: Any) -> bytes:

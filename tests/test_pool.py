@@ -208,8 +208,8 @@ def watch(seen: list[float], done: threading.Event) -> None:
 @pytest.mark.slow
 def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they cost is what the thousand take less what the nine hundred take: at most 100 limits over the
-    workers and 5 seconds. On a busy host that holds for processor time, and for the clock as far as other
-    work takes no longer than it should."""
+    workers and 5 seconds. On a busy host that holds for processor time; by the clock a hung one may then take
+    its wall limit, three times as long."""
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     limit, workers = 3.0, 2
     healthy, hung = [], []
@@ -246,4 +246,5 @@ def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.Monke
     assert [outcome for pair, outcome in zip(mixed, found, strict=True) if pair not in hung] == without
     assert set(without) == {"equal", "different"}
     assert cost_in_work < 100 * limit + 5 * workers
-    assert cost < (100 * limit / workers + 5) * busy
+    each = limit if busy < 1.1 else pool.WALL_PER_CPU * limit
+    assert cost < 100 * each / workers + 5 * busy
