@@ -102,7 +102,18 @@ class Batch(Rows):
     """Longest completion the sampler allows, L_max in tokens."""
     step: int = field(kw_only=True)
     """Update counter of the run, from 1."""
+    weights: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    """What the reward is a weighted sum of: a weight per entry of `scores`."""
     mixture: Mixture | None = field(default=None, kw_only=True)
+    greedy_reward: Rowwise | None = field(default=None, kw_only=True)
+    """Reward of the greedy answer to the row's problem, (B,), NaN where it could not be graded. Only for an
+    algorithm with `greedy_baseline`."""
+    answer: torch.Tensor | None = field(default=None, kw_only=True)
+    """Long (B,): the token with which the part of a completion that states the final answer begins (its
+    marker, such as ``####``); `length` where there is none. Only for an algorithm with `locates_answers`."""
+    breaks: torch.Tensor | None = field(default=None, kw_only=True)
+    """Bool (B, T): tokens with which a line, a sentence or a turn of thought begins. Only for an algorithm
+    with `locates_answers`."""
 
     def __len__(self) -> int:
         return self.completion.shape[0]
@@ -172,6 +183,15 @@ class Algorithm(ABC, Generic[S]):
     """The objective in plain text for `grpobench show algorithm`."""
     departures: ClassVar[str]
     """What differs from the paper, and every default that is not the paper's."""
+    evidence: ClassVar[str] = ""
+    """What the formula was checked against; a reconstruction says that it is one, and of what."""
+    cost: ClassVar[str] = ""
+    """Computation beyond one forward and one backward pass of the policy over the rollouts."""
+    modifiers: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the recipe's section `modify` that belong to the algorithm, by field of `Modifiers`."""
+    token_ratio: ClassVar[bool] = False
+    """Whether the loss depends on the policy by the ratio of each token times its advantage (so that a dual
+    clip, which bounds that ratio, means something)."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
     minimum_group: ClassVar[int] = 1
@@ -195,6 +215,18 @@ class Algorithm(ABC, Generic[S]):
         return ()
 
     @property
+    def greedy_baseline(self) -> bool:
+        """Whether `credit` needs `Batch.greedy_reward`: one more completion of each problem, decoded
+        greedily."""
+        return False
+
+    @property
+    def locates_answers(self) -> bool:
+        """Whether `credit` needs `Batch.answer` and `Batch.breaks`, which tasks with an `answer_marker`
+        have."""
+        return False
+
+    @property
     def scores(self) -> frozenset[str]:
         """Task scores that the algorithm needs by name, beyond the reward."""
         return frozenset()
@@ -202,6 +234,10 @@ class Algorithm(ABC, Generic[S]):
     def updates(self, step: int) -> tuple[Role, ...]:
         """Roles that are updated at this step (from 1); a critic's warm-up leaves the policy out."""
         return self.trains
+
+    def synchronise(self, step: int) -> float:
+        """How far the reference moves towards the policy after this step: 0 leaves it, 1 makes it a copy."""
+        return 0.0
 
     @abstractmethod
     def credit(self, batch: Batch, models: Reader) -> S:
@@ -219,23 +255,47 @@ class Algorithm(ABC, Generic[S]):
     def weigh(self, batch: Batch) -> torch.Tensor:
         """The paper's averaging as explicit weights over a whole minibatch, shaped like the terms."""
 
-    def curriculum(self, traits: Sequence[Mapping[str, str | float]], prompts: int, seed: int) -> Curriculum:
-        """Which problems each step draws, given the traits of all training problems; by default uniform
-        without replacement."""
+    @property
+    def studies(self) -> bool:
+        """Whether `curriculum` needs a `Study` of the training problems."""
+        return False
+
+    def curriculum(
+        self,
+        traits: Sequence[Mapping[str, str | float]],
+        prompts: int,
+        seed: int,
+        study: Study | None = None,
+    ) -> Curriculum:
+        """Which problems each step draws, given the traits of all training problems (and what the base model
+        makes of them, for an algorithm with `studies`); by default uniform without replacement."""
         from grpobench.algorithms.parts import Shuffled
 
         return Shuffled(len(traits), prompts, seed)
 
-    def mixer(self) -> Mixer | None:
-        """How the sampler mixes embeddings while decoding; by default it does not."""
+    def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
+        """How the sampler mixes embeddings while decoding, given the policy's input embeddings (V, H); by
+        default it does not. With None the answer only says whether it mixes at all."""
         return None
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the initial policy makes of every training problem with its reference solution."""
+
+    embedding: torch.Tensor
+    """Float (N, H): mean over tokens of the final hidden states of question and solution."""
+    nll: torch.Tensor
+    """Float (N,): mean negative log-likelihood of the solution's tokens, nats per token."""
 
 
 class Curriculum(Protocol):
     """Chooses the problems of a step. Its whole state is JSON, saved in every checkpoint."""
 
-    attempts: int
-    """How often a step may draw to fill its prompts."""
+    @property
+    def attempts(self) -> int:
+        """How often a step may draw to fill its prompts."""
+        ...
 
     def draw(self, step: int, attempt: int) -> list[int]:
         """Indices of problems to sample at this step (from 1) and attempt (from 0)."""

@@ -57,6 +57,8 @@ class DPO(Algorithm[Paired]):
         "chosen meets the k-th shortest rejected, so that length says little about preference. "
         "Log-probabilities are those of the distribution at the sampling temperature."
     )
+    evidence = "verified: the papers' text; loss and gradient equal TRL 1.16's"
+    cost = "one forward pass of the reference over the paired completions"
     off_policy = True
     minimum_group = 2
     metrics = (

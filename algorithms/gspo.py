@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Algorithm, Batch, Loss, Reader, Reading, Role
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
+from grpobench.algorithms.policy_gradient import GroupNormalised
 
 
 @dataclass(frozen=True)
-class GSPO(Algorithm[Advantage]):
+class GSPO(GroupNormalised):
     """Group Sequence Policy Optimization (arXiv:2507.18071), eq. 5–7, and its token form, eq. 13–14.
 
     Degenerate cases: a one-token response has GRPO's ratio; an empty one has ratio 1 and no gradient; on
@@ -34,6 +34,7 @@ class GSPO(Algorithm[Advantage]):
         "since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the paper "
         "does not have."
     )
+    evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's at both levels"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     level: Literal["sequence", "token"] = "sequence"
@@ -42,55 +43,29 @@ class GSPO(Algorithm[Advantage]):
     """Lower clip range of the sequence ratio."""
     clip_high: float = 4e-4
     """Upper clip range of the sequence ratio."""
-    scale: parts.Scale = "group"
-    """Which standard deviation divides the centred reward."""
-    ddof: int = 1
-    """Degrees of freedom taken from the standard deviation: 0 or 1."""
-    epsilon: float = 1e-4
-    """Added to the standard deviation, well above the rounding noise of almost equal rewards."""
-    beta: float = 0.0
-    """Weight of the k3 KL penalty in the loss; 0 reads no reference model."""
+    dual_clip: float = 0.0
+    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
 
     def __post_init__(self) -> None:
-        parts.demand_scale(self.ddof, self.epsilon)
+        super().__post_init__()
         parts.demand_clip(self.clip_low, self.clip_high)
-        parts.demand_not_negative(beta=self.beta)
+        parts.demand_dual_clip(self.dual_clip, self.clip_high)
+        if self.level == "sequence" and self.averaging != "sequence_mean":
+            raise ValueError('averaging: must be sequence_mean with level = "sequence"')
 
-    @property
-    def reads(self) -> tuple[Role, ...]:
-        return ("reference",) if self.beta else ()
-
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
-        advantage = parts.group_advantage(
-            batch.reward, batch.group, "mean", self.scale, self.ddof, self.epsilon
-        )
-        return Advantage(parts.rows(batch), advantage[:, None] * batch.written, reference)
-
-    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
-        logp, written = now["policy"].logp, batch.written.float()
-        length = written.sum(-1).clamp(min=1)
-        log_ratio = ((logp - batch.old_logp) * written).sum(-1) / length
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.written)
         if self.level == "sequence":
             # The advantage is constant over a response, so any written token's is the response's.
-            advantage = (signal.advantage * written).sum(-1) / length
-            ratio = log_ratio.exp()
+            advantage, ratio = parts.sequence_mean(signal.advantage, batch.written), log_ratio.exp()
         else:
             advantage = signal.advantage
-            ratio = log_ratio.detach().exp()[:, None] * (logp - logp.detach()).exp()
-        terms = -parts.clipped_objective(ratio, advantage, self.clip_low, self.clip_high)
+            ratio = log_ratio.detach().exp()[:, None] * (now.logp - now.logp.detach()).exp()
+        terms = parts.clipped_objective(ratio, advantage, self.clip_low, self.clip_high, self.dual_clip)
         metrics = parts.clip_shares(ratio, advantage, self.clip_low, self.clip_high)
         if self.level == "sequence":  # a clipped response is a clipped token at each of its positions
-            metrics = {name: share[:, None].expand_as(written) for name, share in metrics.items()}
-        if self.beta:
-            metrics |= parts.kl_metrics(logp, signal.reference_logp)
-            penalty = parts.kl_estimate(logp, signal.reference_logp, "k3", torch.ones_like(logp))
-            if self.level == "sequence":
-                penalty = (penalty * written).sum(-1) / length
-            terms = terms + self.beta * penalty
+            metrics = {name: share[:, None].expand_as(now.logp) for name, share in metrics.items()}
         return Loss(terms, metrics)
 
     def weigh(self, batch: Batch) -> torch.Tensor:
-        return (
-            parts.per_sequence(batch) if self.level == "sequence" else parts.average(batch, "sequence_mean")
-        )
+        return parts.per_sequence(batch) if self.level == "sequence" else super().weigh(batch)

@@ -111,9 +111,21 @@ def importance_ratio(now: Tokenwise, old: Tokenwise) -> Tokenwise:
     return (now - old).exp()
 
 
-def clipped_objective(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """``min(ρA, clip(ρ, 1 − low, 1 + high)·A)``, elementwise (PPO, arXiv:1707.06347, eq. 7)."""
-    return torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+def clipped_objective(
+    ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float, dual: float = 0.0
+) -> torch.Tensor:
+    """``min(ρA, clip(ρ, 1 − low, 1 + high)·A)``, elementwise (PPO, arXiv:1707.06347, eq. 7); with `dual` not
+    below ``dual·A`` where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
+    bounded = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    if not dual:
+        return bounded
+    return torch.where(advantage < 0, torch.maximum(bounded, dual * advantage), bounded)
+
+
+def sequence_mean(value: Tokenwise, written: torch.Tensor) -> Rowwise:
+    """Mean over each row's written tokens, (B,); 0 for a row without any."""
+    mean: Rowwise = (value * written).sum(-1) / written.sum(-1).clamp(min=1)
+    return mean
 
 
 def clip_shares(
@@ -230,6 +242,11 @@ def demand_clip(low: float, high: float) -> None:
         raise ValueError("clip_high: must be at least 0")
 
 
+def demand_dual_clip(dual: float, high: float) -> None:
+    if dual and not dual > 1 + high:
+        raise ValueError(f"dual_clip: must be 0 or above 1 + clip_high = {1 + high:g}")
+
+
 def demand_not_negative(**settings: float) -> None:
     for name, value in settings.items():
         if not value >= 0:
@@ -259,10 +276,12 @@ def explained_variance(returns: Tokenwise, value: Tokenwise, written: torch.Tens
 class Shuffled:
     """Uniform without replacement: every problem once per epoch, in an order derived from the seed."""
 
-    attempts = 1
-
     def __init__(self, problems: int, prompts: int, seed: int) -> None:
         self.problems, self.prompts, self.seed = problems, prompts, seed
+
+    @property
+    def attempts(self) -> int:
+        return 1
 
     def draw(self, step: int, attempt: int) -> list[int]:
         if attempt:  # a refill comes from a shuffle of its own, so that later steps do not depend on it

@@ -51,6 +51,16 @@ class Rollout:
 
 
 @dataclass(frozen=True)
+class Located:
+    """Where parts of a completion begin, as places in its tokens."""
+
+    answer: int
+    """The token with which the statement of the final answer begins; the length where there is none."""
+    breaks: tuple[int, ...]
+    """Tokens with which a line, a sentence or a turn of thought begins."""
+
+
+@dataclass(frozen=True)
 class Group:
     """A problem with its rollouts, their verdicts and their rewards."""
 
@@ -60,6 +70,18 @@ class Group:
     reward: Sequence[float]
     components: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What the reward is made of, before the weights; NaN for a completion whose reward failed."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The weights of those parts."""
+    greedy: float | None = None
+    """Reward of the greedy answer, NaN where it could not be graded; None where none was asked for."""
+    answers: Sequence[Located] = ()
+    """Where each completion states its answer; empty where nobody asked."""
+
+    def scores(self, place: int) -> dict[str, float]:
+        """The task's scores of a completion and the parts of its reward."""
+        return {name: column[place] for name, column in self.components.items()} | {
+            **self.verdicts[place].scores
+        }
 
 
 def pack_groups(groups: Sequence[Group], limit: int, step: int, pad: int, device: str = "cpu") -> Batch:
@@ -69,43 +91,53 @@ def pack_groups(groups: Sequence[Group], limit: int, step: int, pad: int, device
     `old_logp` starts as the behaviour log-probabilities; the loop replaces it when it must.
     """
     rows = [
-        (
-            number,
-            rollout,
-            {name: column[place] for name, column in group.components.items()} | {**verdict.scores},
-            reward,
-        )
+        (number, place)
         for number, group in enumerate(groups)
-        for place, (rollout, verdict, reward) in enumerate(
-            zip(group.rollouts, group.verdicts, group.reward, strict=True)
-        )
+        for place, verdict in enumerate(group.verdicts)
         if verdict.outcome != "infra_error"
     ]
-    rollouts = [rollout for _, rollout, _, _ in rows]
+    rollouts = [groups[number].rollouts[place] for number, place in rows]
     behaviour = padded([r.behaviour_logp for r in rollouts], 0.0, torch.float32)
-    names = sorted({name for _, _, own, _ in rows for name in own})
-    scores: Mapping[str, torch.Tensor] = {
-        name: torch.tensor([float(own.get(name, 0.0)) for _, _, own, _ in rows], device=device)
-        for name in names
-    }
+    scored = [groups[number].scores(place) for number, place in rows]
+    names = sorted({name for own in scored for name in own})
+    answers = [groups[number].answers[place] for number, place in rows if groups[number].answers]
+
+    def column(values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor([float(value) for value in values], device=device)
+
+    def whole(values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    greedy = [groups[number].greedy for number, _ in rows]
     return Batch(
         prompt=padded([r.prompt for r in rollouts], pad, torch.long).to(device),
-        prompt_length=torch.tensor([len(r.prompt) for r in rollouts], dtype=torch.long, device=device),
+        prompt_length=whole([len(r.prompt) for r in rollouts]),
         completion=padded([r.completion for r in rollouts], pad, torch.long).to(device),
-        length=torch.tensor([len(r.completion) for r in rollouts], dtype=torch.long, device=device),
+        length=whole([len(r.completion) for r in rollouts]),
         written=padded([r.written or (True,) * len(r.completion) for r in rollouts], False, torch.bool).to(
             device
         ),
         behaviour_logp=behaviour.to(device),
         old_logp=behaviour.to(device),
-        group=torch.tensor([number for number, _, _, _ in rows], dtype=torch.long, device=device),
+        group=whole([number for number, _ in rows]),
         stopped=torch.tensor([r.stopped for r in rollouts], dtype=torch.bool, device=device),
-        reward=torch.tensor([float(reward) for _, _, _, reward in rows], device=device),
-        scores=scores,
+        reward=column([groups[number].reward[place] for number, place in rows]),
+        scores={name: column([own.get(name, 0.0) for own in scored]) for name in names},
+        weights=groups[0].weights if groups else {},
         mixture=_mixture(rollouts, device),
+        greedy_reward=None if None in greedy else column([value for value in greedy if value is not None]),
+        answer=whole([found.answer for found in answers]) if answers else None,
+        breaks=_breaks(answers, behaviour.shape[1]).to(device) if answers else None,
         limit=limit,
         step=step,
     )
+
+
+def _breaks(answers: Sequence[Located], width: int) -> torch.Tensor:
+    breaks = torch.zeros(len(answers), width, dtype=torch.bool)
+    for row, found in enumerate(answers):
+        breaks[row, list(found.breaks)] = True
+    return breaks
 
 
 def padded(

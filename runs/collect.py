@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -12,15 +14,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
-from grpobench.algorithms.algorithm import Mixer
+from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.batch import Group, Rollout
 from grpobench.runs.config import RunConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded
+from grpobench.runs.locate import locate
 from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
-from grpobench.runs.sampler import Sampler
+from grpobench.runs.sampler import GREEDY, Sampler
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import DataError, Problem, Verdict
 
@@ -80,10 +84,11 @@ class OnPolicy:
         sampler: Sampler,
         grader: Grader,
         clock: Clock,
-        mixer: Mixer | None,
+        algorithm: Algorithm[Any],
+        embeddings: torch.Tensor | None = None,
     ) -> None:
         self.config, self.loaded, self.sampler, self.grader = config, loaded, sampler, grader
-        self.clock, self.mixer = clock, mixer
+        self.clock, self.algorithm, self.mixer = clock, algorithm, algorithm.mixer(embeddings)
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
         room = Room(loaded, self.limit, config.model.long_prompts)
         self.problems = room.fitting(config.task.problems("train"), "train")
@@ -100,25 +105,50 @@ class OnPolicy:
         for problem in problems:
             streams.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
             seen[problem.id] += 1
+        extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
         with self.clock("sample"):
             sampled = episodes(
                 self.sampler,
                 self.loaded,
                 self.config.task,
                 problems,
-                [self.seeds(own, problem) for problem, own in zip(problems, streams, strict=True)],
+                [self.seeds(own, problem) + extra for problem, own in zip(problems, streams, strict=True)],
                 self.limit,
                 self.config.sampler.temperature,
                 self.mixer,
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         with self.clock("verify"):
-            return self.grader.groups(streams, problems, sampled)
+            groups = self.grader.groups(streams, problems, sampled)
+        if extra:
+            groups = [set_apart(group) for group in groups]
+        if self.algorithm.locates_answers:
+            marker = self.config.task.answer_marker
+            groups = [
+                dataclasses.replace(
+                    group, answers=[locate(self.loaded, marker, rollout) for rollout in group.rollouts]
+                )
+                for group in groups
+            ]
+        return groups
 
     def seeds(self, stream: str, problem: Problem) -> tuple[int, ...]:
         """One derived seed per completion."""
         group = range(self.config.train.group)
         return tuple(derive(self.config.seed, "sample", stream, problem.id, i) for i in group)
+
+
+def set_apart(group: Group) -> Group:
+    """A group whose last rollout is the greedy one, without it and with its reward."""
+    graded = group.verdicts[-1].outcome != "infra_error"
+    return dataclasses.replace(
+        group,
+        rollouts=group.rollouts[:-1],
+        verdicts=group.verdicts[:-1],
+        reward=group.reward[:-1],
+        components={name: column[:-1] for name, column in group.components.items()},
+        greedy=group.reward[-1] if graded else math.nan,
+    )
 
 
 class Replay:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
+from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs import strict, toml
 from grpobench.runs.strict import ConfigError
 from grpobench.tasks.task import Task
@@ -289,6 +290,7 @@ class CheckpointConfig:
 
 
 SECTIONS: Mapping[str, type] = {
+    "modify": Modifiers,
     "model": ModelConfig,
     "sampler": SamplerConfig,
     "reward": RewardConfig,
@@ -313,6 +315,7 @@ class RunConfig:
     train: TrainConfig
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
+    modify: Modifiers = field(default_factory=Modifiers)
 
     @property
     def folder(self) -> str:
@@ -368,6 +371,17 @@ def incompatible(config: RunConfig) -> list[str]:
         f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` prints, "
         "such as http://127.0.0.1:8765": sampler.kind != "vllm-server"
         or sampler.url.startswith(("http://", "https://")),
+        f"locates the final answer in a completion, and {task.name} has no marker for it or several turns; "
+        "restrict the arm with `tasks = [...]` to tasks of one turn with one": not algorithm.locates_answers
+        or (bool(task.answer_marker) and task.turns == 1),
+        f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"': (
+            sampler.on_policy or not algorithm.greedy_baseline
+        ),
+        "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
+        "modify.reference_every = 0": not config.modify.reference_every or "reference" in algorithm.reads,
+        f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"': (
+            sampler.on_policy or not config.modify.dynamic_sampling
+        ),
         f"needs groups of at least {algorithm.minimum_group} completions, and train.group is {train.group}; "
         f"set train.group = {algorithm.minimum_group}": algorithm.minimum_group <= train.group,
         f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups are "

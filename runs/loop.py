@@ -33,6 +33,7 @@ from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import Sampler, sampler_for
 from grpobench.runs.seeds import derive
+from grpobench.runs.study import study
 from grpobench.runs.tally import Tally
 from grpobench.runs.warmstart import warm_start
 from grpobench.runs.worker import Preempted, Progress
@@ -114,7 +115,8 @@ class Trainer:
         self.config, self.report = config, report
         self.last_reward = self.last_rate = math.nan
         self.tell(0, "loading")
-        algorithm, train = config.algorithm, config.train
+        self.algorithm = algorithm = config.modify.around(config.algorithm)
+        train = config.train
         self.loaded = load(config.model.name)
         self.origin: dict[str, Any] = {"model": self.loaded.origin}
         data = {source for split in config.task.splits for source in config.task.sources(split)}
@@ -154,7 +156,12 @@ class Trainer:
         self.sampler: Sampler = sampler_for(config, self.models, self.loaded)
         self.source = self._source()
         traits = [problem.traits for problem in self.source.problems]
-        self.curriculum = algorithm.curriculum(traits, train.prompts, derive(config.seed, "curriculum"))
+        self.curriculum = algorithm.curriculum(
+            traits,
+            train.prompts,
+            derive(config.seed, "curriculum"),
+            study(self.models, self.loaded, config.task, self.source.problems) if algorithm.studies else None,
+        )
         self.evaluator = Evaluator(
             config.task,
             self.loaded,
@@ -190,7 +197,8 @@ class Trainer:
         grader = Grader(config.task, config.reward, self.loaded, config.seed)
         if grader.origin:
             self.origin["reward_model"] = grader.origin
-        fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, config.algorithm.mixer())
+        table = self.loaded.model.get_input_embeddings().weight
+        fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, self.algorithm, table)
         return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
 
     def tell(self, step: int, phase: str) -> None:
@@ -241,9 +249,11 @@ class Trainer:
             correction = correct(batch, self.config.sampler)
             row |= correction.metrics(batch.written) if correction else {}
             with self.clock("read"), torch.no_grad():
-                signal = self.config.algorithm.credit(batch, self.models)
-                row |= self.config.algorithm.observe(batch, signal)
+                signal = self.algorithm.credit(batch, self.models)
+                row |= self.algorithm.observe(batch, signal)
             row |= self._update(batch, signal, tally, step, correction) | gap
+            if mix := self.algorithm.synchronise(step):
+                self.models.follow(mix)
             with self.clock("sync"):
                 row |= self.sampler.sync()
         row |= tally.numbers()
@@ -283,7 +293,7 @@ class Trainer:
         self, batch: Batch, signal: Signal, tally: Tally, step: int, correction: Correction | None = None
     ) -> dict[str, float]:
         """All optimiser updates of a step."""
-        train, algorithm = self.config.train, self.config.algorithm
+        train, algorithm = self.config.train, self.algorithm
         scale = min(1.0, step / train.warmup_steps) if train.warmup_steps else 1.0
         roles = algorithm.updates(step)
         norms: dict[str, list[float]] = {}
@@ -331,7 +341,7 @@ class Trainer:
         correction: Correction | None = None,
     ) -> None:
         """Gradients of one minibatch. Its weights are made before it is split, which so changes nothing."""
-        algorithm = self.config.algorithm
+        algorithm = self.algorithm
         weights = algorithm.weigh(batch)
         weights = weights if correction is None else correction.of(weights)
         for rows in micro_batches(batch, signal.unit, self.models.budget):

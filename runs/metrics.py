@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from grpobench.algorithms import modifiers
 from grpobench.algorithms.algorithm import Metric
 from grpobench.runs.config import algorithms
 
@@ -140,7 +141,11 @@ def catalogue() -> dict[str, Metric]:
     Raises ValueError when one name is declared with two definitions.
     """
     found: dict[str, Metric] = {}
-    declared = [("the harness", HARNESS), *((name, cls.metrics) for name, cls in algorithms().items())]
+    declared = [
+        ("the harness", HARNESS),
+        ("modify", modifiers.METRICS),
+        *((name, cls.metrics) for name, cls in algorithms().items()),
+    ]
     by: dict[str, str] = {}
     for owner, metrics in declared:
         for metric in metrics:

@@ -104,6 +104,8 @@ class Models:
         if "value_head" in wanted:
             self.networks["policy"].value = self._value_layer()
         self.optimisers: dict[Role, Optimiser] = {}
+        self.moved = False
+        """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update every state is worth nothing."""
@@ -211,12 +213,22 @@ class Models:
         self.clear()
         return {f"grad_norm/{role}": norm for role, norm in norms.items()}
 
+    def follow(self, mix: float) -> None:
+        """Move the reference towards the policy: ref ← mix·policy + (1 − mix)·ref."""
+        self.moved = True
+        with torch.no_grad():
+            for ours, theirs in zip(
+                self.networks["reference"].parameters(), self.networks["policy"].parameters(), strict=True
+            ):
+                ours.lerp_(theirs, mix)
+
     def clear(self) -> None:
         for optimiser in self.optimisers.values():
             optimiser.clear()
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights and optimiser moments of every trained role, as flat tensors by name."""
+        """Weights and optimiser moments of every trained role, and the weights of a reference that has
+        moved, as flat tensors by name."""
         out: dict[str, dict[str, torch.Tensor]] = {}
         for role, optimiser in self.optimisers.items():
             tensors = {name: p.detach() for name, p in optimiser.parameters.items()}
@@ -224,11 +236,14 @@ class Models:
                 for key, moment in optimiser.adam.state.get(p, {}).items():
                     tensors[f"adam:{key}:{name}"] = moment
             out[role] = tensors
+        if self.moved:
+            out["reference"] = {name: p.detach() for name, p in self.named("reference").items()}
         return out
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """The inverse of `state`; raises ModelError when roles or names differ."""
-        if state.keys() != self.optimisers.keys():
+        self.moved = "reference" in state
+        if state.keys() - {"reference"} != self.optimisers.keys():
             raise ModelError(
                 f"the checkpoint holds roles {sorted(state)}, the run trains {sorted(self.optimisers)}"
             )
@@ -247,6 +262,8 @@ class Models:
                     }
                     if moments:
                         optimiser.adam.state[p] = moments
+            for name, p in self.named("reference").items() if self.moved else ():
+                p.copy_(state["reference"][name])
 
 
 def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:

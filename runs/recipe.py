@@ -536,6 +536,7 @@ class Draft:
     def pair(self, arm: Arm, task: Task) -> list[RunConfig]:
         """The runs of one arm on one task, one per seed."""
         values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, SETTINGS)}
+        values["modify"] = dict(arm.algorithm.modifiers)
         places: dict[Place, str] = {}
         for layer in (*self.base, *arm.layers, *self.set_layers):
             if layer.holds(arm.name, task.name):

@@ -124,6 +124,7 @@ class Grader:
                 for parts in measured
             ],
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
+            self.weights,
         )
 
     def _verify(

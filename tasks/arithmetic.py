@@ -27,6 +27,7 @@ class Arithmetic(Generated, Task):
     summary = "chains of + - * on integers, each step written out, final answer behind #"
     scores = ("correct", "format")
     max_new_tokens = 40
+    answer_marker = "#"
     operations: tuple[int, ...] = (2, 3)
     """How many operations a problem may have, each entry equally often."""
     largest: int = 20

@@ -46,6 +46,7 @@ class GSM8K(Answered):
     summary = "grade-school word problems, free-form reasoning, a number behind ####"
     ways = ("marker", "boxed", "phrase", "last number")
     max_new_tokens = 160
+    answer_marker = MARKER
     tables = (TRAIN, TEST)
     licence = "MIT"
     template: str = "gsm8k"

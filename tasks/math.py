@@ -78,6 +78,7 @@ class Math(Answered):
     summary = "competition mathematics, free-form reasoning, a LaTeX answer in \\boxed{}"
     ways = ("boxed", "marker", "phrase")
     max_new_tokens = 512
+    answer_marker = "\\boxed{"
     tables = (*SUBJECTS, TEST)
     licence = "MIT"
     caveat = (

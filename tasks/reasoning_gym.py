@@ -107,6 +107,7 @@ class ReasoningGym(Task):
     summary = "generated problems of one kind, graded by their generator"
     scores = ("correct", "score", "format")
     max_new_tokens = 512
+    answer_marker = "<answer>"
     licence = "Apache-2.0"
     packages = PACKAGES
     generator: ClassVar[str]

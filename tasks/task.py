@@ -67,6 +67,9 @@ class Task(ABC):
     """Most tokens of one turn, where `turns` is more than 1."""
     turn_end: ClassVar[str] = ""
     """What ends a turn beside the model's end token, for example a newline; empty for nothing else."""
+    answer_marker: ClassVar[str] = ""
+    """The text with which a completion begins to state its final answer; empty where the whole completion is
+    the answer."""
     splits: ClassVar[tuple[Split, ...]] = ("train", "validation", "test")
     modes: ClassVar[tuple[str, ...]] = ("sampled", "greedy")
     """How an evaluation may ask: by what the policy writes (`sampled`, `greedy`), and by the `likelihood`

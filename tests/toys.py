@@ -164,7 +164,7 @@ def backward(
     tally = Tally(catalogue())
     models.clear()
     run = types.SimpleNamespace(
-        config=types.SimpleNamespace(algorithm=algorithm),
+        algorithm=algorithm,
         models=models,
         clock=lambda phase: torch.enable_grad(),
         source=types.SimpleNamespace(on_policy=True),

@@ -1,0 +1,133 @@
+"""What policy-gradient methods share: an advantage per completion or token, an objective, a KL penalty.
+
+An algorithm is put together from two halves, each of which it may replace by its own: how rewards become
+advantages (`GroupNormalised` is GRPO's way) and what is maximised given them (`ClippedRatio` is PPO's).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import (
+    Advantage,
+    Algorithm,
+    Batch,
+    Loss,
+    Reader,
+    Reading,
+    Role,
+    Rowwise,
+    Tokenwise,
+)
+
+
+@dataclass(frozen=True)
+class PolicyGradient(Algorithm[Advantage]):
+    """``loss = −average(objective) + β·average(KL)``. Subclasses give `advantage` and `objective`."""
+
+    averaging: parts.Averaging = "sequence_mean"
+    """sequence_mean (GRPO), token_mean (DAPO) or constant (Dr. GRPO)."""
+    beta: float = 0.0
+    """Weight of the KL penalty; 0 reads no reference model."""
+    kl_estimator: parts.Estimator = "k3"
+    """Estimator of the KL in the loss; a penalty in the reward always uses the summed k1."""
+    kl_placement: parts.Placement = "loss"
+    """Whether the KL is a loss term or subtracted from the reward before advantages are made."""
+
+    def __post_init__(self) -> None:
+        parts.demand_not_negative(beta=self.beta)
+
+    @property
+    def reads(self) -> tuple[Role, ...]:
+        return ("reference",) if self.beta else ()
+
+    @abstractmethod
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
+        """Advantages, (B,) or (B, T), from `batch.reward`, of which a KL in the reward is already taken."""
+
+    @abstractmethod
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        """What is maximised, unreduced, (B, T) or (B,), with metrics."""
+
+    def credit(self, batch: Batch, models: Reader) -> Advantage:
+        reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
+        if self.beta and self.kl_placement == "reward":
+            reward = parts.kl_penalised_reward(batch, reference, self.beta)
+            batch = dataclasses.replace(batch, reward=reward)
+        advantage = self.advantage(batch, models)
+        if advantage.dim() == 1:
+            advantage = advantage[:, None]
+        return Advantage(parts.rows(batch), advantage * batch.written, reference)
+
+    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+        policy = now["policy"]
+        gain = self.objective(batch, signal, policy)
+        terms, metrics = -gain.terms, {**gain.metrics}
+        if self.beta:
+            metrics |= parts.kl_metrics(policy.logp, signal.reference_logp)
+            if self.kl_placement == "loss":
+                ratio = parts.importance_ratio(policy.logp, batch.old_logp)
+                penalty = parts.kl_estimate(policy.logp, signal.reference_logp, self.kl_estimator, ratio)
+                if terms.dim() == 1:
+                    penalty = parts.sequence_mean(penalty, batch.written)
+                terms = terms + self.beta * penalty
+        return Loss(terms, metrics)
+
+    def weigh(self, batch: Batch) -> torch.Tensor:
+        return parts.average(batch, self.averaging)
+
+
+@dataclass(frozen=True)
+class GroupNormalised(PolicyGradient):
+    """``A_i = (r_i − baseline of the group) / (std + ε)``."""
+
+    baseline: parts.Baseline = "mean"
+    """What a reward is compared with in its group."""
+    scale: parts.Scale = "group"
+    """Which standard deviation divides the centred reward."""
+    ddof: int = 1
+    """Degrees of freedom taken from the standard deviation: 0 or 1."""
+    epsilon: float = 1e-4
+    """Added to the standard deviation, well above the rounding noise of almost equal rewards."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_scale(self.ddof, self.epsilon)
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        return parts.group_advantage(
+            batch.reward, batch.group, self.baseline, self.scale, self.ddof, self.epsilon
+        )
+
+
+@dataclass(frozen=True)
+class ClippedRatio(PolicyGradient):
+    """``min(ρ_t A, clip(ρ_t, 1 − clip_low, 1 + clip_high)·A)`` (PPO, arXiv:1707.06347, eq. 7)."""
+
+    token_ratio = True
+
+    clip_low: float = 0.2
+    """Lower clip range."""
+    clip_high: float = 0.2
+    """Upper clip range; DAPO uses 0.28."""
+    dual_clip: float = 0.0
+    """Largest ratio that counts where the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    called two-sided clipping); 0 sets no bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_clip(self.clip_low, self.clip_high)
+        parts.demand_dual_clip(self.dual_clip, self.clip_high)
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        ratio = parts.importance_ratio(now.logp, batch.old_logp)
+        terms = parts.clipped_objective(
+            ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
+        )
+        return Loss(terms, parts.clip_shares(ratio, signal.advantage, self.clip_low, self.clip_high))
