@@ -1,18 +1,27 @@
-"""The algorithms, by name. Adding one is a file in this folder and a line here."""
+"""The algorithms, by name. Adding one is a file NAME.py in this folder and a line here."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.dpo import DPO
-from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.gspo import GSPO
-from grpobench.algorithms.ppo import PPO
 
-ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
-    "grpo": GRPO,
-    "ppo": PPO,
-    "gspo": GSPO,
-    "dpo": DPO,
-}
+NAMES = (
+    "grpo",
+    "ppo",
+    "gspo",
+    "dpo",
+)
+
+
+def _class(name: str) -> type[Algorithm[Any]]:
+    """The algorithm of that name in the module of that name."""
+    module = importlib.import_module(f"grpobench.algorithms.{name}")
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Algorithm) and vars(value).get("name") == name:
+            return value
+    raise ImportError(f"algorithms/{name}.py holds no Algorithm whose name is {name!r}")
+
+
+ALGORITHMS: dict[str, type[Algorithm[Any]]] = {name: _class(name) for name in NAMES}

@@ -119,7 +119,11 @@ def rollouts(
         group=group,
         stopped=length < limit,
         reward=reward,
-        scores={"correct": reward},
+        scores={"correct": reward, "consistent": (torch.arange(len(flat)) % 3 == 0).to(reward.dtype)},
+        weights={"correct": 1.0},
+        greedy_reward=0.25 * (1 + group % 3).to(reward.dtype),
+        answer=(length * 2 + 2) // 3,
+        breaks=(columns % 2 == 1) & (columns < ((length * 2 + 2) // 3)[:, None]),
         limit=limit,
         step=step,
     )
