@@ -68,7 +68,8 @@ class Reply:
 
     ending: Ending
     value: Any = None
-    """What the function returned, as JSON gives it back; the error's text where it raised."""
+    """What the function returned, as JSON gives it back; the error's text where it raised, or where the
+    workers could not be started."""
 
 
 def places() -> int:
@@ -94,6 +95,8 @@ class Pool:
         self._lock = threading.Lock()
         self._keeper: _Keeper | None = None
         self._keys = itertools.count()
+        self._fault = ""
+        """Why no keeper could be started."""
         _pools.add(self)
 
     def map(
@@ -118,7 +121,7 @@ class Pool:
                 except BaseException:  # Ctrl-C, for one: what is under way must not answer the next call
                     self._drop()
                     raise
-        return [replies.get(i, Reply("infra_error")) for i in range(len(arguments))]
+        return [replies.get(i, Reply("infra_error", self._fault or None)) for i in range(len(arguments))]
 
     def close(self) -> None:
         """Stop the keeper and its workers; the next question starts them anew."""
@@ -135,7 +138,8 @@ class Pool:
         if self._keeper is not None and self._keeper.owner != os.getpid():
             self._keeper = None  # this process is a fork: the keeper belongs to its parent
         if self._keeper is None:
-            self._keeper = _Keeper.start(self.factory, self.workers or places(), self.memory)
+            started = _Keeper.start(self.factory, self.workers or places(), self.memory)
+            self._keeper, self._fault = (None, started) if isinstance(started, str) else (started, "")
         return self._keeper
 
     def _drop(self) -> None:
@@ -167,7 +171,8 @@ class _Keeper:
     """What the keeper wrote; an empty line marks its end."""
 
     @classmethod
-    def start(cls, factory: str, workers: int, memory: int) -> _Keeper | None:
+    def start(cls, factory: str, workers: int, memory: int) -> _Keeper | str:
+        """A keeper that is ready, or why there is none."""
         kept = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
         # Sets are walked in the order of their hashes, which can reach what a function makes.
         kept |= {
@@ -186,13 +191,14 @@ class _Keeper:
         )
         keeper = cls(process, os.getpid())
         threading.Thread(target=keeper.listen, daemon=True).start()
-        try:
-            if keeper.lines.get(timeout=START_SECONDS).strip() == b"ready":
+        fault = f"its workers were not ready within {START_SECONDS:.0f} s"
+        with contextlib.suppress(queue.Empty):
+            said = keeper.lines.get(timeout=START_SECONDS).decode().strip()
+            if said == "ready":
                 return keeper
-        except queue.Empty:
-            pass
+            fault = said or "its workers ended while they started"
         keeper.stop()
-        return None
+        return fault
 
     def listen(self) -> None:
         assert self.process.stdout is not None
@@ -427,7 +433,12 @@ def _keep(factory: str, workers: int, memory: int) -> None:
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     module, _, name = factory.partition(":")
-    function = getattr(importlib.import_module(module), name)()
+    try:
+        function = getattr(importlib.import_module(module), name)()
+    except BaseException as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        os.write(replies, f"{text}\n".encode())
+        raise
     gc.collect()
     gc.freeze()  # the workers then share these pages, which a collection would write to
     os.write(replies, b"ready\n")

@@ -59,6 +59,7 @@ PACKAGES = tuple(
         ("magiccube", "0.3.0", "magiccube"),
         ("pycosat", "0.6.6", "pycosat"),
         ("pyfiglet", "1.0.2", "pyfiglet"),
+        ("six", "1.17.0", "six"),
         ("tabulate", "0.9.0", "tabulate"),
         ("zss", "1.2.0", "zss"),
     )
@@ -192,7 +193,7 @@ class ReasoningGym(Task):
 
     def corrupt(self, problem: Problem) -> str:
         """The reference answer without its last word, or with a digit changed where that is a word of letters
-        or the only one."""
+        or the only one, or without its first letter and with another last one."""
         reference = self.demonstrate(problem).removeprefix("<answer>").removesuffix("</answer>")
         return f"<answer>{_changed(reference)}</answer>"
 
@@ -323,6 +324,9 @@ def _changed(answer: str) -> str:
         return "0.5"  # a scorer may round such a number to nought
     if len(words) > 1 and not (digit and re.fullmatch("[A-Za-z]+", words[-1])):
         return answer[: answer.rindex(words[-1])].rstrip()
+    if re.fullmatch("([A-Z]=[0-9],?)+", answer):  # any other digit may be another solution
+        return f"{answer[:2]}{answer.rstrip(',')[-1]}{answer[3:]}"
     if digit:
         return answer[: digit.start()] + str((int(digit.group()) + 1) % 10) + answer[digit.end() :]
-    return answer[1:] + "x"
+    # Moves may solve a puzzle without the first of them, but not without the last.
+    return answer[1:-1] + ("q" if answer[-1:].lower() == "x" else "x")

@@ -127,8 +127,11 @@ def test_killed_keeper_is_replaced_with_all_its_workers(two: Pool) -> None:
 
 
 def test_keeper_that_cannot_start_is_an_infrastructure_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = "ModuleNotFoundError: No module named 'no_such_module'"
+    assert Pool("no_such_module:function").map([["echo", 1]]) == [Reply("infra_error", missing)]
     monkeypatch.setattr(sys, "executable", "false")
-    assert Pool("pool_functions:odd_jobs").map([["echo", 1]]) == [Reply("infra_error")]
+    ended = "its workers ended while they started"
+    assert Pool("pool_functions:odd_jobs").map([["echo", 1]]) == [Reply("infra_error", ended)]
 
 
 def test_nothing_is_left_when_the_parent_closes_the_pool_or_is_killed(two: Pool) -> None:
