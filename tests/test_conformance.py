@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from toys import Fixed, backward, distance, models_for, norm, off_policy, rollouts
+from toys import backward, distance, models_for, norm, off_policy, rollouts
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
@@ -134,7 +135,7 @@ def widened(batch: Batch) -> Batch:
 
     changes = {
         name: more(getattr(batch, name), 6)
-        for name in ("completion", "written", "behaviour_logp", "old_logp")
+        for name in ("completion", "written", "behaviour_logp", "old_logp", "breaks")
     }
     return dataclasses.replace(batch, prompt=more(batch.prompt, 4), **changes)
 
@@ -244,18 +245,6 @@ def numbers(algorithm: Algorithm[Any], batch: Batch, seed: int = 5) -> Updated:
     return found
 
 
-def fixed(batch: Batch) -> Fixed:
-    """The roles that credit may read, with random numbers."""
-    generator = torch.Generator().manual_seed(6)
-    values = [torch.randn(batch.written.shape, generator=generator) for _ in range(3)]
-    nothing = values[0][:, :0]
-    return Fixed(
-        reference=Reading(-values[0].abs(), nothing, nothing),
-        critic=Reading(nothing, nothing, values[1]),
-        value_head=Reading(nothing, nothing, values[2]),
-    )
-
-
 @every
 def test_loss_has_the_shape_of_its_weights_and_declared_metrics_only(algorithm: Algorithm[Any]) -> None:
     batch = data()
@@ -283,21 +272,53 @@ def test_every_declared_metric_is_returned_by_some_setting(name: str) -> None:
     assert returned == {metric.name for metric in cls.metrics}
 
 
-class Scripted(Fixed):
-    """Fixed readings that are cut when an algorithm reads a part of the batch."""
+class Scripted:
+    """Models made of numbers, which can be asked about any batch: what a role says about a token is a
+    function of the prompt, of the tokens that the policy wrote before it, and of the token itself. It is deaf
+    to the replies of `batch`, also where they stand in a prompt made from its rows; of a token that the
+    policy did not write it says `other`."""
 
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(**fixed(batch).readings)
-        self.batch = batch
+    def __init__(self, batch: Batch, other: float = 0.0) -> None:
+        self.other = other
+        self.known = [
+            (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
+        ]
 
     def read(self, role: Role, batch: Batch) -> Reading:
-        if len(batch) == len(self.batch):
-            return self.readings[role]
-        same = [
-            next(i for i in range(len(self.batch)) if torch.equal(self.batch.completion[i], row))
-            for row in batch.completion
-        ]
-        return self.readings[role][torch.tensor(same)]
+        nothing = batch.old_logp[:, :0]
+        quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
+        said = {name: torch.zeros(batch.written.shape) for name in quantities}
+        for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
+            heard = self.heard(prompt)
+            for place, (token, own) in enumerate(zip(completion, written, strict=True)):
+                heard = (*heard, token) if own else heard
+                for name in quantities:
+                    said[name][row, place] = spoken(role, name, heard) if own else self.other
+        return Reading(*(said.get(name, nothing) for name in ("logp", "entropy", "value")))
+
+    def heard(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """A prompt without the replies in it."""
+        for whole, written in self.known:
+            if whole[: len(prompt)] == prompt:
+                return tuple(token for token, own in zip(prompt, written, strict=False) if own)
+        return prompt
+
+
+@cache
+def spoken(role: Role, name: str, heard: tuple[int, ...]) -> float:
+    number = random.Random(f"{role}/{name}/{heard}").gauss(0.0, 1.0)
+    return {"logp": -abs(number), "entropy": abs(number), "value": number}[name]
+
+
+def rows(batch: Batch) -> list[Batch]:
+    return [batch[torch.tensor([row])] for row in range(len(batch))]
+
+
+def texts(row: Batch) -> tuple[tuple[int, ...], tuple[int, ...], list[bool], tuple[int, ...]]:
+    """Prompt, completion, which of its tokens the policy wrote, and both in one, of a batch of one row."""
+    prompt = tuple(row.prompt[0, : int(row.prompt_length)].tolist())
+    completion = tuple(row.completion[0, : int(row.length)].tolist())
+    return prompt, completion, row.written[0, : len(completion)].tolist(), (*prompt, *completion)
 
 
 @every
@@ -414,7 +435,9 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     if len(algorithm.trains) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
     base = data()
-    models, batch = aligned(algorithm, dataclasses.replace(base, reward=torch.full_like(base.reward, reward)))
+    equal = torch.full_like(base.reward, reward)
+    scores = dict.fromkeys(base.scores, equal)
+    models, batch = aligned(algorithm, dataclasses.replace(base, reward=equal, scores=scores))
     signal = algorithm.credit(batch, models)
     advantage = getattr(signal, "advantage", None)
     if advantage is None:
@@ -490,9 +513,8 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
     batch = data()
     totals = []
     for other in (0.0, 5.0):
-        models = Scripted(batch)
+        models = Scripted(batch, other)
         shift = other * ~batch.written
-        models.readings = {role: shifted(part, shift) for role, part in models.readings.items()}
         now = {role: shifted(part, shift) for role, part in numbers(algorithm, batch).items()}
         signal = algorithm.credit(batch, models)
         used = torch.cat(micro_batches(batch, signal.unit, 10**9))
@@ -516,10 +538,9 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
     )
     found = []
     for part in (batch, compressed(batch, batch.written)):
-        models, now = Scripted(batch), numbers(algorithm, batch)
+        models, now = Scripted(part), numbers(algorithm, batch)
         if part is not batch:
-            models.readings = {r: compressed(one, batch.written) for r, one in models.readings.items()}
-            models.batch, now = part, Updated({r: compressed(one, batch.written) for r, one in now.items()})
+            now = Updated({r: compressed(one, batch.written) for r, one in now.items()})
         leaves = {
             (role, name): getattr(one, name).requires_grad_()
             for role, one in now.items()
@@ -561,6 +582,7 @@ def compressed(part: P, written: torch.Tensor) -> P:
     }
     if isinstance(part, Batch):
         changes["length"] = kept
+        changes["answer"] = (written & (torch.arange(written.shape[1]) < part.answer[:, None])).sum(-1)
     return dataclasses.replace(part, **changes)
 
 
