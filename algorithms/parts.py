@@ -15,7 +15,7 @@ from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
 Baseline = Literal["mean", "median", "leave_one_out"]
 Scale = Literal["group", "batch", "none"]
-Averaging = Literal["sequence_mean", "token_mean", "constant"]
+Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
 
@@ -177,9 +177,10 @@ def last_written(written: torch.Tensor) -> torch.Tensor:
 
 
 def generalised_advantage(
-    reward: Tokenwise, value: Tokenwise, written: torch.Tensor, discount: float, trace: float
+    reward: Tokenwise, value: Tokenwise, written: torch.Tensor, discount: float, trace: float | Rowwise
 ) -> Tokenwise:
-    """GAE (arXiv:1506.02438): ``δ_t = r_t + γV_{t+1} − V_t``, ``A_t = δ_t + γλA_{t+1}`` over written tokens.
+    """GAE (arXiv:1506.02438): ``δ_t = r_t + γV_{t+1} − V_t``, ``A_t = δ_t + γλA_{t+1}`` over written tokens,
+    with one λ (`trace`) or one per row.
 
     Nothing is bootstrapped past the last written token, and tokens that the policy did not write (tool
     output, padding) are stepped over as if they were not there. They get 0.
@@ -206,13 +207,28 @@ def whiten(value: Tokenwise, written: torch.Tensor, epsilon: float = 1e-8) -> To
     return centred / (variance + epsilon).sqrt()
 
 
+def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> Tokenwise:
+    """Each written token's part of the covariance of advantage and log-probability over all of them,
+    ``(A_t − mean A)(log π_t − mean log π)`` (arXiv:2505.22617); 0 elsewhere, and everywhere if all advantages
+    are equal."""
+    if not written.any():
+        return torch.zeros_like(advantage)
+    inside = advantage[written]
+    if inside.max() == inside.min():
+        return torch.zeros_like(advantage)
+    return (advantage - inside.mean()) * (logp - logp[written].mean()) * written
+
+
 # Averaging, as explicit weights over a whole minibatch.
 
 
 def average(batch: Batch, kind: Averaging) -> Tokenwise:
-    """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `token_mean` 1/Σ|o_i| (DAPO), `constant`
-    1/(B·L_max) (Dr. GRPO). 0 on tokens that the policy did not write."""
+    """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `sequence_sum` 1/B (log-probabilities of whole
+    completions), `token_mean` 1/Σ|o_i| (DAPO), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the policy
+    did not write."""
     written = batch.written.float()
+    if kind == "sequence_sum":
+        return written / max(1, len(batch))
     if kind == "sequence_mean":
         return written / written.sum(-1, keepdim=True).clamp(min=1) / max(1, len(batch))
     if kind == "token_mean":

@@ -32,7 +32,8 @@ class PolicyGradient(Algorithm[Advantage]):
     """``loss = −average(objective) + β·average(KL)``. Subclasses give `advantage` and `objective`."""
 
     averaging: parts.Averaging = "sequence_mean"
-    """sequence_mean (GRPO), token_mean (DAPO) or constant (Dr. GRPO)."""
+    """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO) or
+    constant (Dr. GRPO)."""
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"
@@ -81,6 +82,14 @@ class PolicyGradient(Algorithm[Advantage]):
 
     def weigh(self, batch: Batch) -> torch.Tensor:
         return parts.average(batch, self.averaging)
+
+
+@dataclass(frozen=True)
+class Selected(Advantage):
+    """Advantages with the tokens that a statistic of the whole batch has picked out."""
+
+    selected: torch.Tensor
+    """Bool (B, T)."""
 
 
 @dataclass(frozen=True)

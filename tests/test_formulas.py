@@ -531,6 +531,7 @@ def test_mean_weights_add_up_to_one(lengths: list[int], limit: int) -> None:
     weights = {kind: parts.average(batch, kind) for kind in parts.Averaging.__args__}
     # a response without a token has nothing to carry its share
     assert weights["sequence_mean"].sum().item() == pytest.approx(filled / len(lengths))
+    assert weights["sequence_sum"].sum().item() == pytest.approx(sum(lengths) / len(lengths))
     assert weights["token_mean"].sum().item() == pytest.approx(float(filled > 0))
     assert weights["constant"].sum().item() == pytest.approx(sum(lengths) / len(lengths) / limit)
     assert not any(table[~batch.written].any() for table in weights.values())
@@ -539,6 +540,7 @@ def test_mean_weights_add_up_to_one(lengths: list[int], limit: int) -> None:
 def test_weights_by_hand() -> None:
     batch = rollouts([[1, 3]], limit=5)
     close(parts.average(batch, "sequence_mean"), [[1 / 2, 0, 0], [1 / 6, 1 / 6, 1 / 6]])
+    close(parts.average(batch, "sequence_sum"), [[1 / 2, 0, 0], [1 / 2, 1 / 2, 1 / 2]])
     close(parts.average(batch, "token_mean"), [[1 / 4, 0, 0], [1 / 4, 1 / 4, 1 / 4]])
     close(parts.average(batch, "constant"), [[1 / 10, 0, 0], [1 / 10, 1 / 10, 1 / 10]])
     close(parts.per_sequence(batch), [1 / 2, 1 / 2])
