@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ RECIPES = Path(__file__).parent / "recipes"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
+EVERY = "*"
+"""In the place of an arm's algorithm: an optional arm of every one that has no entry of its own."""
 Place = tuple[str, str]
 """(section, field)."""
 Elsewhere = {name: f"{section}.{name}" for section, cls in SECTIONS.items() for name in strict.hints(cls)}
@@ -95,6 +97,8 @@ class Arm:
     layers: tuple[Layer, ...]
     task: Mapping[str, Any]
     """Settings of those of its tasks that have them."""
+    optional: bool = False
+    """Whether it is left out, without an error, on a task that does not serve it."""
 
 
 def recipes() -> dict[str, Path]:
@@ -224,7 +228,7 @@ class Draft:
             self.faults.append("arm: must be a list of tables; write [[arm]]")
             return {}
         found: dict[str, Arm] = {}
-        for index, entry in enumerate(entries):
+        for index, entry in self.each_arm(entries):
             arm = self.read_arm(entry, f"arm[{index}]")
             if arm is not None and arm.name in found:
                 self.faults.append(
@@ -233,6 +237,21 @@ class Draft:
             elif arm is not None:
                 found[arm.name] = arm
         return found
+
+    def each_arm(self, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The entries in order; one of `EVERY` algorithm becomes an arm for each that has no other entry."""
+        named = {entry.get("algorithm") for entry in entries}
+        for index, entry in enumerate(entries):
+            if entry.get("algorithm") != EVERY:
+                yield index, entry
+            elif own := [key for key in ("name", SETTINGS) if key in entry]:
+                self.faults.append(
+                    f"arm[{index}]: {own[0]} cannot be that of every algorithm; give one its own [[arm]]"
+                )
+            else:
+                for name in runs_config.algorithms():
+                    if name not in named:
+                        yield index, {**entry, "algorithm": name, "optional": True}
 
     def read_arm(self, entry: Mapping[str, Any], place: str) -> Arm | None:
         if "algorithm" not in entry:
@@ -246,7 +265,7 @@ class Draft:
             self.faults.append(f"{place}.name: must be letters, digits, - and _, not {strict.describe(name)}")
             return None
         place = f"arm.{name}"
-        known = {"algorithm", "name", "tasks", "task", SETTINGS, "on", *SECTIONS}
+        known = {"algorithm", "name", "tasks", "task", "optional", SETTINGS, "on", *SECTIONS}
         elsewhere = {key: f"{place}.{where}" for key, where in Elsewhere.items()}
         elsewhere |= {key: f"{place}.settings.{key}" for key in strict.hints(cls)}
         self.faults += [strict.unknown(place, key, known, elsewhere) for key in entry if key not in known]
@@ -254,7 +273,8 @@ class Draft:
         for task, sections in self.read_on(entry.get("on", {}), place):
             layers.append(self.layer(sections, f"{place}.on.{task}.", name, task, cls))
         own = self.settings_of_tasks(entry.get("task", {}), f"{place}.task", self.all_tasks)
-        return Arm(name, cls, self.arm_tasks(entry, place), tuple(layers), own)
+        optional = strict.convert(entry.get("optional", False), bool, f"{place}.optional", self.faults)
+        return Arm(name, cls, self.arm_tasks(entry, place), tuple(layers), own, optional is True)
 
     def settings_of_tasks(self, table: Any, place: str, names: Iterable[str]) -> Mapping[str, Any]:
         """A table of settings, each of which one of the named tasks has."""
@@ -563,7 +583,10 @@ class Draft:
         built["train"] = dataclasses.replace(train, learning_rate=rates)
         head = self.head
         runs = [RunConfig(head.name, arm.name, seed, algorithm, task, **built) for seed in head.seeds]
-        self.faults += [f"arm {arm.name} on {task.name}: {why}" for why in runs_config.incompatible(runs[0])]
+        faults = runs_config.incompatible(runs[0])
+        if faults and arm.optional:
+            return []
+        self.faults += [f"arm {arm.name} on {task.name}: {why}" for why in faults]
         return runs
 
 

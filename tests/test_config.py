@@ -92,6 +92,20 @@ def test_selection_takes_registered_names_that_the_recipe_lacks(read: Any) -> No
     ]
 
 
+def test_an_arm_of_every_algorithm_runs_where_it_is_served(read: Any) -> None:
+    """`consistent` needs a score that only proofs give; `second` has an entry of its own."""
+    runs = read(RECIPE.replace('"plain"', '"*"') + "train.steps = 6\n").runs()
+    found = {(run.arm, run.task.name): run.train.steps for run in runs}
+    every = [name for name in stand_ins.ALGORITHMS if name != "critic"]
+    expected = {(arm, task): 5 for arm in every for task in ("sums", "proofs")}
+    del expected["consistent", "sums"]
+    assert found == expected | {("second", task): 6 for task in ("sums", "proofs")}
+    assert faults(read, arm('name = "all"', "*")) == [
+        "arm[0]: name cannot be that of every algorithm; give one its own [[arm]]"
+    ]
+    assert "consistent on sums" in faults(read, arm("", "consistent"))[0]
+
+
 def test_task_table_holds_settings(read: Any) -> None:
     text = 'tasks = [{name = "sums", settings = {digits = 5}}]\n[[arm]]\nalgorithm = "plain"\n'
     assert read(text).runs()[0].task == stand_ins.Sums(digits=5)
