@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise, Tokenwise
 from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 
 
@@ -12,8 +13,8 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 class GRPO(GroupNormalised, ClippedRatio):
     """Group Relative Policy Optimization (arXiv:2402.03300).
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
-    completion has no tokens and so no term.
+    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0 (unless
+    advantages are whitened afterwards); an empty completion has no tokens and so no term.
     """
 
     name = "grpo"
@@ -33,3 +34,11 @@ class GRPO(GroupNormalised, ClippedRatio):
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's with the same options"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    whiten: bool = False
+    """Whether the advantages then get zero mean and unit variance over the batch's tokens; a group of equal
+    rewards, at 0 before, is shifted with the rest."""
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
+        advantage = super().advantage(batch, models)
+        return parts.whiten(advantage[:, None] * batch.written, batch.written) if self.whiten else advantage

@@ -14,7 +14,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
 Baseline = Literal["mean", "median", "leave_one_out"]
-Scale = Literal["group", "batch", "none"]
+Scale = Literal["group", "leave_one_out", "batch", "none"]
 Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
@@ -38,6 +38,16 @@ KL_METRICS = (
         "mean of x − 1 − log x, x = π_ref/π, over written tokens",
         "lower",
     ),
+)
+TRUNCATED_METRIC = Metric(
+    "policy/weight_truncated",
+    "share of tokens",
+    "tokens whose ratio is above ratio_cap, which is their weight",
+)
+SELECTED_METRIC = Metric(
+    "policy/covariance_selected",
+    "share of tokens",
+    "tokens picked out by their part of the covariance of advantage and log-probability",
 )
 
 
@@ -90,13 +100,33 @@ def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Roww
     return torch.where(size > 1, others, reward)
 
 
+def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
+    """Standard deviation of the other rows of each row's group, (B,); exactly 0 where they are all equal, and
+    where there are no more than `ddof` of them."""
+    out = torch.zeros_like(value)
+    for number in group.unique():
+        inside = group == number
+        count = int(inside.sum()) - 1
+        if count <= ddof:
+            continue
+        same = torch.eye(count + 1, dtype=torch.bool, device=value.device)
+        others = value[inside].repeat(count + 1, 1)[~same].view(count + 1, count)
+        spread = others.std(-1, correction=ddof)
+        out[inside] = spread.masked_fill(others.amax(-1) == others.amin(-1), 0.0)
+    return out
+
+
 def group_advantage(
     reward: Rowwise, group: torch.Tensor, baseline: Baseline, scale: Scale, ddof: int, epsilon: float
 ) -> Rowwise:
-    """``(r − baseline) / (std + ε)`` per row, (B,). Rows of a group with equal rewards get exactly 0."""
+    """``(r − baseline) / (std + ε)`` per row, (B,). Rows of a group of equal rewards get exactly 0, and with
+    `leave_one_out` a row whose others are all equal is not divided."""
     centred = reward - group_baseline(reward, group, baseline)
     if scale == "group":
         centred = centred / (group_std(reward, group, ddof) + epsilon)
+    elif scale == "leave_one_out":
+        spread = others_std(reward, group, ddof)
+        centred = torch.where(spread > 0, centred / (spread + epsilon), centred)
     elif scale == "batch":
         spread = reward.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
         centred = centred / (spread + epsilon)
@@ -165,6 +195,12 @@ def kl_metrics(now: Tokenwise, reference: Tokenwise) -> dict[str, torch.Tensor]:
 def kl_penalised_reward(batch: Batch, reference: Tokenwise, beta: float) -> Rowwise:
     """Reward minus β times the summed k1 of the whole completion, under π_old, (B,)."""
     return batch.reward - beta * ((batch.old_logp - reference) * batch.written).sum(-1)
+
+
+def kl_to_go(batch: Batch, reference: Tokenwise) -> Tokenwise:
+    """Sum of k1 from each token to the completion's end, under π_old."""
+    kl = (batch.old_logp - reference) * batch.written
+    return kl.flip(-1).cumsum(-1).flip(-1)
 
 
 # Credit over time.
@@ -261,6 +297,17 @@ def demand_clip(low: float, high: float) -> None:
 def demand_dual_clip(dual: float, high: float) -> None:
     if dual and not dual > 1 + high:
         raise ValueError(f"dual_clip: must be 0 or above 1 + clip_high = {1 + high:g}")
+
+
+def demand_cap(cap: float) -> None:
+    if not cap >= 1:
+        raise ValueError("ratio_cap: must be at least 1")
+
+
+def demand_fraction(**settings: float) -> None:
+    for name, value in settings.items():
+        if not 0 < value <= 1:
+            raise ValueError(f"{name}: must be above 0 and at most 1")
 
 
 def demand_not_negative(**settings: float) -> None:

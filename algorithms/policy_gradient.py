@@ -10,6 +10,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -37,9 +38,10 @@ class PolicyGradient(Algorithm[Advantage]):
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"
-    """Estimator of the KL in the loss; a penalty in the reward always uses the summed k1."""
-    kl_placement: parts.Placement = "loss"
-    """Whether the KL is a loss term or subtracted from the reward before advantages are made."""
+    """Estimator of the KL in the loss; anywhere else the penalty is k1."""
+    kl_placement: Literal["loss", "reward", "advantage"] = "loss"
+    """Whether the KL is a loss term, or its sum over the completion is subtracted from the reward before
+    advantages are made, or its sum from each token on from that token's advantage."""
 
     def __post_init__(self) -> None:
         parts.demand_not_negative(beta=self.beta)
@@ -64,6 +66,8 @@ class PolicyGradient(Algorithm[Advantage]):
         advantage = self.advantage(batch, models)
         if advantage.dim() == 1:
             advantage = advantage[:, None]
+        if self.beta and self.kl_placement == "advantage":
+            advantage = advantage - self.beta * parts.kl_to_go(batch, reference)
         return Advantage(parts.rows(batch), advantage * batch.written, reference)
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
@@ -99,7 +103,8 @@ class GroupNormalised(PolicyGradient):
     baseline: parts.Baseline = "mean"
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
-    """Which standard deviation divides the centred reward."""
+    """Which standard deviation divides the centred reward: that of the group, of its other rows (a row whose
+    others are all equal is not divided), of the batch, or none."""
     ddof: int = 1
     """Degrees of freedom taken from the standard deviation: 0 or 1."""
     epsilon: float = 1e-4

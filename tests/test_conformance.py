@@ -50,6 +50,8 @@ def variants() -> dict[str, Algorithm[Any]]:
         found[f"ppo-loss-{estimator}"] = ppo(beta=0.1, kl_placement="loss", kl_estimator=estimator)
     return found | {
         "grpo-kl-reward": grpo(beta=0.1, kl_placement="reward"),
+        "grpo-kl-advantage": grpo(beta=0.1, kl_placement="advantage"),
+        "grpo-whiten": grpo(whiten=True),
         "gspo-wide": gspo(clip_low=0.1, clip_high=0.1),
         "gspo-token": gspo(level="token"),
         "gspo-beta": gspo(beta=0.1),
