@@ -194,8 +194,6 @@ class Algorithm(ABC, Generic[S]):
     clip, which bounds that ratio, means something)."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
-    minimum_group: ClassVar[int] = 1
-    """Fewest rollouts per problem that can give any signal."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """The metrics that `loss` and `observe` return."""
 
@@ -213,6 +211,11 @@ class Algorithm(ABC, Generic[S]):
     def reads(self) -> tuple[Role, ...]:
         """Further roles that `credit` reads."""
         return ()
+
+    @property
+    def minimum_group(self) -> int:
+        """Fewest rollouts per problem that can give any signal."""
+        return 1
 
     @property
     def greedy_baseline(self) -> bool:

@@ -39,6 +39,9 @@ KL_METRICS = (
         "lower",
     ),
 )
+ADVANTAGE_METRIC = Metric(
+    "advantage/magnitude", "advantage", "mean |A| over the written tokens that are trained on"
+)
 TRUNCATED_METRIC = Metric(
     "policy/weight_truncated",
     "share of tokens",
@@ -68,12 +71,18 @@ def group_size(group: torch.Tensor) -> torch.Tensor:
     return size
 
 
-def group_equal(value: Rowwise, group: torch.Tensor) -> torch.Tensor:
-    """Bool (B,): all values of the row's group are the same (a one-row group always is)."""
+def group_extremes(value: Rowwise, group: torch.Tensor) -> tuple[Rowwise, Rowwise]:
+    """(lowest, highest) value of each row's group, both (B,)."""
     _, inverse, count = group.unique(return_inverse=True, return_counts=True)
     high = value.new_full((len(count),), float("-inf")).scatter_reduce(0, inverse, value, "amax")
     low = value.new_full((len(count),), float("inf")).scatter_reduce(0, inverse, value, "amin")
-    return (high == low)[inverse]
+    return low[inverse], high[inverse]
+
+
+def group_equal(value: Rowwise, group: torch.Tensor) -> torch.Tensor:
+    """Bool (B,): all values of the row's group are the same (a one-row group always is)."""
+    low, high = group_extremes(value, group)
+    return high == low
 
 
 def group_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
@@ -116,21 +125,26 @@ def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
     return out
 
 
+def centred(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise:
+    """``r − baseline`` per row, (B,). Rows of a group with equal rewards get exactly 0."""
+    return torch.where(group_equal(reward, group), torch.zeros_like(reward), reward - baseline)
+
+
 def group_advantage(
     reward: Rowwise, group: torch.Tensor, baseline: Baseline, scale: Scale, ddof: int, epsilon: float
 ) -> Rowwise:
     """``(r − baseline) / (std + ε)`` per row, (B,). Rows of a group of equal rewards get exactly 0, and with
     `leave_one_out` a row whose others are all equal is not divided."""
-    centred = reward - group_baseline(reward, group, baseline)
+    advantage = centred(reward, group, group_baseline(reward, group, baseline))
     if scale == "group":
-        centred = centred / (group_std(reward, group, ddof) + epsilon)
-    elif scale == "leave_one_out":
+        return advantage / (group_std(reward, group, ddof) + epsilon)
+    if scale == "leave_one_out":
         spread = others_std(reward, group, ddof)
-        centred = torch.where(spread > 0, centred / (spread + epsilon), centred)
-    elif scale == "batch":
+        return torch.where(spread > 0, advantage / (spread + epsilon), advantage)
+    if scale == "batch":
         spread = reward.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
-        centred = centred / (spread + epsilon)
-    return torch.where(group_equal(reward, group), torch.zeros_like(centred), centred)
+        return advantage / (spread + epsilon)
+    return advantage
 
 
 # Ratios and clips.
@@ -236,7 +250,10 @@ def generalised_advantage(
 
 def whiten(value: Tokenwise, written: torch.Tensor, epsilon: float = 1e-8) -> Tokenwise:
     """Zero mean and unit variance over written tokens; 0 elsewhere, and everywhere if all are equal."""
-    count = written.sum().clamp(min=1)
+    inside = value[written]
+    if not len(inside) or inside.max() == inside.min():  # the mean's rounding must not be blown up
+        return torch.zeros_like(value)
+    count = written.sum()
     mean = (value * written).sum() / count
     centred = (value - mean) * written
     variance = centred.square().sum() / count

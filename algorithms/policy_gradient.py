@@ -1,7 +1,8 @@
 """What policy-gradient methods share: an advantage per completion or token, an objective, a KL penalty.
 
 An algorithm is put together from two halves, each of which it may replace by its own: how rewards become
-advantages (`GroupNormalised` is GRPO's way) and what is maximised given them (`ClippedRatio` is PPO's).
+advantages (`GroupNormalised` is GRPO's way) and what is maximised given them (`ClippedRatio` is PPO's,
+`Reinforce` the bare policy gradient).
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class Selected(Advantage):
     selected: torch.Tensor
     """Bool (B, T)."""
 
+    def share(self, written: torch.Tensor) -> float:
+        """Their share of the written tokens; NaN without any."""
+        return self.selected[written].double().mean().item()
+
 
 @dataclass(frozen=True)
 class GroupNormalised(PolicyGradient):
@@ -145,3 +150,12 @@ class ClippedRatio(PolicyGradient):
             ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
         )
         return Loss(terms, parts.clip_shares(ratio, signal.advantage, self.clip_low, self.clip_high))
+
+
+@dataclass(frozen=True)
+class Reinforce(PolicyGradient):
+    """``A·log π_θ`` (REINFORCE): neither ratio nor clip, so that a second update on the same rollouts is not
+    corrected for the policy having moved."""
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        return Loss(signal.advantage * now.logp, {parts.ADVANTAGE_METRIC.name: signal.advantage.abs()})

@@ -184,7 +184,7 @@ def show_algorithm(cls: Any) -> Row:
         "settings": settings(cls),
         "metrics": [dataclasses.asdict(metric) for metric in cls.metrics],
         "off_policy": cls.off_policy,
-        "minimum_group": cls.minimum_group,
+        "minimum_group": cls().minimum_group,
     }
 
 
