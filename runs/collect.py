@@ -98,13 +98,8 @@ class OnPolicy:
         return self.answer(f"{step}/{attempt}", [self.problems[i] for i in index])
 
     def answer(self, stream: str, problems: Sequence[Problem]) -> list[Group]:
-        """Sample and grade `train.group` completions of each problem. A problem drawn twice in a step
-        (where two passes over the data meet) has streams of its own, so that its groups are not copies."""
-        seen: Counter[str] = Counter()
-        streams = []
-        for problem in problems:
-            streams.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
-            seen[problem.id] += 1
+        """Sample and grade `train.group` completions of each problem."""
+        named = streams(stream, problems)
         extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
         with self.clock("sample"):
             sampled = episodes(
@@ -112,14 +107,14 @@ class OnPolicy:
                 self.loaded,
                 self.config.task,
                 problems,
-                [self.seeds(own, problem) + extra for problem, own in zip(problems, streams, strict=True)],
+                [self.seeds(own, problem) + extra for problem, own in zip(problems, named, strict=True)],
                 self.limit,
                 self.config.sampler.temperature,
                 self.mixer,
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         with self.clock("verify"):
-            groups = self.grader.groups(streams, problems, sampled)
+            groups = self.grader.groups(named, problems, sampled)
         if extra:
             groups = [set_apart(group) for group in groups]
         if self.algorithm.locates_answers:
@@ -136,6 +131,17 @@ class OnPolicy:
         """One derived seed per completion."""
         group = range(self.config.train.group)
         return tuple(derive(self.config.seed, "sample", stream, problem.id, i) for i in group)
+
+
+def streams(stream: str, problems: Sequence[Problem]) -> list[str]:
+    """The random stream of each problem. One drawn twice in a step (where two passes over the data meet) has
+    streams of its own, so that its groups are not copies."""
+    seen: Counter[str] = Counter()
+    found = []
+    for problem in problems:
+        found.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
+        seen[problem.id] += 1
+    return found
 
 
 def set_apart(group: Group) -> Group:

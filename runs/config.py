@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs import strict, toml
+from grpobench.runs import strict, toml, trl_settings
 from grpobench.runs.strict import ConfigError
 from grpobench.tasks.task import Task
 
@@ -241,6 +241,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         demand(
+    backend: Literal["grpobench", "trl"] = "grpobench"
+    """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
+    (docs/backends.md says which settings it has and what differs)."""
             *at_least(self, 0, "steps", "warmup_steps", "weight_decay", "tokens_per_micro_batch"),
             *at_least(self, 1, "prompts", "group", "minibatches", "epochs"),
             (self.max_grad_norm > 0, f"max_grad_norm: must be above 0, not {self.max_grad_norm}"),
@@ -255,6 +258,10 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
+    def missing(self) -> str:
+        """Why this machine cannot train so, with the remedy, found without importing anything."""
+        return trl_settings.missing() if self.backend == "trl" else ""
+
     """Evaluation on problems that are never trained on."""
 
     every: int = 10
@@ -392,7 +399,9 @@ def incompatible(config: RunConfig) -> list[str]:
         or not path
         or Path(path).is_file(),
     }
-    return [message for message, holds in rules.items() if not holds] + unrewarded(config.reward, task, gives)
+    faults = [message for message, holds in rules.items() if not holds]
+    faults += trl_settings.refusals(config) if train.backend == "trl" else []
+    return faults + unrewarded(config.reward, task, gives)
 
 
 def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:

@@ -22,7 +22,7 @@ from grpobench.runs.config import RunConfig, rates
 from grpobench.runs.corrections import Correction, correct
 from grpobench.runs.episodes import conversation
 from grpobench.runs.evaluate import Evaluator
-from grpobench.runs.folder import RunFolder
+from grpobench.runs.folder import Checkpoint, RunFolder
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
 from grpobench.runs.metrics import catalogue
@@ -52,37 +52,62 @@ def execute(
     began = time.monotonic()
     trainer = Trainer(config, report)
     with contextlib.closing(trainer.sampler):
-        carry(trainer, folder, stop, began)
+        if config.train.backend == "trl":
+            from grpobench.runs import trl_backend
+
+            trl_backend.carry(trainer, folder, stop, began)
+        else:
+            carry(trainer, folder, stop, began)
 
 
 def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:
     """All steps that are left, and the end. `began` is the attempt's start in seconds."""
-    config = trainer.config
+    done = begin(trainer, folder, folder.latest(), began)
+    for step in range(done + 1, trainer.config.train.steps + 1):
+        record(trainer, folder, step, trainer.step(step), began)
+        if trainer.diverged:
+            break
+        save_when_due(trainer, folder, step, stop)
+    end(trainer, folder)
+
+
+def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
+    """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
     folder.note(**trainer.origin)
     folder.pin("training problems", trainer.fingerprint())
-    checkpoint = folder.latest()
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
     folder.rewind(done)
     if not checkpoint:
         folder.log({"step": 0, **evaluate_all(trainer, folder, 0), "time/wall": time.monotonic() - began})
-    for step in range(done + 1, config.train.steps + 1):
-        row = trainer.step(step)
-        if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
-            folder.rollouts(step, trainer.transcript)
-        if not trainer.diverged:
-            row |= evaluate_all(trainer, folder, step)
-        row["time/wall"] = time.monotonic() - began
-        folder.log({"step": step, **row})
-        if trainer.diverged:
-            break
-        halting = stop()
-        due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
-        if due or halting:
-            folder.save(step, trainer.models.state(), trainer.state())
-        if halting:
-            raise Preempted
+    return done
+
+
+def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
+    """Write what a step gave, with the evaluations due after it."""
+    config = trainer.config
+    if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
+        folder.rollouts(step, trainer.transcript)
+    if not trainer.diverged:
+        row |= evaluate_all(trainer, folder, step)
+    row["time/wall"] = time.monotonic() - began
+    folder.log({"step": step, **row})
+
+
+def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
+    """A checkpoint after the steps that have one, and one before Preempted when the run is told to stop."""
+    config = trainer.config
+    halting = stop()
+    due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
+    if due or halting:
+        folder.save(step, trainer.models.state(), trainer.state())
+    if halting:
+        raise Preempted
+
+
+def end(trainer: Trainer, folder: RunFolder) -> None:
+    """Keep the final weights and say how the run ended."""
     folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
     folder.finish("diverged" if trainer.diverged else "finished", trainer.diverged)
 
@@ -256,11 +281,17 @@ class Trainer:
                 self.models.follow(mix)
             with self.clock("sync"):
                 row |= self.sampler.sync()
-        row |= tally.numbers()
+        return self.finish_step(row | tally.numbers(), groups, began, before)
+
+    def finish_step(
+        self, row: dict[str, float], groups: Sequence[Group], began: float, generated: int
+    ) -> dict[str, float]:
+        """The row of a step with what it cost. `began` is its start, and `generated` how many tokens had
+        been sampled by then."""
         self.transcript = [_transcript(group, self.loaded) for group in groups]
         elapsed = time.perf_counter() - began
         self.last_reward = row.get("reward/mean", math.nan)
-        self.last_rate = (self.source.generated - before) / elapsed
+        self.last_rate = (self.source.generated - generated) / elapsed
         return row | self._costs(elapsed)
 
     def gather(self, step: int) -> list[Group]:

@@ -132,7 +132,15 @@ EVAL = (
         "and maj@k (the most frequent answer's score)",
     ),
 )
-HARNESS = (*REWARD, *LENGTH, *POLICY, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL)
+TRL = (
+    Metric(
+        "trl/<name>",
+        "as TRL's",
+        "what TRL's trainer logs under that name, in runs with its backend: mean over the step's updates "
+        "(step_time: their sum)",
+    ),
+)
+HARNESS = (*REWARD, *LENGTH, *POLICY, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL)
 
 
 def catalogue() -> dict[str, Metric]:

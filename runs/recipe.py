@@ -553,6 +553,8 @@ class Draft:
             cls, {key: value for key, value in table.items() if key in known}, place, self.faults
         )
 
+            backends = dict.fromkeys(config.train.missing() for config in found)
+            self.faults += [f"train.backend: {lack}" for lack in backends if lack]
     def pair(self, arm: Arm, task: Task) -> list[RunConfig]:
         """The runs of one arm on one task, one per seed."""
         values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, SETTINGS)}
