@@ -1,0 +1,47 @@
+"""CISPO: the weight of a token is clipped, never its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
+from grpobench.algorithms.policy_gradient import GroupNormalised
+
+
+@dataclass(frozen=True)
+class CISPO(GroupNormalised):
+    """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585), eq. 4 and 5.
+
+    Degenerate cases: on policy every weight is 1 and the gradient is REINFORCE's; a token whose ratio is
+    beyond the cap keeps the cap as its weight and goes on being trained.
+    """
+
+    name = "cispo"
+    paper = (
+        "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention, arXiv:2506.13585; the "
+        "cap: The Art of Scaling Reinforcement Learning Compute for LLMs, arXiv:2510.13786"
+    )
+    summary = "policy gradient whose importance weights are truncated, so that no token loses its gradient"
+    formula = "loss = −1/Σ|o_i| Σ_i Σ_t sg[min(ρ_t, ratio_cap)] A_i log π_θ(o_it)"
+    departures = (
+        "The cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5; the paper "
+        "writes it 1 + ε_high, so that its ε_high is ratio_cap − 1 (libraries disagree which of the two "
+        "their option means), and publishes no value. There is no lower bound, as in the paper's experiments."
+    )
+    evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
+    metrics = (parts.TRUNCATED_METRIC, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """token_mean is the paper's."""
+    ratio_cap: float = 5.0
+    """Largest weight of a token, 1 + ε_high."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_cap(self.ratio_cap)
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        ratio = parts.importance_ratio(now.logp, batch.old_logp).detach()
+        terms = ratio.clamp(max=self.ratio_cap) * signal.advantage * now.logp
+        return Loss(terms, {parts.TRUNCATED_METRIC.name: (ratio > self.ratio_cap).float()})

@@ -1,0 +1,49 @@
+"""DAPO: clip-higher, token mean, dynamic sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+
+
+@dataclass(frozen=True)
+class DAPO(GroupNormalised, ClippedRatio):
+    """Decoupled Clip and Dynamic Sampling Policy Optimization (arXiv:2503.14476), eq. 8, 9 and 13.
+
+    Degenerate cases: groups of equal rewards, which dynamic sampling replaces, give advantage exactly 0
+    where the further draws did not suffice; on policy nothing is clipped and only the averaging differs from
+    GRPO's.
+    """
+
+    name = "dapo"
+    paper = "DAPO: An Open-Source LLM Reinforcement Learning System at Scale, arXiv:2503.14476"
+    summary = "GRPO with a higher upper clip, a mean over all tokens and refilled groups of equal rewards"
+    formula = (
+        "A_i = (r_i − mean r) / (std r + ε);  loss = −1/Σ|o_i| Σ_i Σ_t "
+        "min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i);  a group of equal rewards is replaced by that "
+        "of a further problem;  r_i += 0 if |o_i| ≤ L−c, (L−c−|o_i|)/c up to L, −1 beyond"
+    )
+    departures = (
+        "Soft overlong punishment is off: the paper's c = 4096 of L = 20480 has no meaning at another limit "
+        "L; modify.overlong_buffer = L/5 is its share of the limit. A completion ends at L, so that the last "
+        "case is the one that reaches it. A step draws at most 9 times again (the paper: until the batch is "
+        "full) and then trains on what it has. The paper makes 16 updates per rollout batch: set "
+        "train.minibatches; with one update the ratio is always 1. The standard deviation has ddof = 1, "
+        "which the paper leaves open."
+    )
+    evidence = (
+        "verified: the paper's text; loss and gradient equal those of TRL 1.16's loss of the same name, "
+        "which has the token mean alone and takes the clip range as an option"
+    )
+    cost = "further rollouts in place of groups of equal rewards"
+    modifiers: ClassVar[Mapping[str, Any]] = {"dynamic_sampling": 9}
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """token_mean is the paper's."""
+    clip_high: float = 0.28
+    """Upper clip range."""

@@ -1,0 +1,59 @@
+"""LUSPO: GSPO with every response weighed by its length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
+from grpobench.algorithms.policy_gradient import GroupNormalised
+
+
+@dataclass(frozen=True)
+class LUSPO(GroupNormalised):
+    """Length-Unbiased Sequence Policy Optimization (arXiv:2602.05261).
+
+    The gradient of GSPO's ratio s_i carries 1/|o_i|, so that each token of a long response counts less; the
+    factor |o_i| takes that away. Degenerate cases: an empty response has no term; where all responses are of
+    one length it is GSPO times that length.
+    """
+
+    name = "luspo"
+    paper = (
+        "Length-Unbiased Sequence Policy Optimization: Revealing and Controlling Response Length Variation "
+        "in RLVR, arXiv:2602.05261"
+    )
+    summary = "GSPO whose responses are weighed by their length, so that every token counts alike"
+    formula = (
+        "s_i = exp(1/|o_i| Σ_t log ρ_t);  loss = −1/B Σ_i |o_i|·min(s_i A_i, clip(s_i, 1−clip_low, "
+        "1+clip_high) A_i)"
+    )
+    departures = (
+        "None known; the paper itself was not read. β > 0 adds a KL penalty summed over each response. With "
+        "one update per rollout batch the ratio is always 1: set train.minibatches."
+    )
+    evidence = (
+        "verified: loss and gradient equal TRL 1.16's, whose documentation names the paper's clip range"
+    )
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "sequence_sum"
+    """sequence_sum makes the factor |o_i|; sequence_mean would be GSPO."""
+    clip_low: float = 2e-3
+    """Lower clip range of the sequence ratio."""
+    clip_high: float = 2.5e-3
+    """Upper clip range of the sequence ratio."""
+    dual_clip: float = 0.0
+    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_clip(self.clip_low, self.clip_high)
+        parts.demand_dual_clip(self.dual_clip, self.clip_high)
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.written).exp()[:, None]
+        terms = parts.clipped_objective(
+            ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
+        )
+        return Loss(terms, parts.clip_shares(ratio, signal.advantage, self.clip_low, self.clip_high))

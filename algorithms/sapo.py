@@ -1,0 +1,59 @@
+"""SAPO: a smooth gate instead of a clip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reading
+from grpobench.algorithms.policy_gradient import GroupNormalised
+
+
+@dataclass(frozen=True)
+class SAPO(GroupNormalised):
+    """Soft Adaptive Policy Optimization (arXiv:2511.20347).
+
+    Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's; far from π_old its slope, and
+    with it a token's gradient, goes to 0 on both sides; as both temperatures go to 0 it becomes the ratio
+    without a clip, up to a constant.
+    """
+
+    name = "sapo"
+    paper = "Soft Adaptive Policy Optimization, arXiv:2511.20347"
+    summary = "sigmoid gate on each token's ratio in place of clipping, steeper for negative advantages"
+    formula = (
+        "loss = −1/B Σ_i 1/|o_i| Σ_t (4/τ) σ(τ(ρ_t − 1)) A_i;  τ = temperature_positive if A_i > 0, else "
+        "temperature_negative"
+    )
+    departures = "None."
+    evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
+    metrics = (
+        Metric(
+            "policy/gate",
+            "factor",
+            "mean slope of the gate, 4σ(1 − σ): 1 on policy, 0 where a token is gated out",
+        ),
+        *parts.KL_METRICS,
+    )
+
+    temperature_positive: float = 1.0
+    """τ where the advantage is positive."""
+    temperature_negative: float = 1.05
+    """τ elsewhere."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not min(self.temperature_positive, self.temperature_negative) > 0:
+            raise ValueError("temperature_positive and temperature_negative: must be above 0")
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        ratio = parts.importance_ratio(now.logp, batch.old_logp)
+        positive = signal.advantage > 0
+        temperature = torch.full_like(ratio, self.temperature_negative).masked_fill(
+            positive, self.temperature_positive
+        )
+        gate = torch.sigmoid(temperature * (ratio - 1))
+        slope = 4 * gate.detach() * (1 - gate.detach())
+        return Loss(4 / temperature * gate * signal.advantage, {"policy/gate": slope})
