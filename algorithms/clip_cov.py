@@ -1,0 +1,82 @@
+"""Clip-Cov: some of the tokens that lower entropy most are not trained."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Reader
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised, Selected
+
+
+@dataclass(frozen=True)
+class ClipCov(GroupNormalised, ClippedRatio):
+    """Clip-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
+
+    The entropy of a policy falls with the covariance of advantage and log-probability. Of the tokens whose
+    part of it, (A_t − mean A)(log π_t − mean log π), lies in a band, a small random share gets no gradient.
+    Degenerate cases: equal advantages everywhere have no covariance, and nothing is left out; where the band
+    holds fewer tokens than the share, all of them are.
+    """
+
+    name = "clip_cov"
+    paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
+    summary = "a few random tokens of high covariance of advantage and log-probability get no gradient"
+    formula = (
+        "c_t = (A_t − mean A)(log π_old,t − mean log π_old);  S = max(1, fraction·N) tokens drawn from those "
+        "with lowest < c_t < highest;  loss = −1/N Σ_{t∉S} min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) "
+        "A_t)"
+    )
+    departures = (
+        "The covariance is that of π_old over the whole rollout batch, once per step; the authors' code "
+        "takes the current policy over each micro-batch, and leaves out of S what the ratio already clips. "
+        "The draw is derived from the step and the order of the covariances. The clip range is 1, as in the "
+        "authors' scripts, which is next to none."
+    )
+    evidence = "verified: the paper's formula and the authors' loss in verl"
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, parts.SELECTED_METRIC)
+
+    averaging: parts.Averaging = "token_mean"
+    """token_mean is the authors'."""
+    clip_low: float = 1.0
+    """Lower clip range of the ratio, which stays beside the clip by covariance."""
+    clip_high: float = 1.0
+    """Upper clip range of the ratio."""
+    fraction: float = 2e-4
+    """Share of the batch's tokens that are left out."""
+    lowest: float = 1.0
+    """Lower end of the band of covariances."""
+    highest: float = 5.0
+    """Upper end of the band of covariances."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_fraction(fraction=self.fraction)
+        if not self.lowest < self.highest:
+            raise ValueError("lowest: must be below highest")
+
+    def credit(self, batch: Batch, models: Reader) -> Selected:
+        plain = super().credit(batch, models)
+        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
+        band = (covariance > self.lowest) & (covariance < self.highest)
+        share = max(1, int(self.fraction * int(batch.written.sum())))
+        cut = drawn(covariance, band, share, batch.step)
+        return Selected(plain.unit, plain.advantage * ~cut, plain.reference_logp, cut)
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        assert isinstance(signal, Selected)
+        return {parts.SELECTED_METRIC.name: signal.share(batch.written)}
+
+
+def drawn(covariance: torch.Tensor, band: torch.Tensor, share: int, step: int) -> torch.Tensor:
+    """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of places in
+    the order of covariances, so that it depends neither on the order of rows nor on padding."""
+    place = band.flatten().nonzero().squeeze(-1)
+    place = place[covariance.flatten()[place].argsort()]
+    chosen = random.Random(f"clip_cov/{step}").sample(range(len(place)), min(share, len(place)))
+    cut = torch.zeros_like(band).flatten()
+    cut[place[chosen]] = True
+    return cut.view_as(band)

@@ -1,0 +1,58 @@
+"""80/20: gradient only on the tokens of highest entropy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Tokenwise
+from grpobench.algorithms.dapo import DAPO
+
+
+@dataclass(frozen=True)
+class EntropyMask(DAPO):
+    """DAPO on the minority of tokens at which the policy was least certain (arXiv:2506.01939).
+
+    Degenerate cases: with top_fraction = 1 it is DAPO; ties at the threshold are all kept, so that a policy
+    of equal entropies everywhere is trained on every token.
+    """
+
+    name = "entropy_mask"
+    paper = (
+        "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM "
+        "Reasoning, arXiv:2506.01939"
+    )
+    summary = "DAPO with gradient only on the fifth of tokens at which the policy's entropy is highest"
+    formula = (
+        "DAPO's loss with A_it = A_i·[H_t ≥ the (1 − top_fraction) quantile of H over the batch's tokens];  "
+        "still divided by all tokens"
+    )
+    departures = (
+        "The entropies are those of π_old over the whole rollout batch, read once per step; TRL's option "
+        "takes the current policy over each micro-batch. Otherwise DAPO's: " + DAPO.departures
+    )
+    evidence = (
+        "verified: the paper's formula; loss and gradient equal TRL 1.16's top_entropy_quantile where one "
+        "micro-batch is the batch"
+    )
+    cost = "one forward pass of the policy for the entropies; " + DAPO.cost
+
+    top_fraction: float = 0.2
+    """Share of tokens that are trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_fraction(top_fraction=self.top_fraction)
+
+    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
+        entropy = models.read("policy", batch).entropy
+        return super().advantage(batch, models)[:, None] * self._forks(entropy, batch)
+
+    def _forks(self, entropy: Tokenwise, batch: Batch) -> Tokenwise:
+        inside = entropy[batch.written]
+        if not len(inside):
+            return batch.written
+        # The tokens from the quantile up: a linear quantile lies between two of them, or on one.
+        rank = math.ceil(round((1 - self.top_fraction) * (len(inside) - 1), 6)) + 1
+        return (entropy >= inside.kthvalue(rank).values) & batch.written

@@ -1,0 +1,64 @@
+"""KL-Cov: the tokens that lower entropy most are held back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reader, Reading
+from grpobench.algorithms.policy_gradient import GroupNormalised, Selected
+
+
+@dataclass(frozen=True)
+class KLCov(GroupNormalised):
+    """KL-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
+
+    The tokens whose part of the covariance of advantage and log-probability is largest pay for moving away
+    from π_old, in either direction; no ratio is clipped. Degenerate cases: equal advantages everywhere have
+    no covariance, and nothing is penalised; on policy the penalty has no gradient.
+    """
+
+    name = "kl_cov"
+    paper = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models, arXiv:2505.22617"
+    summary = "the tokens of highest covariance of advantage and log-probability are held near the old policy"
+    formula = (
+        "c_t = (A_t − mean A)(log π_old,t − mean log π_old);  S = the max(1, fraction·N) tokens with the "
+        "largest c_t > 0;  loss = −1/N Σ_t (ρ_t A_t − coefficient·[t ∈ S]·|log ρ_t|)"
+    )
+    departures = (
+        "The covariance is that of π_old over the whole rollout batch, once per step; the authors' code "
+        "takes the current policy over each micro-batch. Tokens whose covariance is not positive are never "
+        "chosen. The authors use fraction = 2e-4 for their 32B model and 2e-3 for their 7B model."
+    )
+    evidence = "verified: the paper's formula and the authors' loss in verl"
+    metrics = (*parts.KL_METRICS, parts.SELECTED_METRIC)
+
+    averaging: parts.Averaging = "token_mean"
+    """token_mean is the authors'."""
+    fraction: float = 2e-4
+    """Share of the batch's tokens that are penalised."""
+    coefficient: float = 1.0
+    """Weight of a penalised token's |log ρ|."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_fraction(fraction=self.fraction)
+        parts.demand_not_negative(coefficient=self.coefficient)
+
+    def credit(self, batch: Batch, models: Reader) -> Selected:
+        plain = super().credit(batch, models)
+        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
+        positive = covariance[covariance > 0]
+        share = min(len(positive), max(1, int(self.fraction * int(batch.written.sum()))))
+        least = positive.topk(share).values.min() if share else covariance.new_tensor(float("inf"))
+        return Selected(plain.unit, plain.advantage, plain.reference_logp, covariance >= least)
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        assert isinstance(signal, Selected)
+        return {parts.SELECTED_METRIC.name: signal.share(batch.written)}
+
+    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        assert isinstance(signal, Selected)
+        log_ratio = now.logp - batch.old_logp
+        penalty = self.coefficient * log_ratio.abs() * signal.selected
+        return Loss(log_ratio.exp() * signal.advantage - penalty, {})
