@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -59,7 +59,7 @@ class PPO(Algorithm[Valued]):
     evidence = "verified: the papers' text; GAE, value loss and gradients against closed forms and autograd"
     cost = "a critic: one more forward for its values, one more forward and backward to train it"
     token_ratio = True
-    metrics = (
+    metrics: ClassVar[tuple[Metric, ...]] = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
         Metric("critic/loss", "reward²", "mean value loss, ½ of the squared error after clipping", "lower"),
@@ -142,11 +142,17 @@ class PPO(Algorithm[Valued]):
         reward = batch.reward[:, None] * parts.last_written(batch.written)
         if self.beta and self.kl_placement == "reward":
             reward = reward - self.beta * (batch.old_logp - reference) * batch.written
-        advantage = parts.generalised_advantage(reward, value, batch.written, self.discount, self.trace)
-        returns = advantage + value
+        advantage, returns = self.estimate(reward, value, batch.written)
         if self.whiten:
             advantage = parts.whiten(advantage, batch.written)
         return Valued(parts.rows(batch), advantage, returns, value, reference)
+
+    def estimate(
+        self, reward: Tokenwise, value: Tokenwise, written: torch.Tensor
+    ) -> tuple[Tokenwise, Tokenwise]:
+        """(advantages for the policy, returns that the critic learns), before whitening."""
+        advantage = parts.generalised_advantage(reward, value, written, self.discount, self.trace)
+        return advantage, advantage + value
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
         explained = parts.explained_variance(signal.returns, signal.old_value, batch.written)
