@@ -12,6 +12,20 @@ NAMES = (
     "ppo",
     "gspo",
     "dpo",
+    "ipo",
+    "dapo",
+    "cispo",
+    "gmpo",
+    "sapo",
+    "luspo",
+    "vespo",
+    "clip_cov",
+    "kl_cov",
+    "entropy_mask",
+    "dppo",
+    "kimi",
+    "vapo",
+    "cora",
 )
 
 

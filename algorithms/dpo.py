@@ -1,10 +1,9 @@
-"""DPO, online from groups or offline from recorded rollouts and preference data; IPO as an option."""
+"""DPO, online from groups or offline from recorded rollouts and preference data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -34,7 +33,7 @@ class Paired(Signal):
 
 @dataclass(frozen=True)
 class DPO(Algorithm[Paired]):
-    """Direct Preference Optimization (arXiv:2305.18290), eq. 7; IPO (arXiv:2310.12036), eq. 17.
+    """Direct Preference Optimization (arXiv:2305.18290), eq. 7.
 
     Pairs come from the rows of a problem, whatever their origin: the policy's own rollouts (online), one
     round of base rollouts (sampler.kind = "replay") or a preference file (sampler.kind = "preferences").
@@ -44,12 +43,10 @@ class DPO(Algorithm[Paired]):
 
     name = "dpo"
     paper = "Direct Preference Optimization: Your Language Model is Secretly a Reward Model, arXiv:2305.18290"
-    summary = (
-        "pairs of better and worse completions against a frozen reference; online or offline; IPO option"
-    )
+    summary = "pairs of better and worse completions against a frozen reference; online or offline"
     formula = (
         "h = Σ_t log π/π_ref(chosen) − Σ_t log π/π_ref(rejected);  loss = mean over pairs of −log σ(βh)  "
-        "(ipo: (h − 1/(2β))²)  + nll·(−1/|o| Σ_t log π(chosen))"
+        "+ nll·(−1/|o| Σ_t log π(chosen))"
     )
     departures = (
         "Pairs are built from scored completions: inside a group the best with the worst by reward, ties "
@@ -57,7 +54,7 @@ class DPO(Algorithm[Paired]):
         "chosen meets the k-th shortest rejected, so that length says little about preference. "
         "Log-probabilities are those of the distribution at the sampling temperature."
     )
-    evidence = "verified: the papers' text; loss and gradient equal TRL 1.16's"
+    evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's"
     cost = "one forward pass of the reference over the paired completions"
     off_policy = True
     minimum_group = 2
@@ -73,8 +70,6 @@ class DPO(Algorithm[Paired]):
 
     beta: float = 0.1
     """Inverse strength of the pull to the reference."""
-    objective: Literal["sigmoid", "ipo"] = "sigmoid"
-    """DPO's logistic loss or IPO's squared one."""
     nll: float = 0.0
     """Weight of the chosen completion's mean negative log-likelihood; Iterative RPO (arXiv:2404.19733)
     uses 1."""
@@ -103,14 +98,9 @@ class DPO(Algorithm[Paired]):
         logp = (now["policy"].logp * batch.written).sum(-1)
         preferred = signal.sign > 0
         _, pair = signal.unit.unique(return_inverse=True)
-        h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, signal.sign * (logp - signal.reference))[
-            pair
-        ]
-        if self.objective == "sigmoid":
-            terms = -torch.nn.functional.logsigmoid(self.beta * h)
-        else:
-            terms = (h - 1 / (2 * self.beta)).square()
-        terms = 0.5 * terms  # each of a pair's two rows carries half
+        gain = signal.sign * self.gain(logp - signal.reference, batch)
+        h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, gain)[pair]
+        terms = 0.5 * self.preference(h)  # each of a pair's two rows carries half
         if self.nll:
             terms = terms - self.nll * preferred * logp / batch.written.sum(-1).clamp(min=1)
         plain, margin = logp.detach(), self.beta * h.detach()
@@ -123,6 +113,14 @@ class DPO(Algorithm[Paired]):
             "preference/pairs": preferred.float(),
         }
         return Loss(terms, metrics)
+
+    def gain(self, log_ratio: Rowwise, batch: Batch) -> Rowwise:
+        """What h compares, given log π/π_ref of each whole completion."""
+        return log_ratio
+
+    def preference(self, h: Rowwise) -> Rowwise:
+        """Loss of pairs with the difference h."""
+        return -torch.nn.functional.logsigmoid(self.beta * h)
 
     def weigh(self, batch: Batch) -> torch.Tensor:
         return 2 * parts.per_sequence(batch)

@@ -21,9 +21,8 @@ from toys import backward, distance, models_for, norm, off_policy, rollouts
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
-from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
+from grpobench.algorithms.policy_gradient import GroupNormalised
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models
 from grpobench.runs.packing import micro_batches
@@ -64,9 +63,42 @@ def variants() -> dict[str, Algorithm[Any]]:
         "ppo-shared-warmup": ppo(critic="shared", critic_warmup=1),
         "ppo-raw": ppo(whiten=False, value_clip=0.0, discount=0.9),
         "ppo-entropy": ppo(entropy_bonus=0.1),
-        "dpo-ipo": dpo(objective="ipo"),
         "dpo-nll": dpo(nll=1.0),
         "dpo-one": dpo(pairs_per_group=1),
+        **ratios(),
+    }
+
+
+def ratios() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that differ in what they make of ratios."""
+    known = ALGORITHMS
+    found: dict[str, Algorithm[Any]] = {}
+    for averaging in Averaging.__args__:
+        for name in ("gmpo", "luspo", "kimi", "cispo"):
+            found[f"{name}-{averaging}"] = known[name](averaging=averaging)
+    for name in ("dapo", "cispo", "gmpo", "sapo", "luspo", "vespo", "clip_cov", "kl_cov", "dppo", "kimi"):
+        found[f"{name}-beta"] = known[name](beta=0.1)
+        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
+    return found | {
+        "dapo-dual": known["dapo"](dual_clip=1.3),
+        "cispo-truncated": known["cispo"](ratio_cap=1.1),
+        "gmpo-tight": known["gmpo"](clip_low=0.05, clip_high=0.1),
+        "sapo-steep": known["sapo"](temperature_positive=3.0, temperature_negative=5.0),
+        "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
+        "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
+        "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
+        "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
+        "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
+        "entropy_mask-half": known["entropy_mask"](top_fraction=0.5, beta=0.1),
+        "dppo-tight": known["dppo"](threshold=0.02, ratio_cap=1.2),
+        "dppo-kl": known["dppo"](divergence="kl", threshold=0.01),
+        "kimi-free": known["kimi"](temperature=0.0),
+        "kimi-strict": known["kimi"](temperature=2.0),
+        "kimi-length": known["kimi"](length_reward=0.5),
+        "vapo-trained": known["vapo"](critic_warmup=0),
+        "vapo-long": known["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
+        "vapo-shared": known["vapo"](critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1),
+        "ipo-token": known["ipo"](compare="token", nll=0.5),
     }
 
 
@@ -442,14 +474,17 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     models, batch = aligned(algorithm, dataclasses.replace(base, reward=equal, scores=scores))
     signal = algorithm.credit(batch, models)
     advantage = getattr(signal, "advantage", None)
+    told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
     if advantage is None:
         assert (signal.unit == -1).all()
-    else:
+    elif not told_apart:
         assert not advantage.any()
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
     assert not any(math.isnan(value) for value in metrics.values())
-    if not getattr(algorithm, "entropy_bonus", 0) and getattr(algorithm, "kl_estimator", "k3") != "k1":
+    if told_apart or getattr(algorithm, "entropy_bonus", 0):
+        return
+    if getattr(algorithm, "kl_estimator", "k3") != "k1":
         # An estimator of the KL at π = π_ref has gradient 0, but for k1, whose gradient is ∇log π.
         assert norm(gradient) < 1e-12
 
@@ -463,7 +498,7 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     assert not any(math.isnan(value) for value in metrics.values())
     if algorithm.minimum_group > 1:
         assert (signal.unit == -1).all()
-    elif isinstance(algorithm, (GRPO, GSPO)):  # they compare the rows of a group with each other
+    elif isinstance(algorithm, GroupNormalised):  # they compare the rows of a group with each other
         assert not signal.advantage.any()
 
 
