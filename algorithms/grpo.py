@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise, Tokenwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Reader
 from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 
 
@@ -39,6 +40,8 @@ class GRPO(GroupNormalised, ClippedRatio):
     """Whether the advantages then get zero mean and unit variance over the batch's tokens; a group of equal
     rewards, at 0 before, is shifted with the rest."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
-        advantage = super().advantage(batch, models)
-        return parts.whiten(advantage[:, None] * batch.written, batch.written) if self.whiten else advantage
+    def credit(self, batch: Batch, models: Reader) -> Advantage:
+        signal = super().credit(batch, models)
+        if not self.whiten:
+            return signal
+        return dataclasses.replace(signal, advantage=parts.whiten(signal.advantage, batch.written))
