@@ -41,7 +41,8 @@ class Rule:
 
 
 def written(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    """A value as a recipe has it."""
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def passed(argument: str) -> Rule:
@@ -122,7 +123,7 @@ CLIP: Mapping[str, Rule] = {
     "clip_high": passed("epsilon_high"),
     "dual_clip": Rule(lambda value, algorithm, splitting: {"delta": value or None}, ""),
 }
-GRPO: Mapping[str, Rule] = {**GROUP, **CLIP, "averaging": AVERAGING, **KL}
+GRPO: Mapping[str, Rule] = {**GROUP, "whiten": only(False), **CLIP, "averaging": AVERAGING, **KL}
 PAIRS: Mapping[str, Rule] = {
     "beta": passed("beta"),
     "nll": only(0.0),  # TRL's "sft" averages over the tokens of all completions
@@ -155,12 +156,18 @@ class Entry:
     """Names under which TRL logs what our catalogue has too, and ours."""
     pairs: str = ""
     """For a trainer of recorded pairs that samples nothing: our metric of how many pairs it saw."""
+    clips: str = ""
+    """What TRL clips and we do not, so that only the first update on a batch is the same."""
 
 
 SEQUENCES = {"importance_sampling_level": "sequence"}
 TABLE: Mapping[str, Entry] = {
     "grpo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
     "dapo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
+    "dr_grpo": Entry(
+        "GRPO", {**CLIP, "averaging": AVERAGING, **KL}, {"scale_rewards": "none"}, TOKEN_METRICS
+    ),
+    "lite_ppo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
     "entropy_mask": Entry(
         "GRPO", {**GRPO, "top_fraction": passed("top_entropy_quantile")}, metrics=TOKEN_METRICS
     ),
@@ -184,7 +191,13 @@ TABLE: Mapping[str, Entry] = {
     ),
     "cispo": Entry(
         "GRPO",
-        {**GROUP, **KL, "averaging": only("token_mean"), "ratio_cap": passed("epsilon_high")},
+        {
+            **GROUP,
+            **KL,
+            "averaging": only("token_mean"),
+            "ratio_cap": passed("epsilon_high"),
+            "ratio_floor": only(0.0),
+        },
         {"loss_type": "cispo"},
         KL_METRICS,
     ),
@@ -213,6 +226,17 @@ TABLE: Mapping[str, Entry] = {
         },
         {"loss_type": "vespo"},
         {**KL_METRICS, "vespo/phi_seq_mean": "policy/sequence_weight"},
+    ),
+    "rloo": Entry(
+        "RLOO",
+        {
+            "averaging": only("sequence_sum"),
+            "beta": passed("beta"),
+            "kl_estimator": FREE,  # in the reward it is k1 in both
+            "kl_placement": where(penalised, only("reward")),
+        },
+        metrics={"kl": "policy/kl_reference_k1"},
+        clips="the ratio of whole completions",
     ),
     "dpo": Entry(
         "DPO",
@@ -249,6 +273,11 @@ def translate(
         remedy = f"set settings.{name} = {rule.expressed}, or {STAY}" if rule else STAY
         faults.append(
             f"settings.{name} is {written(value)}, which TRL's {entry.trainer}Trainer does not have; {remedy}"
+        )
+    if entry.clips and splitting.updates > 1:
+        faults.append(
+            f"TRL's {entry.trainer}Trainer clips {entry.clips}, which changes all updates on a batch but the "
+            f"first; set train.minibatches = 1 and train.epochs = 1, or {STAY}"
         )
     more, why = around(modify, entry, arguments, splitting)
     return arguments | more, faults + why
