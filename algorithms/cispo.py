@@ -23,11 +23,12 @@ class CISPO(GroupNormalised):
         "cap: The Art of Scaling Reinforcement Learning Compute for LLMs, arXiv:2510.13786"
     )
     summary = "policy gradient whose importance weights are truncated, so that no token loses its gradient"
-    formula = "loss = −1/Σ|o_i| Σ_i Σ_t sg[min(ρ_t, ratio_cap)] A_i log π_θ(o_it)"
+    formula = "loss = −1/Σ|o_i| Σ_i Σ_t sg[clip(ρ_t, ratio_floor, ratio_cap)] A_i log π_θ(o_it)"
     departures = (
         "The cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5; the paper "
         "writes it 1 + ε_high, so that its ε_high is ratio_cap − 1 (libraries disagree which of the two "
-        "their option means), and publishes no value. There is no lower bound, as in the paper's experiments."
+        "their option means), and publishes no value. There is no lower bound by default, as in the "
+        "paper's experiments."
     )
     evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
     metrics = (parts.TRUNCATED_METRIC, *parts.KL_METRICS)
@@ -36,12 +37,16 @@ class CISPO(GroupNormalised):
     """token_mean is the paper's."""
     ratio_cap: float = 5.0
     """Largest weight of a token, 1 + ε_high."""
+    ratio_floor: float = 0.0
+    """Smallest weight of a token, 1 − ε_low; 0 sets no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_cap(self.ratio_cap)
+        if not 0 <= self.ratio_floor <= 1:
+            raise ValueError("ratio_floor: must be from 0 to 1")
 
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp).detach()
-        terms = ratio.clamp(max=self.ratio_cap) * signal.advantage * now.logp
+        terms = ratio.clamp(self.ratio_floor, self.ratio_cap) * signal.advantage * now.logp
         return Loss(terms, {parts.TRUNCATED_METRIC.name: (ratio > self.ratio_cap).float()})
