@@ -327,6 +327,21 @@ def demand_fraction(**settings: float) -> None:
             raise ValueError(f"{name}: must be above 0 and at most 1")
 
 
+def demand_unpenalised(beta: float, placement: str) -> None:
+    if beta and placement == "reward":
+        raise ValueError("kl_placement: must be loss or advantage, since rewards have to stay in their range")
+
+
+def demand_range(reward: Rowwise, low: float, high: float, setting: str) -> None:
+    """Stop a run whose rewards leave a range that an algorithm needs; rounding is no reason to."""
+    outside = (reward < low - 1e-4) | (reward > high + 1e-4)
+    if outside.any():
+        raise ValueError(
+            f"a reward of {reward[outside][0].item():g} is not from {low:g} to {high:g}, as this algorithm "
+            f"needs; change {setting}"
+        )
+
+
 def demand_not_negative(**settings: float) -> None:
     for name, value in settings.items():
         if not value >= 0:

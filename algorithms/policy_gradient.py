@@ -55,6 +55,11 @@ class PolicyGradient(Algorithm[Advantage]):
     def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
         """Advantages, (B,) or (B, T), from `batch.reward`, of which a KL in the reward is already taken."""
 
+    def units(self, batch: Batch) -> torch.Tensor:
+        """Every row a unit of its own, (B,); −1 for rows that an algorithm leaves out. The batch is the one
+        that `advantage` gets."""
+        return parts.rows(batch)
+
     @abstractmethod
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
         """What is maximised, unreduced, (B, T) or (B,), with metrics."""
@@ -69,7 +74,7 @@ class PolicyGradient(Algorithm[Advantage]):
             advantage = advantage[:, None]
         if self.beta and self.kl_placement == "advantage":
             advantage = advantage - self.beta * parts.kl_to_go(batch, reference)
-        return Advantage(parts.rows(batch), advantage * batch.written, reference)
+        return Advantage(self.units(batch), advantage * batch.written, reference)
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
         policy = now["policy"]
