@@ -1,0 +1,39 @@
+"""Dr. GRPO: GRPO without the two divisions that bias it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class DrGRPO(ClippedRatio):
+    """GRPO Done Right (arXiv:2503.20783): rewards are centred in their group and not divided by its standard
+    deviation, token terms are summed and divided by a constant instead of each response's length.
+
+    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
+    completion has no tokens and so no term.
+    """
+
+    name = "dr_grpo"
+    paper = "Understanding R1-Zero-Like Training: A Critical Perspective, arXiv:2503.20783"
+    summary = "GRPO without the group's standard deviation and without 1/|o_i|: a constant divides"
+    formula = (
+        "A_i = r_i − mean r;  loss = "
+        "−1/(B·L_max) Σ_i Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
+    )
+    departures = (
+        "None in the objective. The constant is the sampler's limit L_max. A library's loss of this name may "
+        "change only the divisor and leave the standard deviation in."
+    )
+    evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's without reward scaling"
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "constant"
+    """How token terms are averaged; the paper divides their sum by a constant."""
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        return parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))

@@ -1,0 +1,44 @@
+"""GPG: the policy gradient itself, with a factor for the groups that say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import Reinforce
+
+
+@dataclass(frozen=True)
+class GPG(Reinforce):
+    """Group Policy Gradient (arXiv:2504.02546): centred rewards, no ratio, no clip, no KL. Groups of equal
+    rewards add zeros to the average; α makes up for them.
+
+    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0, and so does
+    every row where no group has a signal; an empty completion has no tokens and so no term.
+    """
+
+    name = "gpg"
+    paper = "GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning, arXiv:2504.02546"
+    summary = "policy gradient on centred rewards, scaled up for the groups without a signal; no clip, no KL"
+    formula = (
+        "A_i = α (r_i − mean r), α = B/(B − M), M rows of groups whose rewards are all equal;  "
+        "loss = token mean of −A_i log π(o_t)"
+    )
+    departures = (
+        "The paper also resamples a batch whose share of groups with a signal is below 0.6; "
+        "modify.dynamic_sampling does the like. It makes one update per batch: set train.minibatches = 1."
+    )
+    evidence = (
+        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); "
+        "reconstruction: the averaging over tokens, which is from memory"
+    )
+    metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged."""
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        telling = ~parts.group_equal(batch.reward, batch.group)
+        alpha = len(batch) / telling.sum().clamp(min=1)
+        return alpha * parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
