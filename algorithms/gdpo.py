@@ -1,0 +1,66 @@
+"""GDPO: every reward normalised for itself before they are added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class GDPO(ClippedRatio):
+    """Group reward-Decoupled Normalization Policy Optimization (arXiv:2601.05242): each score that the
+    reward is made of is normalised in its group, the results are added up with the reward's weights, and the
+    sum is divided by its standard deviation over the batch (its mean is 0, since every group's is).
+
+    Degenerate cases: a group in which every score is equal and a group of one sample give advantage exactly
+    0; a score that is equal in a group says nothing there, whatever its weight. With one score the group is
+    normalised as in GRPO, and the batch once more.
+    """
+
+    name = "gdpo"
+    paper = (
+        "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization, "
+        "arXiv:2601.05242"
+    )
+    summary = (
+        "each score of the reward normalised in its group, then weighed, added up and scaled by the batch"
+    )
+    formula = (
+        "S_i = Σ_k w_k (r_ki − mean r_k)/(std r_k + ε), means and deviations of the group;  A_i = S_i/(std "
+        "S of the batch + ε);  loss = −1/B Σ_i 1/|o_i| Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) "
+        "A_i)"
+    )
+    departures = (
+        "The weights are those of the reward. What else is in the reward (a KL penalty, a penalty for "
+        "overlong completions) has no weight and is centred in its group and added as it is, so that its "
+        "own factor keeps its meaning. The authors' code divides by the deviation over tokens, their paper "
+        "over completions, as here."
+    )
+    evidence = "verified: the paper's text; advantages equal TRL 1.16's with the same rewards and weights"
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    ddof: int = 1
+    """Degrees of freedom taken from the standard deviations: 0 or 1."""
+    epsilon: float = 1e-4
+    """Added to the standard deviations."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_scale(self.ddof, self.epsilon)
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        rest, total = batch.reward, torch.zeros_like(batch.reward)
+        for name, weight in batch.weights.items():
+            score = batch.scores[name]
+            total = total + weight * parts.group_advantage(
+                score, batch.group, "mean", "group", self.ddof, self.epsilon
+            )
+            rest = rest - weight * score
+        total = total + parts.centred(rest, batch.group, parts.group_mean(rest, batch.group))
+        freedom = max(1, len(batch) - self.ddof)
+        return total / ((total.square().sum() / freedom).sqrt() + self.epsilon)

@@ -1,0 +1,46 @@
+"""REINFORCE++ with the group's mean as baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Tokenwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class ReinforcePPBaseline(ClippedRatio):
+    """REINFORCE++ w/ Baseline (arXiv:2501.03262): rewards are centred in their group, and only then whitened
+    over the batch's tokens.
+
+    Degenerate cases: a batch whose groups each have equal rewards gives advantage exactly 0. Beside others, a
+    group of equal rewards is shifted like the whole batch by its mean over tokens, which is 0 only if lengths
+    and rewards are unrelated.
+    """
+
+    name = "reinforce_pp_baseline"
+    paper = (
+        "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization, "
+        "arXiv:2501.03262"
+    )
+    summary = "rewards centred in their group, then whitened over the batch's tokens; PPO's clip"
+    formula = (
+        "A'_i = r_i − mean r of the group;  A_t = (A'_i − mean A')/std A' over the batch's tokens;  "
+        "loss = token mean of −min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t) + β·k2"
+    )
+    departures = "No KL penalty by default; the paper adds k2 to the loss (set beta)."
+    evidence = (
+        "verified: the formula as libraries that implement the paper state it, the whitening in verl's code; "
+        "reconstruction: the mean over tokens, because it is from memory"
+    )
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged."""
+    kl_estimator: parts.Estimator = "k2"
+    """Estimator of the KL in the loss; anywhere else the penalty is k1."""
+
+    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
+        centred = parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
+        return parts.whiten(centred[:, None] * batch.written, batch.written)
