@@ -1,0 +1,114 @@
+"""BNPO: rewards normalised by a Beta density that follows the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+LARGEST = 1e6
+"""Bound of 1/density, where a success rate is far from those of the batch."""
+
+
+@dataclass(frozen=True)
+class BNPO(ClippedRatio):
+    """Beta Normalization Policy Optimization (arXiv:2506.02864): the centred reward divided by the density
+    of Beta(α, β) at the group's success rate p. α = β = 1 is centring alone, α = β = 3/2 is proportional to
+    GRPO's standard deviation. The paper takes α = 1 + a/3 and β = 1 + b/3, where Beta(a, b) has the mean and
+    the variance (over groups, ddof 1) of the batch's success rates.
+
+    Degenerate cases: a group of equal rewards (where p is 0 or 1 and the density may be 0) and a group of
+    one sample give advantage exactly 0. With one group, or equal success rates in all, there is nothing to
+    fit and α = β = 1; neither falls below 1. 1/density is at most 10⁶. A reward outside [lowest, highest] is
+    an error.
+    """
+
+    name = "bnpo"
+    paper = "BNPO: Beta Normalization Policy Optimization, arXiv:2506.02864"
+    summary = (
+        "centred rewards over a Beta density of the group's success rate, fitted to each batch; PPO's clip"
+    )
+    formula = (
+        "A_i = (r_i − p)/Beta(p; α, β), p the mean reward of the group, α = 1 + a/3, β = 1 + b/3, Beta(a, b) "
+        "fitted to the p of the batch by moments;  loss = −1/B Σ_i Σ_t "
+        "min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
+    )
+    departures = (
+        "None for one reward of 0 or 1; any other is mapped from [lowest, highest] to [0, 1] as in the "
+        "authors' code. Their decomposition of several rewards is left out. Where nothing can be fitted "
+        "the authors' code divides by 0 or takes α = β = 1; this one always the latter. A library's loss "
+        "of this name may be no more than a mean over tokens."
+    )
+    evidence = (
+        "verified: advantage, fit, bounds, clip and sum over tokens in the authors' code and training "
+        "script; the two special cases by closed forms"
+    )
+    metrics = (
+        *parts.CLIP_METRICS,
+        *parts.KL_METRICS,
+        Metric("bnpo/alpha", "shape", "α of the Beta density that divides centred rewards"),
+        Metric("bnpo/beta", "shape", "β of the Beta density that divides centred rewards"),
+    )
+
+    density: Literal["fitted", "flat", "deviation"] = "fitted"
+    """Shapes of the density: fitted to each batch (the paper); flat, which is α = β = 1 and centres only; or
+    deviation, which is α = β = 3/2 and proportional to the group's standard deviation."""
+    lowest: float = 0.0
+    """Least reward possible."""
+    highest: float = 1.0
+    """Largest reward possible."""
+    averaging: parts.Averaging = "sequence_sum"
+    """How token terms are averaged; sequence_sum adds them up over a completion."""
+    clip_high: float = 0.28
+    """Upper clip range."""
+    dual_clip: float = 10.0
+    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_unpenalised(self.beta, self.kl_placement)
+        if not self.highest > self.lowest:
+            raise ValueError("highest: must be above lowest")
+
+    def shapes(self, batch: Batch) -> tuple[float, float]:
+        """(α, β) of the density."""
+        if self.density == "fitted":
+            return fitted(rates(self.success(batch), batch.group))
+        return (1.0, 1.0) if self.density == "flat" else (1.5, 1.5)
+
+    def success(self, batch: Batch) -> Rowwise:
+        """Rewards mapped to [0, 1]."""
+        parts.demand_range(batch.reward, self.lowest, self.highest, "lowest and highest")
+        success: Rowwise = (batch.reward - self.lowest) / (self.highest - self.lowest)
+        return success.clamp(0, 1)
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        success = self.success(batch)
+        rate = parts.group_mean(success, batch.group)
+        inside = torch.where(parts.group_equal(success, batch.group), 0.5, rate)
+        alpha, beta = (rate.new_tensor(shape) for shape in self.shapes(batch))
+        density: torch.Tensor = torch.distributions.Beta(alpha, beta).log_prob(inside).exp()
+        return parts.centred(success, batch.group, rate) * (1 / density).clamp(max=LARGEST)
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        return dict(zip(("bnpo/alpha", "bnpo/beta"), self.shapes(batch), strict=True))
+
+
+def rates(success: Rowwise, group: torch.Tensor) -> torch.Tensor:
+    """Mean of each group, float64, one entry per group."""
+    return torch.stack([success[group == number].double().mean() for number in group.unique()])
+
+
+def fitted(rate: torch.Tensor) -> tuple[float, float]:
+    """(α, β) = (1 + a/3, 1 + b/3) with Beta(a, b) fitted to success rates by moments; (1, 1) where they do
+    not vary, and neither below 1."""
+    if len(rate) < 2 or rate.max() == rate.min():
+        return 1.0, 1.0
+    mean, variance = rate.mean().item(), rate.var(correction=1).item()
+    size = mean * (1 - mean) / variance - 1
+    return max(1.0, 1 + size * mean / 3), max(1.0, 1 + size * (1 - mean) / 3)

@@ -1,0 +1,55 @@
+"""MaxRL: towards the likelihood of success instead of its probability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class MaxRL(ClippedRatio):
+    """Maximum Likelihood Reinforcement Learning (arXiv:2602.02710): the centred reward divided by the group's
+    mean, so that a problem weighs the more the more rarely it is solved. With N samples and success
+    probability p the expected gradient is (1 + (1−p) + … + (1−p)^(N−2)) ∇p, which tends to ∇log p.
+
+    Degenerate cases: a group of equal rewards (never solved or always) and a group of one sample give
+    advantage exactly 0; with two samples the expected gradient is ∇p itself. Rewards must not be negative,
+    since they are divided by their mean.
+    """
+
+    name = "maxrl"
+    paper = "Maximum Likelihood Reinforcement Learning, arXiv:2602.02710"
+    summary = "centred rewards divided by the group's mean: rarely solved problems weigh more; PPO's clip"
+    formula = (
+        "A_i = (r_i − mean r)/(mean r + ε);  loss = token mean of "
+        "−min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
+    )
+    departures = (
+        "None in the objective. The paper's rewards are 0 or 1; others are divided by their mean alike, and "
+        "a negative one stops the run."
+    )
+    evidence = (
+        "verified: advantage and ε in the authors' code, the clip in their training scripts, the expected "
+        "gradient by enumeration; reconstruction: the mean over tokens, because the scripts leave it to "
+        "their library's default"
+    )
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged."""
+    epsilon: float = 1e-6
+    """Added to the group's mean."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_scale(0, self.epsilon)
+        parts.demand_unpenalised(self.beta, self.kl_placement)
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        parts.demand_range(batch.reward, 0.0, math.inf, "the reward")
+        mean = parts.group_mean(batch.reward, batch.group)
+        return parts.centred(batch.reward, batch.group, mean) / (mean + self.epsilon)

@@ -1,0 +1,83 @@
+"""MC-GRPO: the median as baseline, for groups of few samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class MCGRPO(ClippedRatio):
+    """Median-Centered GRPO (arXiv:2601.22582): G + 1 samples per problem, compared with their median, which
+    one lucky sample does not move. The sample that is the median (the pivot) has advantage 0 and is left out
+    of the update, so that G samples are trained on. train.group is G + 1 and should be odd.
+
+    Degenerate cases: a group of equal rewards gives advantage exactly 0; of a group of one sample nothing is
+    left. Of several samples with the median reward the longest is the pivot; the others have advantage 0.
+    The median of an even group is the mean of the middle two, and it has no pivot where they differ. With
+    rewards of 0 and 1 and an odd group most samples are the median, the deviation is 0, and every other
+    sample has advantage ±1/ε.
+    """
+
+    name = "mc_grpo"
+    paper = (
+        "MC-GRPO: Median-Centered Group Relative Policy Optimization for Small-Rollout Reinforcement "
+        "Learning, arXiv:2601.22582"
+    )
+    summary = "median of G + 1 samples as baseline, the median sample left out; for small groups"
+    formula = (
+        "A_i = (r_i − median r) / (median |r − median r| + ε), without the sample that is the median;  "
+        "loss = −1/B Σ_i 1/|o_i| Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
+    )
+    departures = (
+        "Set train.group to one more than the samples to train on. No KL penalty by default, where the "
+        "authors' settings have β = 0.04. Their code also multiplies a group's advantages by its size over "
+        "the number of those that are not 0; this is left out, because it is no part of the described method."
+    )
+    evidence = (
+        "verified: the paper's abstract for median and pivot, the authors' description and code for the "
+        "median absolute deviation and ε"
+    )
+    minimum_group = 3
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    scale: Literal["median", "group", "none"] = "median"
+    """What divides the centred reward: the median absolute deviation from the median (the authors), the
+    group's standard deviation (ddof 1), or nothing."""
+    epsilon: float = 1e-3
+    """Added to the deviation; its inverse is the advantage of a minority where rewards are 0 and 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_scale(0, self.epsilon)
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        median = parts.group_baseline(batch.reward, batch.group, "median")
+        centred = parts.centred(batch.reward, batch.group, median)
+        if self.scale == "median":
+            return centred / (parts.group_baseline(centred.abs(), batch.group, "median") + self.epsilon)
+        if self.scale == "group":
+            return centred / (parts.group_std(batch.reward, batch.group, 1) + self.epsilon)
+        return centred
+
+    def units(self, batch: Batch) -> torch.Tensor:
+        return parts.rows(batch).masked_fill(pivots(batch), -1)
+
+
+def pivots(batch: Batch) -> torch.Tensor:
+    """Bool (B,): in each group the longest completion whose reward is the median; nowhere in an even group
+    whose middle two differ."""
+    middle = batch.reward == parts.group_baseline(batch.reward, batch.group, "median")
+    found = torch.zeros_like(middle)
+    for number in batch.group.unique():
+        rows = (middle & (batch.group == number)).nonzero().squeeze(-1).tolist()
+        texts = [batch.completion[row, batch.written[row]].tolist() for row in rows]
+        if rows:  # the tokens break ties, so that the choice does not depend on the order of rows
+            found[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
+    return found
