@@ -1,0 +1,59 @@
+"""RFT: supervised training on the policy's own correct completions, as a control."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Reader, Reading, Role, Signal
+
+
+@dataclass(frozen=True)
+class RFT(Algorithm[Signal]):
+    """Rejection-sampling fine-tuning (arXiv:2308.01825): negative log-likelihood of the completions whose
+    reward reaches a threshold; the others are left out. A control for what an algorithm's negative examples
+    and weights add.
+
+    Degenerate cases: without a correct completion there is no update; a group of equal, correct completions
+    is trained on like any other; an empty completion has no tokens and so no term.
+    """
+
+    name = "rft"
+    paper = (
+        "Scaling Relationship on Learning Mathematical Reasoning with Large Language Models, arXiv:2308.01825"
+    )
+    summary = "control: supervised training on completions whose reward reaches a threshold"
+    formula = "loss = token mean of −log π(o_t) over the completions with r ≥ threshold"
+    departures = (
+        "Completions come from the policy of every step, where the paper samples once from a fine-tuned "
+        'model and trains the base model anew (use sampler.kind = "replay" for one round of base '
+        "rollouts). Equal reasoning paths are not removed."
+    )
+    evidence = "reconstruction: from memory of the paper, because it is a control and its objective plain SFT"
+    off_policy = True
+    metrics = (
+        Metric("rft/nll", "nats/token", "mean of −log π over the tokens that are trained on", "lower"),
+        Metric("rft/kept", "share of rows", "completions whose reward reaches the threshold", "higher"),
+    )
+
+    threshold: float = 1.0
+    """Least reward of a completion that is trained on."""
+    averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged, over the completions that are kept."""
+
+    def credit(self, batch: Batch, models: Reader) -> Signal:
+        return Signal(parts.rows(batch).masked_fill(batch.reward < self.threshold, -1))
+
+    def observe(self, batch: Batch, signal: Signal) -> dict[str, float]:
+        return {"rft/kept": (signal.unit >= 0).double().mean().item() if len(batch) else math.nan}
+
+    def loss(self, batch: Batch, signal: Signal, now: Mapping[Role, Reading]) -> Loss:
+        terms = -now["policy"].logp
+        return Loss(terms, {"rft/nll": terms.detach()})
+
+    def weigh(self, batch: Batch) -> torch.Tensor:
+        return parts.average(batch, self.averaging)
