@@ -23,6 +23,7 @@ from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.rft import RFT
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models
 from grpobench.runs.packing import micro_batches
@@ -51,6 +52,7 @@ def variants() -> dict[str, Algorithm[Any]]:
         "grpo-kl-reward": grpo(beta=0.1, kl_placement="reward"),
         "grpo-kl-advantage": grpo(beta=0.1, kl_placement="advantage"),
         "grpo-whiten": grpo(whiten=True),
+        "cispo-floor": ALGORITHMS["cispo"](ratio_floor=0.9, ratio_cap=1.1),
         "gspo-wide": gspo(clip_low=0.1, clip_high=0.1),
         "gspo-token": gspo(level="token"),
         "gspo-beta": gspo(beta=0.1),
@@ -65,7 +67,31 @@ def variants() -> dict[str, Algorithm[Any]]:
         "ppo-entropy": ppo(entropy_bonus=0.1),
         "dpo-nll": dpo(nll=1.0),
         "dpo-one": dpo(pairs_per_group=1),
+        **advantages(),
         **ratios(),
+        **research(),
+    }
+
+
+def advantages() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that differ in what they make of rewards. The groups of `data` have no more
+    than four rows, so k is smaller here than by default."""
+    known = ALGORITHMS
+    grouped = ("dr_grpo", "rloo", "gpg", "bnpo", "opo", "remax", "mc_grpo", "lite_ppo", "gdpo", "maxrl")
+    found: dict[str, Algorithm[Any]] = {f"{name}-beta": known[name](beta=0.1) for name in grouped}
+    for name in ("gdpo", "mc_grpo", "remax", "reinforce_pp_baseline"):
+        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
+    return found | {
+        "reinforce_pp-beta": known["reinforce_pp"](beta=0.1),
+        "reinforce_pp-kl-loss": known["reinforce_pp"](beta=0.1, kl_placement="loss"),
+        "reinforce_pp_baseline-beta": known["reinforce_pp_baseline"](beta=0.1),
+        "bnpo-deviation": known["bnpo"](density="deviation"),
+        "mc_grpo-group": known["mc_grpo"](scale="group"),
+        "mc_grpo-none": known["mc_grpo"](scale="none", averaging="token_mean"),
+        "passk": known["passk"](k=2),
+        "passk-one": known["passk"](k=1, beta=0.1),
+        "passk-best": known["passk"](form="best", divide=False),
+        "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
 
@@ -99,6 +125,15 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "vapo-long": known["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
         "vapo-shared": known["vapo"](critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1),
         "ipo-token": known["ipo"](compare="token", nll=0.5),
+    }
+
+
+def research() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that shape credit, sampling or the choice of problems."""
+    known = ALGORITHMS
+    return {
+        "cora-late": known["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
+        "cora-batch": known["cora"](scale="batch", beta=0.1),
     }
 
 
@@ -468,10 +503,13 @@ def finite(gradient: Mapping[str, torch.Tensor]) -> bool:
 def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
     if len(algorithm.trains) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
+    if isinstance(algorithm, RFT):
+        reward = 0.0  # it compares nothing, and imitates whatever is correct
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)
-    models, batch = aligned(algorithm, dataclasses.replace(base, reward=equal, scores=scores))
+    changed = dataclasses.replace(base, reward=equal, scores=scores, greedy_reward=equal)
+    models, batch = aligned(algorithm, changed)
     signal = algorithm.credit(batch, models)
     advantage = getattr(signal, "advantage", None)
     told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
