@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,9 +16,10 @@ from grpobench.tasks.templates import template
 
 @dataclass(frozen=True)
 class Answered(Task):
-    """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`."""
+    """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, and what
+    a task adds."""
 
-    scores = ("correct", "format")
+    scores: ClassVar[tuple[str, ...]] = ("correct", "format")
     ways: ClassVar[tuple[How, ...]]
     """Where the final answer is looked for, in this order."""
     template: str = "boxed"
@@ -27,6 +28,10 @@ class Answered(Task):
     @abstractmethod
     def formatted(self, found: Found) -> bool:
         """Whether an answer stands where the prompt asks for it."""
+
+    def reasoned(self, completion: str, found: Found) -> Mapping[str, float]:
+        """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
+        return {}
 
     def missing(self) -> str:
         """What lacks of the data, or what is wrong with the template."""
@@ -55,12 +60,19 @@ class Answered(Task):
                 ]
             )
         )
-        return [[self._verdict(one, next(compared) if one else "different") for one in own] for own in found]
+        return [
+            [
+                self._verdict(text, one, next(compared) if one else "different")
+                for text, one in zip(*pair, strict=True)
+            ]
+            for pair in zip(texts, found, strict=True)
+        ]
 
-    def _verdict(self, found: Found | None, comparison: Comparison) -> Verdict:
+    def _verdict(self, completion: str, found: Found | None, comparison: Comparison) -> Verdict:
         if found is None:
-            return Verdict({"correct": 0.0, "format": 0.0}, None, "unparsable")
+            return Verdict(dict.fromkeys(self.scores, 0.0), None, "unparsable")
         scores = {"correct": float(comparison == "equal"), "format": float(self.formatted(found))}
+        scores |= self.reasoned(completion, found)
         spelling = clean(found.text)
         value = number(normalise(spelling))
         return Verdict(scores, spelling if value is None else str(value), OUTCOMES[comparison])

@@ -6,8 +6,10 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
+from grpobench.tasks import consistency
 from grpobench.tasks.generated import Generated, distinct
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -18,14 +20,16 @@ FINAL = re.compile(r"#(-?\d{1,9})$")
 class Arithmetic(Generated, Task):
     """Left-to-right chains of ``+ - *`` such as ``Q:7+8-19``; the answer ``7+8=15,15-19=-4#-4``.
 
-    `difficulty` is the number of operations. Multiplication is of a number up to `largest` by at most 5, so
-    that every step is one that a character-level policy can carry out in its chain of thought.
+    `consistent` and `supported` say whether the steps lead to the answer, right or wrong (see
+    `tasks.consistency`). `difficulty` is the number of operations. Multiplication is of a number up to
+    `largest` by at most 5, so that every step is one that a character-level policy can carry out in its chain
+    of thought.
     """
 
     name = "arithmetic"
     source = "generated from a seed by grpobench.tasks.arithmetic (Apache-2.0)"
     summary = "chains of + - * on integers, each step written out, final answer behind #"
-    scores = ("correct", "format")
+    scores = ("correct", "format", "consistent", "supported")
     max_new_tokens = 40
     answer_marker = "#"
     operations: tuple[int, ...] = (2, 3)
@@ -62,11 +66,19 @@ class Arithmetic(Generated, Task):
 
 def grade(truth: str, completion: str) -> Verdict:
     """Exact integer comparison of what stands behind the last ``#`` at the end of the completion."""
-    found = FINAL.search(completion.strip())
+    completion = completion.strip()
+    found = FINAL.search(completion)
     if found is None:
-        return Verdict({"correct": 0.0, "format": 0.0}, None, "unparsable")
-    answer = str(int(found.group(1)))
-    return Verdict({"correct": float(answer == truth), "format": 1.0}, answer)
+        return Verdict(dict.fromkeys(Arithmetic.scores, 0.0), None, "unparsable")
+    answer = int(found.group(1))
+    chain = completion[: found.start()].replace(",", "\n")
+    scores = {
+        "correct": float(str(answer) == truth),
+        "format": 1.0,
+        "consistent": consistency.consistent(chain, Fraction(answer)),
+        "supported": consistency.supported(chain, Fraction(answer)),
+    }
+    return Verdict(scores, str(answer))
 
 
 def parse(prompt: str) -> tuple[list[int], list[str]]:

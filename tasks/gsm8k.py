@@ -11,6 +11,7 @@ from pathlib import Path
 
 from grpobench.tasks.answered import Answered
 from grpobench.tasks.answers import MARKER, Found, normalise, number
+from grpobench.tasks.consistency import consistent, supported
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Problem, Split
@@ -37,13 +38,16 @@ class GSM8K(Answered):
     """The prompt asks for steps and a final line ``#### number``.
 
     `correct` compares the final answer, which need not stand behind the marker (see `answers.extract`);
-    `format` is 1 where the marker is there with a number behind it. `difficulty` counts the steps of the
-    reference solution. The test split is the published one; validation is taken out of train by hash.
+    `format` is 1 where the marker is there with a number behind it. `consistent` and `supported` say whether
+    the steps lead to that number, right or wrong (see `tasks.consistency`), and are 0 without it.
+    `difficulty` counts the steps of the reference solution. The test split is the published one; validation
+    is taken out of train by hash.
     """
 
     name = "gsm8k"
     source = "openai/gsm8k, 7,473 train and 1,319 test problems (MIT)"
     summary = "grade-school word problems, free-form reasoning, a number behind ####"
+    scores = ("correct", "format", "consistent", "supported")
     ways = ("marker", "boxed", "phrase", "last number")
     max_new_tokens = 160
     answer_marker = MARKER
@@ -69,6 +73,11 @@ class GSM8K(Answered):
 
     def formatted(self, found: Found) -> bool:
         return found.how == "marker" and number(normalise(found.text)) is not None
+
+    def reasoned(self, completion: str, found: Found) -> dict[str, float]:
+        answer = number(normalise(found.text)) if found.how == "marker" else None
+        chain = completion.rpartition(MARKER)[0]
+        return {"consistent": consistent(chain, answer), "supported": supported(chain, answer)}
 
     def demonstrate(self, problem: Problem) -> str:
         return f"{problem.truth['rationale']}\n{MARKER} {problem.truth['answer']}"

@@ -171,7 +171,7 @@ def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
         ('kind = "proxy"\nproxy_half = 0', "reward.proxy_half: must be above 0"),
         (
             'kind = "sum"\nweights = {porxy = 1}',
-            "names porxy, and arithmetic gives correct, format; did you mean",
+            "names porxy, and arithmetic gives correct, format, consistent, supported; did you mean",
         ),
         ("weights = {proxy = 1}", 'set reward.kind = "sum" to weigh proxy too'),
         ('kind = "model"\nmodel = "./nowhere"', "reward.model: no folder nowhere"),

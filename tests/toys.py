@@ -250,7 +250,7 @@ class Letters(Task):
     name = "letters"
     source = "this file"
     summary = "for tests of the loop"
-    scores = ("correct", "short")
+    scores = ("correct", "short", "consistent")
     max_new_tokens = 6
     faulty: bool = False
     """Whether completions that begin with a character below "P" fail for infrastructure reasons."""
@@ -269,7 +269,8 @@ class Letters(Task):
         if self.faulty and text[:1] < "P":
             return Verdict({}, None, "infra_error")
         low = sum(c < "P" for c in text)
-        return Verdict({"correct": float(2 * low > len(text)), "short": float(len(text) < 6)}, text[:1])
+        scores = {"correct": 2 * low > len(text), "short": len(text) < 6, "consistent": text[-1:] < "P"}
+        return Verdict({name: float(score) for name, score in scores.items()}, text[:1])
 
     def demonstrate(self, problem: Problem) -> str:
         return "AAA"

@@ -1,0 +1,255 @@
+"""Does a chain of reasoning support the answer behind it? Two checkers that look at different things.
+
+`consistent` is what may be rewarded: the chain's last value is the answer. `supported` is what a policy
+trained on the first is judged by: every equation of the chain is worked out again, none is wrong, and the
+last one comes to the answer. A chain can end in the answer without having reached it; only the second sees
+that.
+
+Both read plain arithmetic: decimals, percentages, ``+ - * / ×``, brackets, with units and words in between.
+Powers, roots and unknowns are not read, and an equation with one of them is passed over. They serve tasks in
+which the chain comes to its value before the answer is stated. In MATH it does not: the box is the right side
+of the last equation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+LONGEST = 8192
+"""Characters at the end of a chain that are read."""
+MOST = 64
+"""Numbers, signs and words of one side of an equation that are read."""
+CURRENCIES = "$£€¢"
+_NUMBER = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,15})?|[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
+_TOKEN = re.compile(
+    rf"(?P<number>[{CURRENCIES}]?(?:{_NUMBER}))(?P<percent>\s?%)?(?![0-9])"
+    r"|(?P<sign>[-+*/×÷·−–])|(?P<bracket>[()])|(?P<word>[A-Za-z]+)|(?P<other>\S)"
+)
+_STATEMENT = re.compile(r"[^\n;:!?]+")
+_SPOKEN = re.compile(
+    r"\b(?:(plus)|(minus)|(times(?= +[$0-9])|multiplied by)|(divided by)|(?:is equal to|equals?))\b"
+)
+_UNIT_SLASH = re.compile(r"(?<=[A-Za-z0-9])/(?=[A-Za-z])")
+_SIGNS = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/"}
+_UNITS = frozenset("aghlmps")
+"""Single letters that do not stand for numbers."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    """`number`, `sign`, `bracket`, `word` or `other`."""
+    text: str
+    value: Fraction = Fraction(0)
+    decimals: int = 0
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One equation of a chain: what its left side comes to, and the value written on the right."""
+
+    left: Fraction | None
+    """None where it divides by nought."""
+    right: Fraction
+    decimals: int
+    """Decimals of the value on the right."""
+    percent: bool
+    """Whether that is written as a percentage."""
+
+    @property
+    def holds(self) -> bool:
+        """Equal, or less than one away in the last of the decimals that are written: rounded or cut off."""
+        left = self.left
+        if left is None:
+            return False
+        unit = Fraction(int(self.decimals > 0), 10**self.decimals)
+        values = _meant(self.right, self.percent)
+        units = (unit / 100, unit) if self.percent else (unit,)
+        return any(left == value or abs(left - value) < u for value, u in zip(values, units, strict=True))
+
+
+def consistent(chain: str, answer: Fraction | None) -> float:
+    """1 where the chain's last value is the answer; 0 where it is not or where there is none."""
+    last = _last(chain)
+    return float(answer is not None and last is not None and answer in _meant(last.value, last.percent))
+
+
+def supported(chain: str, answer: Fraction | None) -> float:
+    """1 where the chain has equations, all of them hold, and the last comes to the answer."""
+    found = equations(chain)
+    if answer is None or not found or not all(equation.holds for equation in found):
+        return 0.0
+    last = found[-1]
+    return float(answer in _meant(last.right, last.percent))
+
+
+def _meant(value: Fraction, percent: bool) -> tuple[Fraction, ...]:
+    """``75%`` may stand for 0.75 and for 75."""
+    return (value, value * 100) if percent else (value,)
+
+
+def concluded(chain: str) -> Fraction | None:
+    """The chain's last value: in its last line with a number the one behind the last ``=``, else the last."""
+    token = _last(chain)
+    return None if token is None else token.value
+
+
+def _last(chain: str) -> _Token | None:
+    for line in reversed(_written(chain).splitlines()):
+        tokens = _tokens(line)
+        numbers = [token for token in tokens if token.kind == "number"]
+        if numbers:
+            signs = [place for place, token in enumerate(tokens) if token.text == "="]
+            behind = tokens[signs[-1] + 1 :][:1] if signs else []
+            return behind[0] if behind and behind[0].kind == "number" else numbers[-1]
+    return None
+
+
+def _written(chain: str) -> str:
+    """The end of a chain, with signs for words."""
+    signs = "+-*/="
+    return _SPOKEN.sub(lambda found: signs[(found.lastindex or 5) - 1], chain[-LONGEST:])
+
+
+def equations(chain: str) -> list[Equation]:
+    """The equations of a chain that can be worked out: arithmetic on the left, a value on the right."""
+    found = []
+    for statement in _STATEMENT.findall(_written(chain)):
+        if "=" not in statement:
+            continue
+        sides = [_tokens(side) for side in statement.split("=")]
+        for before, after in itertools.pairwise(sides):
+            left, right = _ending(before[-MOST:]), _beginning(after[:MOST])
+            if len(left) > 1 and right and (value := _value(right)) is not None:
+                single = right[0] if len(right) == 1 else None
+                decimals = single.decimals if single else 0
+                found.append(Equation(_value(left), value, decimals, bool(single and single.percent)))
+    return found
+
+
+def _tokens(text: str) -> list[_Token]:
+    """A minus that follows no number, nor a word at once, and that a number follows at once is that number's;
+    a bracket right behind a number multiplies."""
+    found: list[_Token] = []
+    text = _UNIT_SLASH.sub(" ", text)
+    for match in _TOKEN.finditer(text):
+        kind, spelling = match.lastgroup or "", match.group()
+        if kind not in ("number", "percent"):
+            if spelling == "(" and found and text[match.start() - 1] in "0123456789)":
+                found.append(_Token("sign", "*"))
+            found.append(_Token(kind, _SIGNS.get(spelling, spelling)))
+            continue
+        digits = match["number"].lstrip(CURRENCIES).replace(",", "")
+        value, percent = Fraction(digits), match["percent"] is not None
+        if found and found[-1].text == "-" and text[match.start() - 1] in "-−–":
+            before = found[-2] if len(found) > 1 else _Token("other", "")
+            apart = before.kind == "word" and text[match.start() - 2 : match.start() - 1] == " "
+            if apart or not (before.kind in ("number", "word") or before.text == ")"):
+                found.pop()
+                value = -value
+        decimals = len(digits.partition(".")[2])
+        found.append(_Token("number", digits, value / 100 if percent else value, decimals, percent))
+    return found
+
+
+def _unknown(token: _Token) -> bool:
+    return token.text == "^" or (token.kind == "word" and len(token.text) == 1 and token.text not in _UNITS)
+
+
+def _ending(tokens: Sequence[_Token]) -> list[_Token]:
+    """The longest expression that the tokens end in; nothing where it has an unknown or a power."""
+    taken: list[_Token] = []
+    complete, depth, operand = 0, 0, False
+    for place in range(len(tokens) - 1, -1, -1):
+        token = tokens[place]
+        if _unknown(token) and not (operand and token.text != "^"):
+            return []
+        if not operand:
+            if token.kind == "number":
+                operand = True
+            elif token.text == ")":
+                depth += 1
+            elif token.kind == "word":
+                continue
+            else:
+                break
+        elif token.text == "(" and depth:
+            depth -= 1
+        elif token.kind == "sign" or _times(tokens, place):
+            token, operand = (token if token.kind == "sign" else _Token("sign", "*")), False
+        else:
+            break
+        taken.append(token)
+        if operand and not depth:
+            complete = len(taken)
+    return taken[:complete][::-1]
+
+
+def _times(tokens: Sequence[_Token], place: int) -> bool:
+    """Whether a word multiplies: ``x`` behind a number and its unit, "of" behind a share of the whole."""
+    word, before = tokens[place].text, tokens[max(0, place - 2) : place]
+    if word in ("x", "X"):
+        return any(token.kind == "number" for token in before)
+    share = word == "of" and len(before) > 0 and before[-1].kind == "number"
+    return share and (before[-1].percent or before[0].text == "/")
+
+
+def _beginning(tokens: Sequence[_Token]) -> list[_Token]:
+    """The longest expression that the tokens begin with, without units."""
+    complete, depth, operand = 0, 0, False
+    for place, token in enumerate(tokens):
+        if not operand and token.kind == "number":
+            operand = True
+        elif not operand and token.text == "(":
+            depth += 1
+        elif operand and token.text == ")" and depth:
+            depth -= 1
+        elif operand and token.kind == "sign":
+            operand = False
+        else:
+            return [] if _unknown(token) and place == complete else list(tokens[:complete])
+        if operand and not depth:
+            complete = place + 1
+    return list(tokens[:complete])
+
+
+def _value(tokens: Sequence[_Token]) -> Fraction | None:
+    """What an expression comes to, products before sums, from left to right; None for a division by 0."""
+    values: list[Fraction] = []
+    signs: list[str] = []
+
+    def work(rank: int) -> None:
+        while signs and signs[-1] != "(" and _RANK[signs[-1]] >= rank:
+            right, left = values.pop(), values.pop()
+            values.append(_APPLY[signs.pop()](left, right))
+
+    try:
+        for token in tokens:
+            if token.kind == "number":
+                values.append(token.value)
+            elif token.text == "(":
+                signs.append("(")
+            elif token.text == ")":
+                work(0)
+                signs.pop()
+            else:
+                work(_RANK[token.text])
+                signs.append(token.text)
+        work(0)
+    except ZeroDivisionError:
+        return None
+    return values[0]
+
+
+_RANK = {"+": 1, "-": 1, "*": 2, "/": 2}
+_APPLY = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": lambda left, right: left / right,
+}
