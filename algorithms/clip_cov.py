@@ -61,7 +61,7 @@ class ClipCov(GroupNormalised, ClippedRatio):
     def credit(self, batch: Batch, models: Reader) -> Selected:
         plain = super().credit(batch, models)
         covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
-        band = (covariance > self.lowest) & (covariance < self.highest)
+        band = (covariance > self.lowest) & (covariance < self.highest) & batch.written
         share = max(1, int(self.fraction * int(batch.written.sum())))
         cut = drawn(covariance, band, share, batch.step)
         return Selected(plain.unit, plain.advantage * ~cut, plain.reference_logp, cut)

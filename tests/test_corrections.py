@@ -39,7 +39,6 @@ FORMS: list[tuple[str, Any]] = [
     *((name, cls()) for name, cls in ALGORITHMS.items()),
     ("gspo per token", GSPO(level="token")),
     ("ppo with a shared critic", PPO(critic="shared")),
-    ("dpo with ipo", DPO(objective="ipo")),
 ]
 
 

@@ -131,7 +131,7 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
     assert "eval/test/greedy/shouted" in found[0] and "reward/mean" not in found[0]
     for row in found[1:]:
         assert row["grad/nonfinite"] == 0
-        assert row["grad_norm/policy"] > 0
+        assert all(row[f"grad_norm/{role}"] > 0 for role in ALGORITHMS[name]().updates(row["step"]))
         assert row["reward/mean"] == pytest.approx(row["score/correct"])
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
         phases = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
