@@ -156,6 +156,8 @@ class Entry:
     """Names under which TRL logs what our catalogue has too, and ours."""
     pairs: str = ""
     """For a trainer of recorded pairs that samples nothing: our metric of how many pairs it saw."""
+    separate: bool = False
+    """Whether each part of the reward is a reward function of its own, instead of their weighted sum."""
     clips: str = ""
     """What TRL clips and we do not, so that only the first update on a batch is the same."""
 
@@ -170,6 +172,13 @@ TABLE: Mapping[str, Entry] = {
     "lite_ppo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
     "entropy_mask": Entry(
         "GRPO", {**GRPO, "top_fraction": passed("top_entropy_quantile")}, metrics=TOKEN_METRICS
+    ),
+    "gdpo": Entry(
+        "GRPO",
+        {**CLIP, "averaging": AVERAGING, **KL, "ddof": only(1), "epsilon": only(1e-4)},
+        {"multi_objective_aggregation": "normalize_then_sum"},
+        TOKEN_METRICS,
+        separate=True,
     ),
     "gspo": Entry(
         "GRPO",
@@ -291,12 +300,17 @@ OVER_TOKENS = ("dapo", "bnpo", "cispo", "vespo")
 def around(
     modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
-    """`translate` of the section `modify`. Overlong punishment is in the reward, and so in no argument."""
+    """`translate` of the section `modify`. Overlong punishment is in the reward and needs no argument."""
     found: Arguments = {}
     faults = []
     if modify.dynamic_sampling:
         faults.append(
             f"modify.dynamic_sampling draws problems anew, which TRL does not; set it to 0, or {STAY}"
+        )
+    if modify.overlong_buffer and entry.separate:
+        faults.append(
+            "modify.overlong_buffer: TRL would normalise the punishment like a part of the reward; set it to "
+            f"0, or {STAY}"
         )
     if modify.mask_truncated and not entry.pairs:
         found["mask_truncated_completions"] = True

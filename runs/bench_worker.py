@@ -284,6 +284,7 @@ def trl(case: Case, line: Line) -> None:
 
     from grpobench.runs.library import load
     from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.trl_settings import prompts, quiet, version
 
     quiet()
     torch.set_num_threads(case.threads)
@@ -293,14 +294,13 @@ def trl(case: Case, line: Line) -> None:
     loaded = load(case.model)
     texts = case.texts or prompt_texts(loaded.encode, case.prompts, case.prompt_tokens)
     end = impossible(loaded)
-    chat = bool(getattr(loaded.tokenizer, "chat_template", None))
-    prompts: list[Any] = [[{"role": "user", "content": text}] for text in texts] if chat else list(texts)
+    table = [{"prompt": prompt} for prompt in prompts(loaded, texts) * case.steps]
     with tempfile.TemporaryDirectory(prefix="grpobench-") as folder:
         trainer = GRPOTrainer(
             model=loaded.model,
             reward_funcs=shares,
             args=arguments(case, folder, end),
-            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts * case.steps]),
+            train_dataset=Dataset.from_list(table),
             processing_class=loaded.tokenizer,
             callbacks=[gate(line, peak_memory_gb)],
         )
@@ -317,13 +317,13 @@ def shares(completions: Sequence[Any], **_: Any) -> list[float | None]:
 
 
 def arguments(case: Case, folder: str, end: int) -> Any:
-    """The same work as ours. Where TRL has a choice that changes only cost, the faster one: no gradient
-    checkpointing (its default is on, which was 18 % slower on nano; on smollm2-135m it took as long at 8 GiB
-    instead of 14), no logging, nothing saved."""
+    """The same work as ours, without logging."""
     from trl.trainer.grpo_config import GRPOConfig
 
+    from grpobench.runs.trl_settings import plain_arguments
+
     return GRPOConfig(
-        output_dir=folder,
+        **plain_arguments(folder),
         per_device_train_batch_size=case.prompts * case.group,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
@@ -337,19 +337,11 @@ def arguments(case: Case, folder: str, end: int) -> Any:
         loss_type="grpo",
         scale_rewards="group",
         beta=0.0,
-        router_aux_loss_coef=0.0,
         learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
         adam_beta2=0.95,
         bf16=False,
         use_vllm=False,
-        gradient_checkpointing=False,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
         logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
     )
 
 
@@ -371,22 +363,6 @@ def gate(line: Line, peak: Callable[[], float]) -> Any:
             line.tell(Step(seconds, cpu_seconds, int(state.num_input_tokens_seen) - self.seen, peak()))
 
     return Gate()
-
-
-def quiet() -> None:
-    """Keep progress bars and advice to oneself."""
-    import datasets
-    import transformers
-
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-
-
-def version() -> str:
-    import trl
-
-    return str(trl.__version__)
 
 
 SIDES: Mapping[str, Side] = {"ours": ours, "trl": trl}

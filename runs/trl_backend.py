@@ -160,6 +160,8 @@ class Sampled(Work):
             "shuffle_dataset": False,
             **self.arguments,
         }
+        if self.entry.separate:
+            self.arguments["reward_weights"] = list(self.source.grader.weights.values())
         if self.arguments.get("beta"):
             # TRL reads the reference from where the policy's configuration says that it came from
             loaded.model.save_pretrained(place / "reference")
@@ -168,7 +170,7 @@ class Sampled(Work):
         table = [{"prompt": texts[i], "problem": i} for i in self.schedule or [0]]
         return kind(
             model=loaded.model,
-            reward_funcs=self.reward,
+            reward_funcs=self.rewards(),
             args=settings(**self.arguments),
             train_dataset=Dataset.from_list(table),
             processing_class=loaded.tokenizer,
@@ -184,34 +186,56 @@ class Sampled(Work):
         most = max(1, budget // (longest + self.ours.limit))
         return max(part for part in range(1, rows + 1) if rows % part == 0 and part <= most)
 
-    def reward(
-        self, completion_ids: Sequence[Sequence[int]], problem: Sequence[int], **_: Any
-    ) -> list[float | None]:
-        """TRL's reward function, called once per rollout batch; None leaves a completion out."""
+    def rewards(self) -> list[Callable[..., list[float | None]]]:
+        """TRL's reward functions, each called once per rollout batch; None leaves a completion out."""
+        return list(map(self._part, self.source.grader.weights)) if self.entry.separate else [self.reward]
+
+    def reward(self, completion_ids: Any, problem: Any, **_: Any) -> list[float | None]:
+        """The recipe's whole reward of each completion."""
+        self._grade(completion_ids, problem)
+        rewards = [reward for own in self.sampled for reward in own.reward]
+        penalties = self._penalties([rollout for own in self.sampled for rollout in own.rollouts])
+        return self._graded([reward + more for reward, more in zip(rewards, penalties, strict=True)])
+
+    def _part(self, name: str) -> Callable[..., list[float | None]]:
+        first = name == next(iter(self.source.grader.weights))
+
+        def part(completion_ids: Any, problem: Any, **_: Any) -> list[float | None]:
+            if first:
+                self._grade(completion_ids, problem)
+            return self._graded([value for own in self.sampled for value in own.components[name]])
+
+        part.__name__ = name
+        return part
+
+    def _graded(self, values: Sequence[float]) -> list[float | None]:
+        """The values, but of completions that could not be graded."""
+        verdicts = [verdict for own in self.sampled for verdict in own.verdicts]
+        return [
+            None if verdict.outcome == "infra_error" else value
+            for verdict, value in zip(verdicts, values, strict=True)
+        ]
+
+    def _grade(self, completion_ids: Sequence[Sequence[int]], problem: Sequence[int]) -> None:
+        """Make groups of a step's completions, given the tokens and the problem of each."""
         trainer, group = self.ours, self.ours.config.train.group
         self.step += 1
-        problems = [self.source.problems[i] for i in problem[::group]]
+        problems = [self.source.problems[i] for i in problem]
         flat = [
             Rollout(
-                trainer.loaded.encode(self.source.problems[i].prompt),
+                trainer.loaded.encode(own.prompt),
                 tuple(tokens),
                 np.zeros(len(tokens), dtype=np.float32),
                 stopped=bool(tokens) and tokens[-1] in trainer.loaded.end,
             )
-            for i, tokens in zip(problem, completion_ids, strict=True)
+            for own, tokens in zip(problems, completion_ids, strict=True)
         ]
         rollouts = [flat[start : start + group] for start in range(0, len(flat), group)]
         with trainer.clock("verify"):
-            names = streams(f"{self.step}/0", problems)
-            self.sampled = self.source.grader.groups(names, problems, rollouts)
+            named = streams(f"{self.step}/0", problems[::group])
+            self.sampled = self.source.grader.groups(named, problems[::group], rollouts)
         self.source.generated += sum(rollout.length for rollout in flat)
         trainer.tell(self.step - 1, "training")
-        verdicts = [verdict for own in self.sampled for verdict in own.verdicts]
-        rewards = [reward for own in self.sampled for reward in own.reward]
-        return [
-            None if verdict.outcome == "infra_error" else reward + penalty
-            for verdict, reward, penalty in zip(verdicts, rewards, self._penalties(flat), strict=True)
-        ]
 
     def _penalties(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Soft overlong punishment of each completion, 0 where the recipe has none."""
