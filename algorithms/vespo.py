@@ -69,13 +69,12 @@ class VESPO(GroupNormalised):
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.written
         log_w = log_ratio.sum(-1, keepdim=True).clamp(LOWEST, HIGHEST)
-        negative = signal.advantage < 0
+        negative = (signal.advantage < 0).any(-1, keepdim=True)
 
         def by_sign(positive: float, other: float) -> torch.Tensor:
-            return torch.full_like(signal.advantage, positive).masked_fill(negative, other)
+            return torch.full_like(log_w, positive).masked_fill(negative, other)
 
         power = by_sign(self.power_positive, self.power_negative)
         decay = by_sign(self.decay_positive, self.decay_negative)
         weight = (power * log_w + decay * (1 - log_w.exp())).exp()
-        metrics = {"policy/sequence_weight": parts.sequence_mean(weight, batch.written)}
-        return Loss(weight * signal.advantage * now.logp, metrics)
+        return Loss(weight * signal.advantage * now.logp, {"policy/sequence_weight": weight.squeeze(-1)})
