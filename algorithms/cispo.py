@@ -11,7 +11,7 @@ from grpobench.algorithms.policy_gradient import GroupNormalised
 
 @dataclass(frozen=True)
 class CISPO(GroupNormalised):
-    """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585), eq. 4 and 5.
+    """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585).
 
     Degenerate cases: on policy every weight is 1 and the gradient is REINFORCE's; a token whose ratio is
     beyond the cap keeps the cap as its weight and goes on being trained.

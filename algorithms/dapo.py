@@ -12,7 +12,7 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 
 @dataclass(frozen=True)
 class DAPO(GroupNormalised, ClippedRatio):
-    """Decoupled Clip and Dynamic Sampling Policy Optimization (arXiv:2503.14476), eq. 8, 9 and 13.
+    """Decoupled Clip and Dynamic Sampling Policy Optimization (arXiv:2503.14476).
 
     Degenerate cases: groups of equal rewards, which dynamic sampling replaces, give advantage exactly 0
     where the further draws did not suffice; on policy nothing is clipped and only the averaging differs from

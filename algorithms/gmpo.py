@@ -11,7 +11,7 @@ from grpobench.algorithms.policy_gradient import GroupNormalised
 
 @dataclass(frozen=True)
 class GMPO(GroupNormalised):
-    """Geometric-Mean Policy Optimization (arXiv:2507.20673), eq. 2 to 4: each token's log ratio is clipped on
+    """Geometric-Mean Policy Optimization (arXiv:2507.20673): each token's log ratio is clipped on
     the side that the advantage pushes it to, and a response's weight is the exponential of their mean.
 
     Degenerate cases: a one-token response has the clipped ratio of GRPO with the range e^±clip; an empty one
