@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DONE, BAD_INPUT, INFRASTRUCTURE, PREEMPTED = 0, 2, 70, 75
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
-KINDS = ("algorithms", "tasks", "recipes", "metrics", "models")
+KINDS = ("algorithms", "dialects", "tasks", "recipes", "metrics", "models")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,11 +191,22 @@ def parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true")
     add_data(listing)
 
-    show = add("show", show_command, "everything about one algorithm, task, recipe or metric")
-    show.add_argument("kind", choices=("algorithm", "task", "recipe", "metric"))
-    show.add_argument("name")
+    show = add("show", show_command, "everything about one algorithm, dialect, task, recipe or metric")
+    show.add_argument("kind", choices=("algorithm", "dialect", "dialects", "task", "recipe", "metric"))
+    show.add_argument("name", nargs="?", help="needed but for dialects, which are all shown")
+    show.add_argument(
+        "--as",
+        dest="library",
+        metavar="LIBRARY",
+        help="how the library's algorithm of the same name differs from ours, such as trl",
+    )
     show.add_argument("--json", action="store_true")
     add_data(show)
+
+    docs = add("docs", docs_command, "write the pages on algorithms and dialects from the code")
+    docs.add_argument(
+        "folder", type=Path, nargs="?", default=Path("docs"), metavar="DIR", help="default: docs"
+    )
 
     doctor = add("doctor", doctor_command, "try what this machine can run", light=False)
     doctor.add_argument(
@@ -476,9 +487,33 @@ def list_command(options: argparse.Namespace) -> int:
 
 def show_command(options: argparse.Namespace) -> int:
     from grpobench.runs import listing
+    from grpobench.runs.strict import ConfigError
 
-    row = listing.show(options.kind, options.name)
-    print(as_json(row) if options.json else listing.as_text(row))
+    every = options.kind == "dialects"
+    if every == bool(options.name):
+        raise ConfigError([f"show {options.kind}: " + ("takes no name" if every else "needs a name")])
+    if options.library and options.kind != "algorithm":
+        raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
+    if every:
+        rows = listing.show_dialects()
+        text = "\n\n".join("\n".join(listing.dialect_lines(row)) for row in rows)
+        print(as_json(rows) if options.json else text)
+        return DONE
+    if options.library:
+        row = listing.show_as(options.name, options.library)
+    else:
+        row = listing.show(options.kind, options.name)
+    differs = options.library or options.kind == "dialect"
+    lines = listing.dialect_lines(row) if differs else [listing.as_text(row)]
+    print(as_json(row) if options.json else "\n".join(lines))
+    return DONE
+
+
+def docs_command(options: argparse.Namespace) -> int:
+    from grpobench.runs import pages
+
+    for path in pages.write(options.folder):
+        print(path)
     return DONE
 
 

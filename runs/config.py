@@ -8,13 +8,16 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs import strict, toml, trl_settings
 from grpobench.runs.strict import ConfigError
 from grpobench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from grpobench.algorithms.dialects import Dialect
 
 __all__ = [
     "CheckpointConfig",
@@ -238,12 +241,12 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = 1.0
     """Gradient norm above which a role's gradient is scaled down."""
-
-    def __post_init__(self) -> None:
-        demand(
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
+
+    def __post_init__(self) -> None:
+        demand(
             *at_least(self, 0, "steps", "warmup_steps", "weight_decay", "tokens_per_micro_batch"),
             *at_least(self, 1, "prompts", "group", "minibatches", "epochs"),
             (self.max_grad_norm > 0, f"max_grad_norm: must be above 0, not {self.max_grad_norm}"),
@@ -255,13 +258,13 @@ class TrainConfig:
             ),
         )
 
-
-@dataclass(frozen=True)
-class EvaluateConfig:
     def missing(self) -> str:
         """Why this machine cannot train so, with the remedy, found without importing anything."""
         return trl_settings.missing() if self.backend == "trl" else ""
 
+
+@dataclass(frozen=True)
+class EvaluateConfig:
     """Evaluation on problems that are never trained on."""
 
     every: int = 10
@@ -323,6 +326,8 @@ class RunConfig:
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     modify: Modifiers = field(default_factory=Modifiers)
+    dialect: str = ""
+    """The preset of another library's defaults under the settings, with its version; empty: none."""
 
     @property
     def folder(self) -> str:
@@ -335,6 +340,22 @@ def algorithms() -> Mapping[str, type[Algorithm[Any]]]:
     from grpobench.algorithms import ALGORITHMS
 
     return ALGORITHMS
+
+
+def dialects() -> Mapping[str, Dialect]:
+    """The presets of other libraries' defaults by name, such as ``ALGORITHM@LIBRARY``, imported at the first
+    use."""
+    from grpobench.algorithms.dialects import DIALECTS
+
+    known = algorithms()
+    return {name: one for name, one in DIALECTS.items() if one.algorithm in known and one.base in known}
+
+
+def dialects_note() -> str:
+    """What the page on dialects says of an example."""
+    from grpobench.algorithms.dialects import NOTE
+
+    return NOTE
 
 
 def tasks() -> Mapping[str, type[Task]]:
@@ -434,6 +455,8 @@ def dump(config: RunConfig) -> str:
     for part in ("algorithm", "task"):
         chosen = getattr(config, part)
         table[part] = {"name": chosen.name, "settings": strict.plain(chosen)}
+    if config.dialect:
+        table["algorithm"]["dialect"] = config.dialect
     table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}
     return toml.write(table)
 
@@ -451,9 +474,11 @@ def load(text: str) -> RunConfig:
     for part, registry in (("algorithm", algorithms()), ("task", tasks())):
         entry = table.get(part, {})
         found[part] = named(registry, entry.get("name"), entry.get("settings", {}), part, faults)
+    dialect = table.get("algorithm", {}).get("dialect", "")
+    found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
     for section, cls in SECTIONS.items():
         found[section] = strict.build(cls, table.get(section, {}), section, faults)
-    known = {f.name for f in fields(RunConfig)}
+    known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
     faults += [strict.unknown("", key, known) for key in table if key not in known]
     if faults:
         raise ConfigError(faults, "run.toml")

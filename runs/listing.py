@@ -9,13 +9,19 @@ import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import ModuleType
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import metrics, recipe, strict
 from grpobench.runs.strict import ConfigError
 
+if TYPE_CHECKING:
+    from grpobench.algorithms.algorithm import Algorithm
+    from grpobench.algorithms.dialects import Dialect
+
 Row = dict[str, Any]
+ABSENT = "–"
+"""In the place of a value: our algorithm of the name has no such setting."""
 
 
 def algorithm_rows() -> list[Row]:
@@ -23,6 +29,28 @@ def algorithm_rows() -> list[Row]:
         {"name": name, "paper": cls.paper, "summary": cls.summary}
         for name, cls in runs_config.algorithms().items()
     ]
+
+
+def dialect_rows() -> list[Row]:
+    return [
+        {
+            "name": name,
+            "library": dialect.library,
+            "version": dialect.version,
+            "summary": f"{dialect.library} {dialect.version}: {described(differences(dialect))}",
+        }
+        for name, dialect in runs_config.dialects().items()
+    ]
+
+
+def described(rows: list[Row]) -> str:
+    """Differences as one line."""
+    return ", ".join(f"{row['setting']} = {plainly(row['theirs'])}" for row in rows) or "our defaults"
+
+
+def plainly(value: Any) -> str:
+    """A value as a reader of settings wants it."""
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if value == "" else str(value)
 
 
 def task_rows() -> list[Row]:
@@ -80,6 +108,7 @@ def model_rows() -> list[Row]:
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "algorithms": algorithm_rows,
+    "dialects": dialect_rows,
     "tasks": task_rows,
     "recipes": recipe_rows,
     "metrics": metric_rows,
@@ -149,7 +178,10 @@ def readable(hint: Any) -> str:
 
 
 def show(kind: str, name: str) -> Row:
-    """Everything about one algorithm, task, recipe or metric. Raises `ConfigError` for an unknown name."""
+    """Everything about one algorithm, dialect, task, recipe or metric. Raises `ConfigError` for an unknown
+    name."""
+    if kind == "dialect":
+        return show_dialect(chosen(runs_config.dialects(), name, kind))
     if kind == "algorithm":
         return show_algorithm(chosen(runs_config.algorithms(), name, kind))
     if kind == "task":
@@ -162,7 +194,91 @@ def show(kind: str, name: str) -> Row:
     return dataclasses.asdict(metric)
 
 
-def chosen(registry: Mapping[str, type], name: str, kind: str) -> Any:
+def show_as(name: str, library: str) -> Row:
+    """How a library's algorithm of that name differs from ours. Raises `ConfigError` for what is unknown."""
+    cls = chosen(runs_config.algorithms(), name, "algorithm")
+    known = {dialect.library: dialect for dialect in dialects_of(cls.name)}
+    if library not in known:
+        guess = strict.nearest(library, known)
+        did = f"did you mean {guess}?" if guess else f"known for {name}: {', '.join(known) or 'none'}"
+        raise ConfigError([f"--as {library}: no dialect {name}@{library}; {did}"])
+    return show_dialect(known[library])
+
+
+def dialects_of(algorithm: str) -> list[Dialect]:
+    return [dialect for dialect in runs_config.dialects().values() if dialect.algorithm == algorithm]
+
+
+def show_dialects() -> list[Row]:
+    """Every dialect with every fact."""
+    return [show_dialect(dialect) for dialect in runs_config.dialects().values()]
+
+
+def show_dialect(dialect: Dialect) -> Row:
+    rows = facts(dialect)
+    return {
+        "name": dialect.name,
+        "algorithm": dialect.algorithm,
+        "base": dialect.base,
+        "library": dialect.library,
+        "version": dialect.version,
+        "ask": dialect.ask,
+        "remark": dialect.remark,
+        "differences": [row for row in rows if row["ours"] != row["theirs"]],
+        "equal": [row for row in rows if row["ours"] == row["theirs"]],
+        "not_expressed": [dataclasses.asdict(gap) for gap in dialect.gaps],
+    }
+
+
+def differences(dialect: Dialect) -> list[Row]:
+    return [row for row in facts(dialect) if row["ours"] != row["theirs"]]
+
+
+def facts(dialect: Dialect) -> list[Row]:
+    """Each value that a dialect sets beside the default of our algorithm of the name, where it has one."""
+    cls = runs_config.algorithms()[dialect.algorithm]
+    rows = []
+    for fact in dialect.facts:
+        section, name = fact.place
+        ours = {row["name"]: row["default"] for row in settings(runs_config.SECTIONS.get(section, cls))}
+        if section == "modify":
+            ours |= cls.modifiers
+        row = {"setting": fact.setting, "ours": ours.get(name, ABSENT), "theirs": fact.value}
+        rows.append({**row, "source": fact.source, "note": fact.note})
+    return rows
+
+
+def dialect_lines(row: Row) -> list[str]:
+    """A dialect as text: a table of what differs, what is the same, what cannot be said."""
+    lines = [f"{row['name']}: {row['library']} {row['version']}, {row['ask']}", ""]
+    if row["remark"]:
+        base = "" if row["base"] == row["algorithm"] else f"; the settings are those of our {row['base']}"
+        lines.insert(1, f"{row['remark']}{base}")
+    head = {"setting": "setting", "ours": "ours", "theirs": "theirs", "source": "read in", "note": ""}
+    table = [head, *row["differences"]] if row["differences"] else []
+    width = {key: max((len(plainly(entry[key])) for entry in table), default=0) for key in head}
+    for entry in table:
+        cells = (f"{plainly(entry[key]):<{width[key]}}" for key in ("setting", "ours", "theirs"))
+        lines.append(f"{'  '.join(cells)}  {entry['source']}")
+        if entry["note"]:
+            lines += indented(entry["note"])
+    if not table:
+        lines.append("no setting differs")
+    if row["equal"]:
+        same = ", ".join(f"{entry['setting']} = {plainly(entry['theirs'])}" for entry in row["equal"])
+        lines += ["", "the same:", *indented(same)]
+    if row["not_expressed"]:
+        lines += ["", "not expressed:"]
+        for gap in row["not_expressed"]:
+            lines += indented(f"{gap['what']} ({gap['source']})")
+    return lines
+
+
+def indented(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def chosen(registry: Mapping[str, Any], name: str, kind: str) -> Any:
     if name not in registry:
         raise ConfigError([miss(kind, name, registry)])
     return registry[name]
@@ -181,11 +297,89 @@ def show_algorithm(cls: Any) -> Row:
         "paper": cls.paper,
         "formula": cls.formula,
         "departures": cls.departures,
+        "evidence": cls.evidence,
+        "degenerate": degenerate(cls),
+        "cost": cls.cost,
+        "needs": needs(cls),
         "settings": settings(cls),
+        "modify": dict(cls.modifiers),
+        "dialects": [dialect.name for dialect in dialects_of(cls.name)],
         "metrics": [dataclasses.asdict(metric) for metric in cls.metrics],
         "off_policy": cls.off_policy,
         "minimum_group": cls().minimum_group,
     }
+
+
+DEGENERATE = "Degenerate cases:"
+
+
+def paragraphs(cls: type) -> tuple[str, str]:
+    """(what a docstring says about degenerate cases, the rest of it)."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    before, _, after = text.partition(DEGENERATE)
+    cases, _, rest = after.partition("\n\n")
+    return " ".join(cases.split()), f"{before.rstrip()}\n\n{rest}".strip()
+
+
+def degenerate(cls: type) -> str:
+    return paragraphs(cls)[0]
+
+
+def needs(cls: Any) -> list[str]:
+    """What an algorithm asks of models, sampler, task and recipe with its defaults, then what a setting
+    adds to that."""
+    plain = demands(cls())
+    lines = list(plain.values())
+    for change, other in alternatives(cls):
+        more = [text for key, text in demands(other).items() if plain.get(key) != text]
+        lines += [f"with {change}: {text}" for text in more if f"with {change}: {text}" not in lines]
+    return lines
+
+
+def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
+    """What an algorithm with its settings asks for, by kind."""
+    roles = ", ".join(role.replace("_", " ") for role in algorithm.trains)
+    found = {"trains": f"trains {roles}"}
+    if algorithm.reads:
+        found["reads"] = f"one more forward pass per step of: {', '.join(algorithm.reads)}"
+    sampler = "may use recorded rollouts or preferences" if algorithm.off_policy else "the policy's own only"
+    found["sampler"] = f"rollouts: {sampler}"
+    if algorithm.minimum_group > 1:
+        found["group"] = f"at least {algorithm.minimum_group} completions per problem"
+    if algorithm.scores:
+        found["scores"] = f"task scores: {', '.join(sorted(algorithm.scores))}"
+    asked = {
+        "a greedy answer to every problem, decoded beside the group": algorithm.greedy_baseline,
+        "a task of one turn with an answer marker": algorithm.locates_answers,
+        'embeddings mixed while decoding: a task of one turn, sampler.kind = "hf"': algorithm.mixer()
+        is not None,
+        "a study of the training problems with the initial policy, once": algorithm.studies,
+        "the gradient of the entropy": algorithm.differentiates_entropy,
+    }
+    return found | {text: text for text, holds in asked.items() if holds}
+
+
+def alternatives(cls: Any) -> list[tuple[str, Any]]:
+    """The algorithm with one setting changed: each other choice, and a number that is 0 made 1."""
+    found = []
+    for field, hint in strict.hints(cls).items():
+        default = getattr(cls(), field)
+        others: tuple[Any, ...] = ()
+        if get_origin(hint) is Literal:
+            others = tuple(choice for choice in get_args(hint) if choice != default)
+        elif isinstance(default, bool):
+            others = (not default,)
+        elif default == 0:
+            others = (1,)
+        for other in others:
+            text = f"{field} = {plainly(other)}"
+            if default == 0 and not isinstance(default, bool):
+                text = f"{field} above 0"
+            try:
+                found.append((text, cls(**{field: other})))
+            except ValueError:  # Not on its own.
+                continue
+    return found
 
 
 def show_task(cls: Any) -> Row:
@@ -253,6 +447,8 @@ def as_text(row: Row) -> str:
             continue
         if isinstance(value, list) and value and isinstance(value[0], dict):
             body = "\n".join(setting_line(entry) for entry in value)
+        elif key == "needs":
+            body = "\n".join(value)
         elif isinstance(value, list):
             body = textwrap.fill(", ".join(map(str, value)), 100)
         elif isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Read a recipe: a TOML file that spans a matrix of arms, tasks and seeds.
 
-A value is looked for in layers, the last one wins: the dataclass's default, the recipe's section,
+A value is looked for in layers, the last one wins: the dataclass's default, the preset of another library's
+defaults where an arm names one (``algorithm = "ALGORITHM@LIBRARY"``), the recipe's section,
 ``[on.TASK.section]``, the arm's ``[arm.section]``, ``[arm.on.TASK.section]``, ``--set`` in the order given.
 Tables merge key by key; everything else is replaced. Settings of a task likewise: its entry in ``tasks``, the
 arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
@@ -15,7 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs import config as runs_config
@@ -24,8 +25,12 @@ from grpobench.runs.config import SECTIONS, RunConfig
 from grpobench.runs.strict import BAD, ConfigError
 from grpobench.tasks.task import DataError, Task
 
+if TYPE_CHECKING:
+    from grpobench.algorithms.dialects import Dialect
+
 RECIPES = Path(__file__).parent / "recipes"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@-]*")
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 EVERY = "*"
@@ -97,6 +102,9 @@ class Arm:
     layers: tuple[Layer, ...]
     task: Mapping[str, Any]
     """Settings of those of its tasks that have them."""
+    dialect: Dialect | None = None
+    presets: tuple[Layer, ...] = ()
+    """What its dialect says, under everything else."""
     optional: bool = False
     """Whether it is left out, without an error, on a task that does not serve it."""
 
@@ -214,7 +222,7 @@ class Draft:
             found[name] = strict.check(cls, table.get(SETTINGS, {}), f"task.{name}.settings", self.faults)
         return found
 
-    def registered(self, registry: Mapping[str, type], name: Any, place: str, kind: str) -> Any:
+    def registered(self, registry: Mapping[str, Any], name: Any, place: str, kind: str) -> Any:
         if isinstance(name, str) and name in registry:
             return registry[name]
         guess = strict.nearest(str(name), registry)
@@ -257,12 +265,15 @@ class Draft:
         if "algorithm" not in entry:
             self.faults.append(f'{place}: missing algorithm; write algorithm = "NAME"')
             return None
-        cls = self.registered(runs_config.algorithms(), entry["algorithm"], f"{place}.algorithm", "algorithm")
-        if cls is None:
+        found = self.chosen(entry["algorithm"], f"{place}.algorithm")
+        if found is None:
             return None
-        name = entry.get("name", cls.name)
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            self.faults.append(f"{place}.name: must be letters, digits, - and _, not {strict.describe(name)}")
+        cls, dialect = found
+        name = entry.get("name", entry["algorithm"])
+        if not isinstance(name, str) or not ARM.fullmatch(name):
+            self.faults.append(
+                f"{place}.name: must be letters, digits, -, _ and @, not {strict.describe(name)}"
+            )
             return None
         place = f"arm.{name}"
         known = {"algorithm", "name", "tasks", "task", "optional", SETTINGS, "on", *SECTIONS}
@@ -274,7 +285,24 @@ class Draft:
             layers.append(self.layer(sections, f"{place}.on.{task}.", name, task, cls))
         own = self.settings_of_tasks(entry.get("task", {}), f"{place}.task", self.all_tasks)
         optional = strict.convert(entry.get("optional", False), bool, f"{place}.optional", self.faults)
-        return Arm(name, cls, self.arm_tasks(entry, place), tuple(layers), own, optional is True)
+        presets = self.presets(dialect, cls)
+        tasks = self.arm_tasks(entry, place)
+        return Arm(name, cls, tasks, tuple(layers), own, dialect, presets, optional is True)
+
+    def chosen(self, name: Any, place: str) -> tuple[type[Algorithm[Any]], Dialect | None] | None:
+        """The algorithm of a name, and the dialect of one such as ``ALGORITHM@LIBRARY``."""
+        registry = runs_config.algorithms()
+        if not isinstance(name, str) or "@" not in name:
+            cls = self.registered(registry, name, place, "algorithm")
+            return None if cls is None else (cls, None)
+        dialect = self.registered(runs_config.dialects(), name, place, "dialect")
+        return None if dialect is None else (registry[dialect.base], dialect)
+
+    def presets(self, dialect: Dialect | None, cls: type[Algorithm[Any]]) -> tuple[Layer, ...]:
+        """What a dialect says, as layers."""
+        if dialect is None:
+            return ()
+        return (self.layer(dialect.values, f"{dialect.name}.", None, None, cls),)
 
     def settings_of_tasks(self, table: Any, place: str, names: Iterable[str]) -> Mapping[str, Any]:
         """A table of settings, each of which one of the named tasks has."""
@@ -373,8 +401,10 @@ class Draft:
             registry = runs_config.algorithms()
             if name in self.all_arms:
                 found.append(self.all_arms[name])
-            elif name in registry:
-                found.append(Arm(name, registry[name], None, (), {}))
+            elif name in registry or "@" in name:
+                if kind := self.chosen(name, "--set arms"):
+                    cls, dialect = kind
+                    found.append(Arm(name, cls, None, (), {}, dialect, self.presets(dialect, cls)))
             else:
                 self.faults.append(self.no_such("arm", name, "--set arms", [*self.all_arms, *registry]))
         return found
@@ -523,6 +553,8 @@ class Draft:
             self.faults += [f"model.name: {lack}" for lack in map(library.missing, models) if lack]
             samplers = dict.fromkeys(config.sampler.missing() for config in found)
             self.faults += [f"sampler.kind: {lack}" for lack in samplers if lack]
+            backends = dict.fromkeys(config.train.missing() for config in found)
+            self.faults += [f"train.backend: {lack}" for lack in backends if lack]
             scorers = {c.reward.model: None for c in found if "model" in c.reward.components(c.task)}
             self.faults += [f"reward.model: {lack}" for lack in map(scorer.missing, scorers) if lack]
         return found
@@ -553,14 +585,12 @@ class Draft:
             cls, {key: value for key, value in table.items() if key in known}, place, self.faults
         )
 
-            backends = dict.fromkeys(config.train.missing() for config in found)
-            self.faults += [f"train.backend: {lack}" for lack in backends if lack]
     def pair(self, arm: Arm, task: Task) -> list[RunConfig]:
         """The runs of one arm on one task, one per seed."""
         values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, SETTINGS)}
         values["modify"] = dict(arm.algorithm.modifiers)
         places: dict[Place, str] = {}
-        for layer in (*self.base, *arm.layers, *self.set_layers):
+        for layer in (*arm.presets, *self.base, *arm.layers, *self.set_layers):
             if layer.holds(arm.name, task.name):
                 places |= layer.places
                 for (section, key), value in layer.values.items():
@@ -584,7 +614,11 @@ class Draft:
         rates = runs_config.rates(train.learning_rate, algorithm.trains)
         built["train"] = dataclasses.replace(train, learning_rate=rates)
         head = self.head
-        runs = [RunConfig(head.name, arm.name, seed, algorithm, task, **built) for seed in head.seeds]
+        dialect = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
+        runs = [
+            RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, **built)
+            for seed in head.seeds
+        ]
         faults = runs_config.incompatible(runs[0])
         if faults and arm.optional:
             return []

@@ -1,0 +1,107 @@
+"""The pages on algorithms and dialects, written from docstrings, class attributes and presets."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from grpobench.runs import config as runs_config
+from grpobench.runs import files, listing
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARK = "<!-- Written by `grpobench docs`"
+"""How every page begins."""
+
+
+def write(folder: Path) -> list[Path]:
+    """Write every page under a folder such as ``docs``, and remove pages of algorithms that are gone."""
+    found = pages()
+    for path in (folder / "algorithms").glob("*.md"):
+        ours = path.read_text(encoding="utf-8").startswith(MARK)
+        if ours and path.relative_to(folder).as_posix() not in found:
+            path.unlink()
+    for name, text in found.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        files.write_atomic(folder / name, text.encode())
+    return [folder / name for name in found]
+
+
+def pages() -> dict[str, str]:
+    """Text by path under the folder of documents."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold}
+    algorithms = runs_config.algorithms()
+    shown = {name: facts(cls) for name, cls in algorithms.items()}
+    dialects = listing.show_dialects()
+    found = {
+        f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
+            row, known={dialect["name"]: dialect for dialect in dialects}
+        )
+        for name, row in shown.items()
+    }
+    found["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(rows=shown.values())
+    by_algorithm = {name: [row for row in dialects if row["algorithm"] == name] for name in algorithms}
+    found["dialects.md"] = environment.get_template("dialects.md.j2").render(
+        algorithms={name: rows for name, rows in by_algorithm.items() if rows},
+        example=dialects[0],
+        note=runs_config.dialects_note(),
+    )
+    return found
+
+
+def facts(cls: Any) -> Mapping[str, Any]:
+    """What the page of an algorithm says."""
+    row = listing.show_algorithm(cls)
+    return row | {
+        "about": listing.paragraphs(cls)[1],
+        "formula": parts(row["formula"]),
+        "certainty": certainty(row["evidence"]),
+    }
+
+
+def certainty(evidence: str) -> str:
+    """What the index says of `evidence`."""
+    kind = evidence.partition(":")[0]
+    return f"{kind} in part" if kind == "verified" and "reconstruction:" in evidence else kind
+
+
+def parts(formula: str) -> list[str]:
+    """A formula's statements, which two spaces after a semicolon part, each from a new line and folded."""
+    return [
+        line
+        for statement in formula.split(";  ")
+        for line in textwrap.wrap(
+            statement, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+    ]
+
+
+def cell(text: Any) -> str:
+    """Text as a table's cell holds it."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def value(item: Any) -> str:
+    """A value as a recipe has it."""
+    return listing.ABSENT if item == listing.ABSENT else f"`{listing.plainly(item)}`"
+
+
+def fold(text: str) -> str:
+    """Text in lines of 118 characters."""
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
