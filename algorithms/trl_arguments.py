@@ -325,8 +325,8 @@ def around(
         found["ref_model_mixup_alpha"] = modify.reference_mix
         if entry.pairs:
             faults.append(
-                "modify.reference_every counts steps, TRL's DPOTrainer updates, of which a step may have "
-                f"fewer where pairs are lacking; set it to 0, or {STAY}"
+                f"modify.reference_every counts steps, TRL's {entry.trainer}Trainer updates, of which a step "
+                f"without pairs has none; set it to 0, or {STAY}"
             )
     return found, faults
 

@@ -299,7 +299,6 @@ class Recorded(Work):
 
     def trainer(self, place: Path) -> Any:
         from datasets import Dataset
-        from trl.trainer.dpo_trainer import DataCollatorForPreference
 
         kind, settings = classes(self.entry)
         loaded = self.ours.loaded
@@ -312,19 +311,18 @@ class Recorded(Work):
             "max_length": None,
             **self.arguments,
         }
-        collate = DataCollatorForPreference(pad_token_id=loaded.pad)
         text = {"prompt": "a", "chosen": "b", "rejected": "c"}
         theirs = kind(
             model=loaded.model,
             ref_model=copy.deepcopy(loaded.model),
             args=settings(**self.arguments),
             train_dataset=Dataset.from_list([text]),
-            data_collator=lambda items: collate(items[0]),
             processing_class=loaded.tokenizer,
             optimizers=(self.ours.models.optimisers["policy"].adam, None),
         )
         # TRL would tokenise texts itself, and end every completion, those too that the limit has cut
-        theirs.train_dataset = self.items
+        collate, theirs.train_dataset = theirs.data_collator, self.items
+        theirs.data_collator = lambda items: collate(items[0])
         return theirs
 
     def groups(self, step: int) -> list[Group]:

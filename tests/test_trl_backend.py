@@ -7,6 +7,11 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +42,8 @@ from grpobench.runs.strict import ConfigError
 from grpobench.runs.trl_settings import refusals
 from grpobench.runs.worker import Preempted
 from grpobench.tasks.task import Verdict
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
 
 TABLED = [name for name in TABLE if name in ALGORITHMS]
 ONE = Splitting(minibatches=1, whole=True, updates=1)
@@ -255,6 +262,22 @@ def test_the_same_rollouts_give_the_same_weights(case: str, policy: str, tmp_pat
     same = agree(ours, theirs, SHARED)
     assert {"reward/mean", "grad_norm/policy"} <= same
     assert theirs["policy/entropy"] == pytest.approx(ours["policy/entropy"], rel=1e-3)
+
+
+@pytest.mark.usefixtures("our_rollouts")
+def test_prompts_go_through_the_chat_template_alike(policy: str, tmp_path: Path) -> None:
+    """The prompts' tokens are compared where TRL's sampler is replaced."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "chat"
+    shutil.copytree(policy, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    turns = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}>{% endif %}"
+    tokenizer.save_pretrained(folder)
+    config = configure(str(folder), GRPO(), train=train(backend="trl"))
+    _, row = run(config, tmp_path / "run")
+    assert row["trl/reward"] == pytest.approx(row["reward/mean"])
 
 
 def agree(ours: dict[str, Any], theirs: dict[str, Any], names: tuple[str, ...]) -> set[str]:
@@ -561,3 +584,66 @@ def test_a_machine_without_the_release_is_told_so(
     assert cli.main(words) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert told in error and "pip install 'trl==1.16.*'" in error
+
+
+# The command
+
+RECIPE = """
+name = "both"
+tasks = ["arithmetic"]
+[train]
+steps = 30
+prompts = 2
+group = 2
+[evaluate]
+problems = 2
+samples = 1
+test_problems = 2
+every = 0
+[checkpoint]
+every = 0
+[[arm]]
+algorithm = "grpo"
+[[arm]]
+name = "grpo-trl"
+algorithm = "grpo"
+train.backend = "trl"
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """The command that runs both arms in the test's folder."""
+    pytest.importorskip("trl")
+    (tmp_path / "both.toml").write_text(RECIPE)
+    return ["run", str(tmp_path / "both.toml"), "--out", str(tmp_path), "--workers", "1"]
+
+
+def test_both_backends_stand_in_one_report(words: list[str], tmp_path: Path) -> None:
+    assert cli.main([*words, "--set", "train.steps=2"]) == 0
+    report = (tmp_path / "both" / "report" / "tables" / "accuracy.csv").read_text()
+    assert "grpo," in report and "grpo-trl," in report
+    for arm, backend in (("grpo", "grpobench"), ("grpo-trl", "trl")):
+        text = (tmp_path / "both" / f"{arm}-arithmetic-s0" / "run.toml").read_text()
+        assert f'backend = "{backend}"' in text
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_next_start_goes_on(words: list[str], tmp_path: Path) -> None:
+    program = "import sys; from grpobench.runs.cli import main; sys.exit(main())"
+    words += ["--set", "arms=grpo-trl"]
+    child = subprocess.Popen([sys.executable, "-c", program, *words], stderr=subprocess.DEVNULL)
+    path = tmp_path / "both" / "grpo-trl-arithmetic-s0"
+    deadline = time.monotonic() + 120
+    while not (path / "metrics.jsonl").exists() or len(rows(path)) < 3:
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 75
+    told = status(path)
+    assert told["state"] == "preempted" and 0 < told["step"] < 30
+    assert [saved.name for saved in (path / "checkpoints").iterdir()] == [f"step-{told['step']}"]
+    assert cli.main(words) == 0
+    found = status(path)
+    assert (found["state"], found["attempt"]) == ("finished", 2)
+    assert [row["step"] for row in rows(path)] == list(range(31))
