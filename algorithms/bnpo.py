@@ -12,7 +12,7 @@ from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Row
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 LARGEST = 1e6
-"""Bound of 1/density, where a success rate is far from those of the batch."""
+"""Bound of 1/density, which is 0 at success rates of 0 and 1 and small far from those of the batch."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,8 @@ class BNPO(ClippedRatio):
     def advantage(self, batch: Batch, models: Reader) -> Rowwise:
         success = self.success(batch)
         rate = parts.group_mean(success, batch.group)
-        inside = torch.where(parts.group_equal(success, batch.group), 0.5, rate)
         alpha, beta = (rate.new_tensor(shape) for shape in self.shapes(batch))
-        density: torch.Tensor = torch.distributions.Beta(alpha, beta).log_prob(inside).exp()
+        density: torch.Tensor = torch.distributions.Beta(alpha, beta).log_prob(rate).exp()
         return parts.centred(success, batch.group, rate) * (1 / density).clamp(max=LARGEST)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:

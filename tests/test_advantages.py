@@ -217,10 +217,24 @@ def test_returns_are_not_compared_in_groups() -> None:
     together = advantages(ReinforcePP(), [[1.0, 1.0, 0.0, 0.0]])
     close(together, advantages(ReinforcePP(), [[1.0, 1.0], [0.0, 0.0]]))
     close(together, [1, 1, -1, -1], rtol=1e-6, atol=0.0)
-    assert not advantages(ReinforcePP(), [[0.3, 0.3, 0.3], [0.3]]).any()
+    assert not advantages(ReinforcePP(), [[0.1, 0.1], [0.1]]).any()  # whose mean is not 0.1
 
 
-# Settings of GRPO
+# Averages and settings of GRPO
+
+
+def test_default_averages_by_hand() -> None:
+    """Completions of 1 and 3 tokens, the sampler's limit is 12: the weight of a token of each."""
+    batch = rollouts([[1, 3]])
+    expected = {
+        (DrGRPO,): (1 / 24, 1 / 24),
+        (RLOO, OPO, ReMax, BNPO): (1 / 2, 1 / 2),
+        (GPG, ReinforcePP, ReinforcePPBaseline, LitePPO, MaxRL, PassK, RFT): (1 / 4, 1 / 4),
+        (MCGRPO, GDPO): (1 / 2, 1 / 6),
+    }
+    for classes, (short, long) in expected.items():
+        for cls in classes:
+            close(cls().weigh(batch), [[short, 0, 0], [long] * 3])
 
 
 def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
