@@ -5,7 +5,8 @@ loss and the gradient of every parameter are compared. The old log-probabilities
 so that ratios are clipped on both sides, and one completion is empty and one holds tool output.
 
 `CASES` holds every loss, scale of rewards, level of importance ratios and KL setting that TRL has; where an
-algorithm of ours means something else by the same name, `DIFFERENCES` says what.
+algorithm of ours means something else by the same name, `DIFFERENCES` says what. RLOO and GDPO are compared
+in test_advantages_trl.py.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import copy
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toys import Fixed, backward, distance, norm, off_policy, reading, rollouts, tiny
+from toys import backward, distance, norm, off_policy, rollouts, tiny
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Signal
 from grpobench.algorithms.bnpo import BNPO
@@ -29,7 +29,6 @@ from grpobench.algorithms.dapo import DAPO
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.dr_grpo import DrGRPO
 from grpobench.algorithms.entropy_mask import EntropyMask
-from grpobench.algorithms.gdpo import GDPO
 from grpobench.algorithms.gmpo import GMPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
@@ -38,7 +37,6 @@ from grpobench.algorithms.lite_ppo import LitePPO
 from grpobench.algorithms.luspo import LUSPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.policy_gradient import ClippedRatio
-from grpobench.algorithms.rloo import RLOO
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vespo import VESPO
 from grpobench.runs.models import Models
@@ -95,9 +93,7 @@ def our_loss(algorithm: Algorithm[Any], models: Models, batch: Batch, signal: Si
 # Policy gradients
 
 
-def grpo_trainer(
-    folder: Path, language: Any, rewards: int = 1, trainer: str = "GRPO", **settings: Any
-) -> Any:
+def grpo_trainer(folder: Path, language: Any, trainer: str = "GRPO", **settings: Any) -> Any:
     from datasets import Dataset
 
     home = trl
@@ -115,7 +111,7 @@ def grpo_trainer(
     )
     made = getattr(home, f"{trainer}Trainer")(
         model=language,
-        reward_funcs=[lambda completions, **_: [0.0] * len(completions)] * rewards,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=args,
         train_dataset=Dataset.from_dict({"prompt": ["a"] * 4}),
         processing_class=character_tokenizer(),
@@ -427,87 +423,6 @@ def test_advantages_equal_those_that_trl_computes_from_sampled_completions(
     batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(rewards))
     signal = GRPO(scale=scale, epsilon=1e-4).credit(batch, Models(tiny()))  # type: ignore[arg-type]
     torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-6, atol=1e-7)
-
-
-def test_gdpo_has_the_advantages_that_trl_normalises_then_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two rewards with weights 1 and ½; in the second group the first is all equal."""
-    table = torch.tensor([[1, 0.2], [0, 0.4], [0, 0.1], [0.5, 0.1], [0.3, 1], [0.3, 0], [0.3, 0], [0.3, 1]])
-    trainer = grpo_trainer(
-        tmp_path,
-        tiny_of_characters(),
-        rewards=2,
-        reward_weights=[1.0, 0.5],
-        multi_objective_aggregation="normalize_then_sum",
-        per_device_train_batch_size=8,
-    )
-    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *args: table, raising=True)
-    trainer.model.train()
-    inputs = [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
-    found = trainer._generate_and_score_completions(inputs)["advantages"]
-    batch = dataclasses.replace(
-        rollouts([[2] * 4] * 2),
-        reward=table @ torch.tensor([1.0, 0.5]),
-        scores={"correct": table[:, 0], "short": table[:, 1]},
-        weights={"correct": 1.0, "short": 0.5},
-    )
-    signal = GDPO().credit(batch, Models(tiny()))
-    torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-5, atol=1e-6)
-
-
-# RLOO
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.2])
-def test_rloo_has_trls_advantages_and_on_policy_its_gradient(
-    beta: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TRL samples, scores and takes the KL to a moved copy of the model itself; only the table of rewards is
-    set. TRL's loss is the clipped ratio of whole sequences, whose gradient at ratio 1 is ours."""
-    rewards = torch.tensor([1.0, 0.0, 0.0, 0.5, 0.25, 0.25, 0.25, 0.25])
-    trainer = grpo_trainer(
-        tmp_path, tiny_of_characters(), trainer="RLOO", per_device_train_batch_size=8, beta=0.0
-    )
-    trainer.beta, trainer.ref_model = beta, copy.deepcopy(trainer.model)
-    with torch.no_grad():
-        for p in trainer.ref_model.parameters():
-            p += 0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *args: rewards[:, None], raising=True)
-    seen: list[torch.Tensor] = []
-    plain: Callable[..., Any] = trainer._get_per_token_logps_and_entropies
-    monkeypatch.setattr(
-        trainer,
-        "_get_per_token_logps_and_entropies",
-        lambda *a, **k: (seen.append((r := plain(*a, **k))[0]), r)[1],
-    )
-    prompts = [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
-    sampled = trainer._generate_and_score_completions(prompts)
-    mask = sampled["completion_mask"].bool()
-    batch = dataclasses.replace(
-        rollouts([mask[:4].sum(-1).tolist(), mask[4:].sum(-1).tolist()]), reward=rewards, old_logp=seen[0]
-    )
-    assert torch.equal(batch.written, mask)
-    algorithm = RLOO(beta=beta)
-    signal = algorithm.credit(batch, Fixed(reference=reading(seen[-1])))
-    torch.testing.assert_close(signal.advantage[:, 0], sampled["advantages"], rtol=1e-5, atol=1e-6)
-    assert (sampled["advantages"][4:] != 0).any() == (beta > 0)
-
-    trainer.model.zero_grad()
-    trainer._compute_loss(trainer.model, sampled).backward()
-    expected = {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
-    trainer.model.zero_grad()
-    logp = plain(
-        trainer.model,
-        torch.cat([sampled["prompt_ids"], sampled["completion_ids"]], dim=1),
-        torch.cat([sampled["prompt_mask"], sampled["completion_mask"]], dim=1),
-        mask.shape[1],
-    )[0]
-    terms = algorithm.loss(batch, signal, {"policy": reading(logp)}).terms
-    (terms * algorithm.weigh(batch)).sum().backward()
-    gradient = {name: p.grad for name, p in trainer.model.named_parameters()}
-    assert norm(expected) > 0.01
-    assert distance(gradient, expected) < GRADIENT
 
 
 def tiny_of_characters() -> Any:

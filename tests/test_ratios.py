@@ -215,6 +215,9 @@ def test_cispo_keeps_the_gradient_of_a_token_beyond_the_cap() -> None:
     # weights .5, 4 | 4 times advantages ½ | −½, over three tokens
     close(slope(algorithm, batch, logp), [[-0.25 / 3, -2 / 3], [2 / 3, 0]])
     assert shares(algorithm, batch, logp)["policy/weight_truncated"] == [[0, 1], [1, 0]]
+    # a floor of .8 lifts the weight of the token that fell, and leaves it its gradient
+    floored = CISPO(ratio_cap=4.0, ratio_floor=0.8, **HALF)
+    close(slope(floored, batch, logp), [[-0.4 / 3, -2 / 3], [2 / 3, 0]])
     # a clip lets go of the first completion's second token
     assert slope(GRPO(**HALF), batch, logp)[0, 1] == 0
 
@@ -332,6 +335,12 @@ def test_parts_of_the_covariance_add_up_to_it() -> None:
     found = parts.covariance(advantage, batch.old_logp, batch.written)
     assert not found[~batch.written].any()
     close(found.sum() / batch.written.sum(), covariances(batch, advantage))
+    # advantages 1, 1 | −2 and log π −1, −2 | −6, mean −3; the padding's 9 counts nowhere
+    written = torch.tensor([[True, True], [True, False]])
+    by_hand = parts.covariance(
+        torch.tensor([[1.0, 1.0], [-2.0, 9.0]]), torch.tensor([[-1.0, -2.0], [-6.0, 9.0]]), written
+    )
+    close(by_hand, [[2.0, 1.0], [6.0, 0.0]])
     equal = torch.full_like(advantage, 0.1)  # whose mean is not 0.1 to the last bit
     assert not parts.covariance(equal, batch.old_logp, batch.written).any()
 
@@ -558,6 +567,7 @@ def test_vapo_without_successes_or_before_its_policy_moves_imitates_nothing() ->
     ("name", "field", "value"),
     [
         ("cispo", "ratio_cap", 0.5),
+        ("cispo", "ratio_floor", 1.5),
         ("dppo", "ratio_cap", 0.5),
         ("dppo", "threshold", 0.0),
         ("gmpo", "clip_low", -1.0),
