@@ -40,6 +40,7 @@ NAMES = (
     "kimi",
     "vapo",
     "cora",
+    "rredcot",
 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
+from collections.abc import Callable, Sequence
 
 from grpobench.runs.batch import Located, Rollout
 from grpobench.runs.library import Loaded
@@ -25,15 +28,36 @@ def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
     wanted = sorted({*places, *([start] if start >= 0 else [])} - {0})
     tokens = dict(zip(wanted, begins(loaded, rollout.completion, wanted), strict=True))
     answer = length if start < 0 else tokens.get(start, 0)
-    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {answer, length})))
+    return Located(answer, tuple(sorted({tokens[p] for p in places if p} - {0, answer, length})))
 
 
-def begins(loaded: Loaded, completion: tuple[int, ...], places: list[int]) -> list[int]:
+def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
     """For each of these ascending places in the text, the token that holds its character."""
-    found, token, decoded = [], 0, 0
-    for place in places:
-        while token < len(completion) and decoded <= place:
-            token += 1
-            decoded = len(loaded.decode(completion[:token]))
-        found.append(max(0, token - 1))
-    return found
+    if not places:
+        return []
+    pieces = [loaded.decode((token,)) for token in completion]
+    ends = list(itertools.accumulate(map(len, pieces)))
+    if "".join(pieces) != loaded.decode(completion):  # characters of several tokens, or spaces left out
+        ends = []
+        while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
+            ends.append(len(loaded.decode(completion[: len(ends) + 1])))
+        ends = list(itertools.accumulate(ends, max))
+    return [min(bisect.bisect_right(ends, place), len(completion) - 1) for place in places]
+
+
+def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
+    """Whether tokens, of which the last is new, state `marker` with it; None for an empty marker. The text is
+    only decoded where the last token can end the marker."""
+    if not marker:
+        return None
+    ends: dict[int, bool] = {}
+    last = marker[-1]
+
+    def said(tokens: Sequence[int]) -> bool:
+        token = tokens[-1]
+        if token not in ends:
+            text = loaded.decode((token,))
+            ends[token] = last in text or "\ufffd" in text or last.isspace()
+        return ends[token] and marker in loaded.decode(tokens)
+
+    return said

@@ -4,6 +4,9 @@ A group's prompt is computed once and its completions stand behind it in the sam
 sees the prompt and itself only (a block mask) and counts its positions from the prompt's end, so its hidden
 states are those of an ordinary forward pass over prompt + completion. A step then costs
 Σ(prompt + Σ completions) tokens instead of G × prompt + Σ completions.
+
+The rows of a group may also branch off the group's prompt early: a row whose prompt is a beginning of the
+longest one sees only that.
 """
 
 from __future__ import annotations
@@ -51,6 +54,8 @@ class Pack:
     """Long (M,): flat indices into (S, L) of completion tokens used as inputs, and"""
     fed_place: torch.Tensor
     """Long (M,): their flat indices into (B, T), for replaying a mixture."""
+    reach: torch.Tensor | None = None
+    """Long (S, L): how much of the prompt a token's completion sees; None where all see all of it."""
 
     def mask(self) -> torch.Tensor:
         """Bool (S, 1, L, L), True where a query (dim 2) may see a key (dim 3)."""
@@ -58,7 +63,10 @@ class Pack:
         key, query = self.segment[:, None, None, :], self.segment[:, None, :, None]
         before = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
         itself = torch.eye(length, dtype=torch.bool, device=self.tokens.device)
-        return ((key == PROMPT) | (key == query)) & before & (key != PADDING) | itself
+        prompt = key == PROMPT
+        if self.reach is not None:
+            prompt = prompt & (torch.arange(length, device=self.reach.device) < self.reach[:, None, :, None])
+        return (prompt | (key == query)) & before & (key != PADDING) | itself
 
 
 def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
@@ -68,28 +76,39 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     prompts = batch.prompt_length.tolist()
     sequences: list[list[int]] = []
     for rows in _by_group(batch):
-        sequences.extend(_split(rows, prompts[rows[0]], lengths, cost) if share else [[row] for row in rows])
-    width = max(prompts[rows[0]] + sum(max(0, lengths[row] - 1) for row in rows) for rows in sequences)
+        longest = max(prompts[row] for row in rows)
+        sequences.extend(_split(rows, longest, lengths, cost) if share else [[row] for row in rows])
+    trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
+    width = max(
+        prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
+        for trunk, rows in zip(trunks, sequences, strict=True)
+    )
     tokens = np.zeros((len(sequences), width), dtype=np.int64)
     position = np.zeros_like(tokens)
     segment = np.full_like(tokens, PADDING)
+    reach = np.full_like(tokens, width)
+    branching = any(
+        prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
+    )
     source, place, fed, fed_place = [], [], [], []
     prompt, completion, written = (
         tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.written)
     )
     columns = completion.shape[1]
-    for index, rows in enumerate(sequences):
+    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
         base = index * width
-        end = start = prompts[rows[0]]
-        tokens[index, :end] = prompt[rows[0], :end]
-        position[index, :end] = np.arange(end)
-        segment[index, :end] = PROMPT
+        start = prompts[trunk]
+        tokens[index, :start] = prompt[trunk, :start]
+        position[index, :start] = np.arange(start)
+        segment[index, :start] = PROMPT
         for number, row in enumerate(rows, 1):
             if not (length := lengths[row]):
                 continue
+            end = prompts[row]
             stop = start + length - 1  # the last token is predicted, never read
             tokens[index, start:stop] = completion[row, : length - 1]
             position[index, start:stop] = np.arange(end, end + length - 1)
+            reach[index, start:stop] = end
             segment[index, start:stop] = number
             inside = np.arange(base + start, base + stop)
             own = np.flatnonzero(written[row, :length])
@@ -110,6 +129,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
         place=put[4],
         fed=torch.from_numpy(_join(fed)).to(move),
         fed_place=torch.from_numpy(_join(fed_place)).to(move),
+        reach=torch.from_numpy(reach).to(move) if branching else None,
     )
 
 
@@ -154,7 +174,7 @@ def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.T
     for rows in units.values():
         by_group.setdefault(group[rows[0]], []).append(rows)
     for members in by_group.values():
-        prompt, size, current = prompts[members[0][0]], 0, list[int]()
+        prompt, size, current = max(prompts[row] for rows in members for row in rows), 0, list[int]()
         for rows in members:
             more = sum(lengths[row] for row in rows)
             if current and prompt + size + more > budget:

@@ -134,6 +134,9 @@ def research() -> dict[str, Algorithm[Any]]:
     return {
         "cora-late": known["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
         "cora-batch": known["cora"](scale="batch", beta=0.1),
+        "rredcot-breaks": known["rredcot"](cut="breaks", segments=3),
+        "rredcot-entropy": known["rredcot"](cut="entropy", longest_answer=1, beta=0.1),
+        "rredcot-one": known["rredcot"](segments=1, beta=0.1, kl_placement="reward"),
     }
 
 

@@ -118,7 +118,8 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
     name: str, policy: str, tmp_path: Path
 ) -> None:
-    found = run(configure(policy, ALGORITHMS[name]()), tmp_path)
+    algorithm = ALGORITHMS[name]()
+    found = run(configure(policy, algorithm), tmp_path)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
     undeclared = {key for row in found for key in row if not known(key)}
     assert not undeclared
@@ -131,7 +132,8 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
     assert "eval/test/greedy/shouted" in found[0] and "reward/mean" not in found[0]
     for row in found[1:]:
         assert row["grad/nonfinite"] == 0
-        assert all(row[f"grad_norm/{role}"] > 0 for role in ALGORITHMS[name]().updates(row["step"]))
+        moves = [row[f"grad_norm/{role}"] > 0 for role in algorithm.updates(row["step"])]
+        assert all(moves) or algorithm.locates_answers, "Letters have no marker, and so no answers to locate"
         assert row["reward/mean"] == pytest.approx(row["score/correct"])
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
         phases = ("sample", "verify", "read", "backward", "optimise", "sync", "other")

@@ -132,6 +132,25 @@ def test_group_that_is_not_contiguous_shares_one_prompt() -> None:
     torch.testing.assert_close(found, plain(models, batch)[0], **FP32)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("cost", [CHEAP_PROMPTS, DEAR_PAIRS], ids=["whole", "split"])
+def test_completions_that_branch_off_a_prompt_early_see_only_its_beginning(
+    architecture: str, cost: Cost
+) -> None:
+    batch = rollouts([[6, 2, 1, 9, 3], [4, 4]], prompts=(7, 5))
+    early = dataclasses.replace(batch, prompt_length=torch.tensor([7, 2, 4, 2, 1, 3, 3]))
+    models = build(architecture)
+    models.cost = cost
+    layout = pack(early, cost)
+    assert len(layout.tokens) == (2 if cost is CHEAP_PROMPTS else 5) and layout.reach is not None
+    found = models.read_now(("policy",), early)["policy"].logp
+    torch.testing.assert_close(found, plain(models, early)[0], **FP32)
+    models.budget = 10
+    assert len(micro_batches(early, torch.arange(7), 10)) > 3
+    torch.testing.assert_close(models.read("policy", early).logp, found, **FP32)
+    assert pack(batch, cost).reach is None, "the usual mask costs no more than it did"
+
+
 def test_layout_by_hand() -> None:
     batch = rollouts([[3, 0, 2]], prompts=(2,))
     layout = pack(batch, CHEAP_PROMPTS)
