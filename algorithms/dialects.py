@@ -236,7 +236,7 @@ OPENRLHF_LOOP = (
         "train.minibatches",
         8,
         f"{OPTIONS}: --train.batch_size",
-        "128 of the 1024 prompts of --rollout.batch_size per update",
+        "128 completions per update, of 1024 prompts with one each; with n each there are 8·n updates",
     ),
     Fact("train.epochs", 1, f"{OPTIONS}: --train.max_epochs"),
 )
