@@ -51,8 +51,8 @@ class PassK(ClippedRatio):
     )
     evidence = (
         "verified: the closed forms in the first paper's authors' code, the second form in "
-        "verl's code; the expected gradients and other rewards by enumeration; reconstruction: clip range and "
-        "averaging, because they are second-hand"
+        "verl's code; the expected gradients and other rewards by enumeration; reconstruction: clip range "
+        "and averaging, because they are second-hand"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
