@@ -108,6 +108,7 @@ def common_arguments(trainer: Trainer, place: Path) -> dict[str, Any]:
         "learning_rate": train.learning_rate["policy"],
         "max_grad_norm": train.max_grad_norm,
         "bf16": trainer.config.model.dtype == "bfloat16",
+        "use_cpu": trainer.models.device.type == "cpu",
         "disable_dropout": True,
         "remove_unused_columns": False,
         "seed": derive(trainer.config.seed, "trl") % 2**32,

@@ -448,6 +448,15 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
     assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
 
 
+def test_bfloat16_trains_float32_weights(policy: str, backend: Any, tmp_path: Path) -> None:
+    config = configure(
+        policy, GRPO(), train=train(backend="trl"), model=ModelConfig(policy, dtype="bfloat16")
+    )
+    _, row = run(config, tmp_path)
+    assert row["grad_norm/policy"] > 0
+    assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
+
+
 def test_the_rate_rises_as_in_our_loop(policy: str, backend: Any, tmp_path: Path) -> None:
     config = configure(policy, GRPO(), train=train(steps=3, warmup_steps=2, backend="trl"))
     found = run(config, tmp_path)
