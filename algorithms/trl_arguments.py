@@ -180,16 +180,10 @@ TABLE: Mapping[str, Entry] = {
         TOKEN_METRICS,
         separate=True,
     ),
-    "gspo": Entry(
+    "gspo": Entry(  # both levels have one gradient where advantages are the same for all tokens, as TRL's are
         "GRPO",
-        {
-            **GROUP,
-            **CLIP,
-            **KL_OF_SEQUENCES,
-            "averaging": only("sequence_mean"),
-            "level": only("sequence"),
-        },
-        {"loss_type": "grpo", **SEQUENCES},
+        {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": AVERAGING, "level": FREE},
+        SEQUENCES,
         KL_METRICS,
     ),
     "luspo": Entry(

@@ -22,6 +22,7 @@ from toys import Letters
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.dialects import DIALECTS
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.trl_arguments import TABLE, Splitting, translate
@@ -98,6 +99,22 @@ def test_settings_become_arguments(algorithm: Algorithm[Any], expected: dict[str
 def test_mean_over_tokens_is_that_of_the_minibatch(splitting: Splitting, loss: str) -> None:
     arguments, _ = translate(GRPO(averaging="token_mean"), Modifiers(), splitting)
     assert arguments["loss_type"] == loss
+
+
+@pytest.mark.parametrize("name", ["grpo@trl", "rloo@trl", "dpo@trl"])
+def test_what_trl_means_by_a_name_becomes_its_own_defaults(name: str, tmp_path: Path) -> None:
+    """Two readings of TRL that know nothing of each other: the dialect, and this table."""
+    trl = pytest.importorskip("trl", reason="the defaults are TRL's")
+    dialect = DIALECTS[name]
+    algorithm = ALGORITHMS[dialect.algorithm](**dialect.values["settings"])
+    arguments, faults = translate(algorithm, Modifiers(), ONE)
+    assert not faults
+    settings = getattr(trl, f"{TABLE[dialect.algorithm].trainer}Config")
+    usual = settings(output_dir=str(tmp_path), report_to="none", use_cpu=True, bf16=False)
+    defaults = {key: getattr(usual, key) for key in arguments}
+    if "epsilon_high" in defaults:  # None stands for epsilon
+        defaults["epsilon_high"] = defaults["epsilon_high"] or defaults["epsilon"]
+    assert arguments == defaults
 
 
 # Runs
@@ -227,6 +244,11 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grpo, KL": ("grpo", {"beta": 0.1}, {"epochs": 2, "learning_rate": 1e-2}),
     "grpo, unbiased KL": ("grpo", {"beta": 0.1, "kl_estimator": "k3_unbiased"}, {"epochs": 2}),
     "gspo": ("gspo", {"clip_low": 1e-3, "clip_high": 2e-3}, {"epochs": 2, "learning_rate": 1e-2}),
+    "gspo, token form": (
+        "gspo",
+        {"level": "token", "averaging": "token_mean", "clip_low": 1e-3, "clip_high": 2e-3},
+        {"epochs": 2, "learning_rate": 1e-2},
+    ),
     "dr_grpo": ("dr_grpo", {}, {}),
     "rloo": ("rloo", {}, {}),
     "rloo, KL": ("rloo", {"beta": 0.1}, {}),
@@ -548,7 +570,7 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
         (["arms=dpo"], 'set sampler.kind = "replay" or "preferences"'),
         (["arms=dpo", "sampler.kind=replay", "sampler.temperature=0.7"], "set it to 1"),
         (["arms=dpo", "sampler.kind=replay", "algorithm.nll=1"], "set settings.nll = 0.0"),
-        (["arms=gspo", "algorithm.level=token"], 'set settings.level = "sequence"'),
+        (["arms=sapo", "algorithm.averaging=constant"], 'set settings.averaging = "sequence_mean"'),
     ],
 )
 def test_what_trl_cannot_express_is_refused_with_the_remedy(sets: list[str], remedy: str) -> None:
