@@ -41,6 +41,7 @@ NAMES = (
     "vapo",
     "cora",
     "rredcot",
+    "ngrpo",
 )
 
 

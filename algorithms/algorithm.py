@@ -278,7 +278,8 @@ class Algorithm(ABC, Generic[S]):
 
     def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
         """How the sampler mixes embeddings while decoding, given the policy's input embeddings (V, H); by
-        default it does not. With None the answer only says whether it mixes at all."""
+        default it does not. Asked once per rollout batch, so that it may prepare what depends on the weights.
+        With None the answer only says whether it mixes at all."""
         return None
 
 

@@ -21,10 +21,10 @@ from grpobench.runs.batch import Group, Rollout
 from grpobench.runs.config import RunConfig
 from grpobench.runs.episodes import episodes
 from grpobench.runs.library import Loaded
-from grpobench.runs.locate import locate
+from grpobench.runs.locate import announces, locate
 from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
-from grpobench.runs.sampler import GREEDY, Sampler
+from grpobench.runs.sampler import GREEDY, Mixing, Sampler
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import DataError, Problem, Verdict
 
@@ -88,7 +88,8 @@ class OnPolicy:
         embeddings: torch.Tensor | None = None,
     ) -> None:
         self.config, self.loaded, self.sampler, self.grader = config, loaded, sampler, grader
-        self.clock, self.algorithm, self.mixer = clock, algorithm, algorithm.mixer(embeddings)
+        self.clock, self.algorithm, self.embeddings = clock, algorithm, embeddings
+        self.announced = announces(loaded, config.task.answer_marker)
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
         room = Room(loaded, self.limit, config.model.long_prompts)
         self.problems = room.fitting(config.task.problems("train"), "train")
@@ -110,7 +111,7 @@ class OnPolicy:
                 [self.seeds(own, problem) + extra for problem, own in zip(problems, named, strict=True)],
                 self.limit,
                 self.config.sampler.temperature,
-                self.mixer,
+                self.mixing(),
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         with self.clock("verify"):
@@ -126,6 +127,12 @@ class OnPolicy:
                 for group in groups
             ]
         return groups
+
+    def mixing(self) -> Mixing | None:
+        """How embeddings are mixed while decoding, by the embeddings of now: no more once a completion has
+        begun to state its answer."""
+        mixer = self.algorithm.mixer(self.embeddings)
+        return None if mixer is None else Mixing(mixer, self.announced)
 
     def seeds(self, stream: str, problem: Problem) -> tuple[int, ...]:
         """One derived seed per completion."""

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Rollout
 from grpobench.runs.library import Loaded
-from grpobench.runs.sampler import Request, Sampler
+from grpobench.runs.sampler import Mixing, Request, Sampler
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import DataError, Problem, Task
 
@@ -34,7 +33,7 @@ def episodes(
     seeds: Sequence[tuple[int, ...]],
     limit: int,
     temperature: float,
-    mixer: Mixer | None = None,
+    mixing: Mixing | None = None,
 ) -> list[list[Rollout]]:
     """Rollouts of each problem, one for each of its seeds, of at most `limit` tokens, replies included.
 
@@ -44,7 +43,7 @@ def episodes(
     prompts = [loaded.encode(problem.prompt) for problem in problems]
     if task.turns == 1:
         requests = [Request(prompt, own) for prompt, own in zip(prompts, seeds, strict=True)]
-        return sampler.sample(requests, limit, temperature, mixer)
+        return sampler.sample(requests, limit, temperature, mixing)
     demand_room(loaded, prompts, limit)
     table = [
         [Episode(loaded, task, problem, prompt, seed) for seed in own]

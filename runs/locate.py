@@ -46,8 +46,8 @@ def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -
 
 
 def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
-    """Whether tokens, of which the last is new, state `marker` with it; None for an empty marker. The text is
-    only decoded where the last token can end the marker."""
+    """Whether tokens state `marker`, asked at every new one; None for an empty marker. The text is decoded
+    only where the last token can end the marker."""
     if not marker:
         return None
     ends: dict[int, bool] = {}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from grpobench.algorithms.algorithm import Mixer
+from grpobench.algorithms.algorithm import Mixer, Mixture
 from grpobench.runs.batch import Rollout
 from grpobench.runs.config import RunConfig
 from grpobench.runs.decoding import Decoding, History, serves
@@ -27,6 +27,18 @@ LARGEST_GAP = 1e-3
 """Nats per token: far above what the order of float32 sums can do."""
 GREEDY = -1
 """In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
+TAIL = 64
+"""Tokens: more than a marker of some letters can take."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How tokens are fed mixed while decoding, and until when."""
+
+    mixer: Mixer
+    over: Callable[[Sequence[int]], bool] | None = None
+    """Whether with the last of these tokens, at most the last `TAIL` of a completion, a part begins in which
+    plain tokens are fed; None: there is no such part."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class Sampler(Protocol):
     broken."""
 
     def sample(
-        self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
         is greedy. Raises DataError for a prompt that leaves no room for `limit` tokens."""
@@ -99,7 +111,7 @@ class HFSampler:
 
     @torch.inference_mode()
     def sample(
-        self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
         is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
@@ -109,11 +121,11 @@ class HFSampler:
         # Prompts of similar length together: less padding; stable, so that a group stays together.
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
-        kept = None if self.history is None or mixer is not None else History()
+        kept = None if self.history is None or mixing is not None else History()
         for start in range(0, len(jobs), self.rows):
             part = jobs[start : start + self.rows]
             for (i, j), rollout in zip(
-                part, self._decode(requests, part, limit, temperature, mixer, kept), strict=True
+                part, self._decode(requests, part, limit, temperature, mixing, kept), strict=True
             ):
                 out[i][j] = rollout
         if self.history is not None:
@@ -126,7 +138,7 @@ class HFSampler:
         jobs: Sequence[tuple[int, int]],
         limit: int,
         temperature: float,
-        mixer: Mixer | None,
+        mixing: Mixing | None,
         kept: History | None,
     ) -> list[Rollout]:
         indices = list(dict.fromkeys(i for i, _ in jobs))
@@ -142,7 +154,8 @@ class HFSampler:
         logps = torch.zeros(len(jobs), limit, device=self.models.device)
         lengths = torch.full((len(jobs),), limit, device=self.models.device)
         stopped = torch.zeros(len(jobs), dtype=torch.bool, device=self.models.device)
-        mixed: list[tuple[torch.Tensor, Any]] = []
+        plain = greedy.clone()  # jobs that are fed no mixtures, or no more
+        mixed: list[tuple[int, torch.Tensor, Mixture]] = []
         for t in range(limit):
             logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
             logp = logits.log_softmax(-1)
@@ -158,10 +171,15 @@ class HFSampler:
             if t + 1 == limit or bool(stopped[run.alive].all()):
                 break
             mixture = None
-            if mixer is not None and noise is not None:
+            if mixing is not None and noise is not None:
+                tail = tokens[:, max(0, t + 1 - TAIL) : t + 1]
+                plain |= _begun(mixing, tail, run.alive[~plain[run.alive]])
+                rows = (~(plain | stopped)[run.alive]).nonzero().squeeze(-1)
                 # A second number per token, derived from the first: drawing stays as it is without mixing.
-                mixture = mixer(drawn, logits, (noise[run.alive, t] * 2**20 % 1).to(logits.device))
-                mixed.append((run.alive, mixture))
+                second = (noise[run.alive, t] * 2**20 % 1).to(logits.device)
+                mixture = _mixed(mixing, rows, drawn, logits, second)
+            if mixture is not None:
+                mixed.append((t, run.alive, mixture))
             run.advance(drawn, stopped, mixture)
         feeds = _feeds(mixed, len(jobs), limit)
         columns = tokens.cpu(), logps.cpu().numpy(), lengths.tolist(), stopped.tolist()
@@ -218,15 +236,37 @@ def draw(logp: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
 
 
+def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Bool (jobs,): those of `rows` whose last token of `tokens` (jobs, t) ends their mixing."""
+    begun = torch.zeros(len(tokens), dtype=torch.bool)
+    if mixing.over is not None:
+        for row, written in zip(rows.tolist(), tokens[rows].tolist(), strict=True):
+            begun[row] = mixing.over(written)
+    return begun.to(tokens.device)
+
+
+def _mixed(
+    mixing: Mixing, rows: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor
+) -> Mixture | None:
+    """What to feed instead of the tokens `drawn` (R,): mixtures in some of `rows`, the tokens elsewhere."""
+    if not len(rows):
+        return None
+    some = mixing.mixer(drawn[rows], logits[rows], uniform[rows])
+    empty = some.token.new_zeros((len(drawn), some.token.shape[-1]))
+    return Mixture(
+        empty.index_copy(0, rows, some.token), empty.to(some.weight.dtype).index_copy(0, rows, some.weight)
+    )
+
+
 def _feeds(
-    mixed: Sequence[tuple[torch.Tensor, Any]], rows: int, limit: int
+    mixed: Sequence[tuple[int, torch.Tensor, Mixture]], rows: int, limit: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """(tokens (rows, limit, k), weights (rows, limit, k)) of everything that was fed mixed."""
     if not mixed:
         return None
-    k = mixed[0][1].token.shape[-1]
+    k = mixed[0][2].token.shape[-1]
     token, weight = torch.zeros(rows, limit, k, dtype=torch.long), torch.zeros(rows, limit, k)
-    for t, (alive, mixture) in enumerate(mixed):
+    for t, alive, mixture in mixed:
         token[alive.cpu(), t] = mixture.token.cpu()
         weight[alive.cpu(), t] = mixture.weight.float().cpu()
     return token.numpy(), weight.numpy()

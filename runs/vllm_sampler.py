@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.batch import Group, Rollout, pack_groups
 from grpobench.runs.config import RunConfig
 from grpobench.runs.engine import Drawn, Engine
 from grpobench.runs.library import Loaded
 from grpobench.runs.models import Models
-from grpobench.runs.sampler import Request, demand_room
+from grpobench.runs.sampler import Mixing, Request, demand_room
 from grpobench.tasks.task import DataError, Problem, Verdict
 
 PROBES = 4
@@ -148,12 +147,12 @@ class EngineSampler:
         return Probe(tuple(drawn.tokens for drawn in found), batch.behaviour_logp.double().cpu(), trainer)
 
     def sample(
-        self, requests: Sequence[Request], limit: int, temperature: float, mixer: Mixer | None = None
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
         is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
         DataError for a prompt that leaves no room for `limit` tokens."""
-        if mixer is not None:
+        if mixing is not None:
             raise DataError('vLLM feeds plain tokens and mixes no embeddings; set sampler.kind = "hf"')
         demand_room(requests, limit, self.context, self.remedy)
         jobs = [(request.prompt, seed) for request in requests for seed in request.seeds]

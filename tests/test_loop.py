@@ -149,9 +149,11 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
 
 def test_first_rollouts_are_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:
     digests: dict[int, set[str]] = {0: set(), 1: set()}
-    for name, cls in ALGORITHMS.items():
+    # One that mixes embeddings while decoding feeds other inputs behind the first token.
+    plain = {name: cls() for name, cls in ALGORITHMS.items() if cls().mixer() is None}
+    for name, algorithm in plain.items():
         for seed, found in digests.items():
-            config = dataclasses.replace(configure(policy, cls()), seed=seed)
+            config = dataclasses.replace(configure(policy, algorithm), seed=seed)
             config = dataclasses.replace(
                 config, train=dataclasses.replace(config.train, steps=1), evaluate=EvaluateConfig(0, 0, 0, 0)
             )

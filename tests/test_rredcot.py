@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toys import VOCABULARY, models_for, rollouts, tiny
+from toys import VOCABULARY, arithmetic_run, execute, models_for, rollouts, tiny
 
 from grpobench.algorithms.algorithm import Batch, Reading, Role
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.rredcot import RREDCoT, continuations, first_of, found_answers, thinned, values
-from grpobench.runs import loop
-from grpobench.runs.config import EvaluateConfig, RunConfig, incompatible
-from grpobench.runs.folder import RunFolder
+from grpobench.runs.config import incompatible
 from grpobench.runs.models import Models
 from grpobench.runs.packing import Cost, pack
-from grpobench.runs.recipe import read_recipe
 from grpobench.runs.sampler import HFSampler, Request
 from grpobench.tasks.nanobias import NanoBias
 
@@ -396,34 +392,19 @@ def test_metrics_say_how_much_the_values_explain() -> None:
     assert math.isnan(row["advantage/explained"])
 
 
-def on_arithmetic(algorithm: Any) -> RunConfig:
-    config = read_recipe("quickstart").configs[0]
-    assert config.task.name == "arithmetic"
-    train = dataclasses.replace(config.train, steps=2, prompts=4, group=6, minibatches=1)
-    quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
-    return dataclasses.replace(config, algorithm=algorithm, train=train, evaluate=quiet)
-
-
-def execute(config: RunConfig, path: Path, metric: Callable[[dict[str, Any]], Any]) -> list[Any]:
-    with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, lambda: False)
-    rows = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
-    return [metric(row) for row in rows if row["step"]]
-
-
 def test_run_on_arithmetic_with_the_built_in_policy(tmp_path: Path) -> None:
-    config = on_arithmetic(RREDCoT())
+    config = arithmetic_run(RREDCoT())
     assert not incompatible(config)
-    found = execute(config, tmp_path / "a", lambda row: row)
-    for row in found:
+    _, first, second = execute(config, tmp_path / "run")
+    for row in (first, second):
         assert row["advantage/answered"] > 0.5
         assert 1.5 < row["advantage/segments"] <= 6
         assert row["grad_norm/policy"] > 0
-    first = execute(on_arithmetic(GRPO()), tmp_path / "b", lambda row: row["reward/mean"])
-    assert found[0]["reward/mean"] == first[0], "the same first rollouts"
+    _, plain = execute(arithmetic_run(GRPO(), steps=1), tmp_path / "plain")
+    assert first["reward/mean"] == plain["reward/mean"], "the same first rollouts"
 
 
 def test_tasks_without_a_marker_are_refused_with_a_remedy() -> None:
-    config = dataclasses.replace(on_arithmetic(RREDCoT()), task=NanoBias())
+    config = dataclasses.replace(arithmetic_run(RREDCoT()), task=NanoBias())
     (fault,) = incompatible(config)
     assert "locates the final answer" in fault and "`tasks = [...]`" in fault

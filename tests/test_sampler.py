@@ -14,7 +14,7 @@ from toys import ARCHITECTURES, VOCABULARY, tiny
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.batch import Group, Rollout, pack_groups
 from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler, Request, draw, uniforms
+from grpobench.runs.sampler import HFSampler, Mixing, Request, draw, uniforms
 from grpobench.tasks.task import DataError, Problem, Verdict
 
 EXACT = 1e-5
@@ -238,7 +238,7 @@ def half_mixed(anchor: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_mixtures_replayed_by_the_trainer_give_the_samplers_probabilities(architecture: str) -> None:
     source = sampler(architecture, temperature=0.7)
-    groups = source.sample(requests(), 15, 0.7, half_mixed)
+    groups = source.sample(requests(), 15, 0.7, Mixing(half_mixed))
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
     share = (batch.mixture.weight.sum(-1) > 0)[batch.written].double().mean()
     assert 0.3 < share < 0.7
@@ -261,18 +261,18 @@ def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:
         return Mixture(anchor[:, None], torch.zeros(len(anchor), 1))
 
     source = sampler()
-    one, other = source.sample(requests(), 15, 1.0), source.sample(requests(), 15, 1.0, never)
+    one, other = source.sample(requests(), 15, 1.0), source.sample(requests(), 15, 1.0, Mixing(never))
     assert all(
         same(a, b) for ours, theirs in zip(one, other, strict=True) for a, b in zip(ours, theirs, strict=True)
     )
     numbers = torch.cat(seen)
     assert ((numbers >= 0) & (numbers < 1)).all() and len(numbers.unique()) > 30
     first = uniforms([seed for r in sorted(requests(), key=lambda r: len(r.prompt)) for seed in r.seeds], 1)
-    assert (seen[0] - first[:, 0]).abs().max() > 0.1
+    assert len(seen[0]) > 5 and not torch.isin(seen[0], first[:, 0]).any()
 
 
 def test_greedy_decoding_does_not_mix() -> None:
     source = sampler()
-    one, other = source.sample(requests(1), 8, 0.0), source.sample(requests(1), 8, 0.0, half_mixed)
+    one, other = source.sample(requests(1), 8, 0.0), source.sample(requests(1), 8, 0.0, Mixing(half_mixed))
     assert [r.completion for (r,) in one] == [r.completion for (r,) in other]
     assert all(r.mixture is None for (r,) in other)

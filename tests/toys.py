@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
+from grpobench.runs import loop
+from grpobench.runs.config import EvaluateConfig, RunConfig
 from grpobench.runs.corrections import Correction
 from grpobench.runs.engine import Drawn
+from grpobench.runs.folder import RunFolder
 from grpobench.runs.loop import Trainer
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models
+from grpobench.runs.recipe import read_recipe
 from grpobench.runs.sampler import HFSampler, Request
 from grpobench.runs.tally import Tally
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -277,3 +283,22 @@ class Letters(Task):
 
     def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
         return {"shouted": sum(g.verdict.scores["correct"] for g in graded) / max(1, len(graded))}
+
+
+def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -> RunConfig:
+    """A short run of the built-in policy on arithmetic, 4 problems × 6 completions a step, not evaluated;
+    `sections` override whole sections."""
+    config = read_recipe("quickstart").configs[0]
+    assert config.task.name == "arithmetic"
+    train = dataclasses.replace(config.train, steps=steps, prompts=4, group=6, minibatches=1)
+    quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
+    return dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
+
+
+def execute(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
+    """Carry a run out in a folder; its metrics by step, without what depends on the machine."""
+    with RunFolder.open(path, config) as folder:
+        loop.execute(config, folder, lambda progress: None, stop)
+    rows = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
+    machine = ("time/", "cost/peak_memory_gb")
+    return [{key: value for key, value in row.items() if not key.startswith(machine)} for row in rows]

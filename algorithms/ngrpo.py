@@ -1,0 +1,109 @@
+"""N-GRPO: GRPO on rollouts in which some tokens are fed blended with their neighbours."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Mixer, Mixture
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+
+
+@dataclass(frozen=True)
+class NGRPO(GroupNormalised, ClippedRatio):
+    """N-GRPO (arXiv:2606.10768): semantic neighbour mixing of embeddings while decoding.
+
+    With probability ρ the model is not fed the embedding of the token that it wrote (the anchor) but
+    ``Σ_c α_c E[c]`` over the anchor and the k − 1 tokens whose input embeddings are nearest to its by cosine;
+    α is the softmax of the tempered logits over these k. The completion holds the anchor. What was fed is
+    kept, and training builds the same blend from the embeddings of then, so that their gradient passes
+    through it. Mixing ends where the completion begins to state its answer, and evaluation does not mix.
+
+    Neighbours are those of the embeddings at the time of the rollouts. The objective is GRPO's.
+
+    Degenerate cases: with rho = 0 it is GRPO, rollouts included; so it is where the anchor's share is 1.
+    """
+
+    name = "ngrpo"
+    paper = "N-GRPO: Embedding-Level Neighbor Mixing for Enhanced Policy Optimization, arXiv:2606.10768"
+    summary = "GRPO whose sampler feeds some tokens blended with their nearest neighbours, for diversity"
+    formula = (
+        "with probability ρ feed ẽ = Σ_{c ∈ S} α_c E[c] after a token, S = the token and its k − 1 nearest "
+        "by cos(E[token], E[c]), α = softmax of the tempered logits over S;  loss as GRPO's on these inputs"
+    )
+    departures = (
+        "The published code blends around the likeliest token, not around the one that was drawn: set "
+        'anchor = "likeliest" for that. Its settings are k = 2, ρ = 0.1 at 1.5B and k = 3, ρ = 0.15 at 7B, '
+        "with a k3 penalty of 0.01 and 0.001; here k = 3, ρ = 0.1 and no penalty. It stops mixing behind "
+        "</think>; here behind the task's marker of an answer."
+    )
+    evidence = (
+        "verified: the paper's text and its published code; replayed log-probabilities equal the sampler's"
+    )
+    cost = (
+        "in sampling, for the tokens that are blended, a product with the whole embedding table (as of an "
+        "output head), and its norms once per rollout batch"
+    )
+    metrics = (
+        *parts.CLIP_METRICS,
+        *parts.KL_METRICS,
+        Metric("policy/mixed", "share of tokens", "written tokens that were fed blended with neighbours"),
+        Metric(
+            "policy/anchor_weight",
+            "share",
+            "mean weight of the anchor in the blends; NaN without any",
+        ),
+    )
+
+    rho: float = 0.1
+    """Probability that a token is fed blended; 0 is GRPO."""
+    k: int = 3
+    """Tokens in a blend, the anchor among them."""
+    anchor: Literal["drawn", "likeliest"] = "drawn"
+    """Whose neighbours are blended in: the token that was drawn, or the likeliest (the published code)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.rho <= 1:
+            raise ValueError("rho: must be from 0 to 1")
+        if self.k < 2:
+            raise ValueError("k: must be at least 2")
+
+    def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
+        if not self.rho:
+            return None
+        table = torch.zeros(1, 1) if embeddings is None else embeddings.detach()
+        norm = table.norm(dim=-1).clamp(min=torch.finfo(table.dtype).tiny)
+
+        def mix(anchor: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor) -> Mixture:
+            rows = (uniform < self.rho).nonzero().squeeze(-1)
+            some = logits[rows]
+            around = anchor[rows] if self.anchor == "drawn" else some.argmax(-1)
+            members = neighbourhood(table, norm, around, self.k)
+            token = members.new_zeros((len(anchor), members.shape[-1])).index_copy(0, rows, members)
+            weight = some.gather(-1, members).softmax(-1)
+            return Mixture(token, weight.new_zeros(token.shape).index_copy(0, rows, weight))
+
+        return mix
+
+    def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
+        if batch.mixture is None:
+            return {"policy/mixed": 0.0, "policy/anchor_weight": math.nan}
+        mixed = (batch.mixture.weight.sum(-1) > 0) & batch.written
+        return {
+            "policy/mixed": mixed[batch.written].double().mean().item(),
+            "policy/anchor_weight": batch.mixture.weight[..., 0][mixed].double().mean().item(),
+        }
+
+
+def neighbourhood(table: torch.Tensor, norm: torch.Tensor, anchor: torch.Tensor, k: int) -> torch.Tensor:
+    """(N, k) tokens: each anchor (N,) and those whose rows of `table` (V, H), of these norms (V,), are
+    nearest to its by cosine, in that order; all tokens where there are fewer than k."""
+    cosine = table[anchor] @ table.T / norm  # times the anchor's norm, which changes no order
+    cosine.scatter_(-1, anchor[:, None], -math.inf)
+    nearest = cosine.topk(min(k, len(table)) - 1, dim=-1).indices
+    return torch.cat([anchor[:, None], nearest], -1)
