@@ -119,7 +119,7 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
     name: str, policy: str, tmp_path: Path
 ) -> None:
     algorithm = ALGORITHMS[name]()
-    group = max(4, algorithm.minimum_group)
+    group = 4 if algorithm.minimum_group <= 4 else 2 * algorithm.minimum_group
     train = TrainConfig(steps=3, prompts=4, group=group, minibatches=2, learning_rate={"policy": 1e-3})
     found = run(configure(policy, algorithm, train=train), tmp_path)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
