@@ -13,8 +13,30 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("long", parent=settings.get_profile("fixed"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """float64 throughout, `.float()` included."""
+    import torch
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a random Llama over characters."""
+    from toys import characters
+
+    return characters(tmp_path_factory.mktemp("policy"))

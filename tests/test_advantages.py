@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Fixed, reading, rollouts
+from toys import Fixed, close, reading, rollouts
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Algorithm, Batch, Signal
@@ -32,23 +32,9 @@ from grpobench.algorithms.remax import ReMax
 from grpobench.algorithms.rft import RFT
 from grpobench.algorithms.rloo import RLOO
 
-EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
-"""float64 on both sides; only the order of operations differs."""
+pytestmark = pytest.mark.usefixtures("double")
 EPSILON: dict[str, float] = {"rtol": 1e-3, "atol": 1e-9}
 """An ε of 1e-4 stands beside deviations of 0.1 and more."""
-
-
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 throughout, `.float()` included."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), **(tolerance or EXACT))
 
 
 def credited(algorithm: Algorithm[Any], batch: Batch) -> Any:

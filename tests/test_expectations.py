@@ -7,14 +7,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Fixed, reading, rollouts
+from toys import Fixed, close, reading, rollouts
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch
@@ -25,21 +25,7 @@ from grpobench.algorithms.passk import PassK, best_of
 from grpobench.algorithms.remax import ReMax
 from grpobench.algorithms.rloo import RLOO
 
-EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
-"""float64 on both sides; only the order of operations differs."""
-
-
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 throughout, `.float()` included."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), **(tolerance or EXACT))
+pytestmark = pytest.mark.usefixtures("double")
 
 
 # Expected gradients. A policy over three answers of one token; every group that it can sample is one group of

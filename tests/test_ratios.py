@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Fixed, reading, rollouts
+from toys import Fixed, close, reading, rollouts
 
 from grpobench.algorithms import ALGORITHMS, parts
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading
@@ -38,23 +38,9 @@ from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vapo import VAPO
 from grpobench.algorithms.vespo import VESPO
 
-EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
-"""float64 on both sides; only the order of operations differs."""
+pytestmark = pytest.mark.usefixtures("double")
 HALF: dict[str, Any] = {"scale": "none"}
 """Rewards 1 and 0 of a group of two then have advantages ½ and −½."""
-
-
-@pytest.fixture(autouse=True)
-def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 throughout, `.float()` included."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), **(tolerance or EXACT))
 
 
 def pair(ratios: Sequence[Sequence[float]], old: float = -1.0, **settings: Any) -> tuple[Batch, torch.Tensor]:

@@ -460,30 +460,6 @@ def test_tiny_reward_model_is_read_like_any_other(tiny: Path) -> None:
 # Whole runs
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random policy over characters."""
-    import transformers
-
-    folder = tmp_path_factory.mktemp("policy")
-    torch.manual_seed(0)
-    small = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        initializer_range=0.1,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    transformers.LlamaForCausalLM(small).save_pretrained(folder)
-    character_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
 def small_run(policy: str, reward: RewardConfig, task: Task | None = None) -> RunConfig:
     return configuration(
         task or Letters(),

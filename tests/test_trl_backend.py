@@ -172,34 +172,6 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[
     return {name: tensor - other[name] for name, tensor in one.items()}
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a random Llama over characters."""
-    import transformers
-
-    from grpobench.runs.nano import VOCABULARY, character_tokenizer
-
-    folder = tmp_path_factory.mktemp("policy")
-    torch.manual_seed(0)
-    small = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    transformers.LlamaForCausalLM(small).save_pretrained(folder)
-    character_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture
 def backend() -> Any:
     pytest.importorskip("trl", reason="runs through TRL: pip install 'grpobench[trl]'")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
-from grpobench.runs import loop
+from grpobench.runs import loop, nano
 from grpobench.runs.config import EvaluateConfig, RunConfig
 from grpobench.runs.corrections import Correction
 from grpobench.runs.engine import Drawn
@@ -79,6 +79,30 @@ def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
         output_router_logits=False,
     )
     return transformers.Qwen3MoeForCausalLM(mixture).eval()
+
+
+def characters(folder: Path) -> str:
+    """The folder, with a random Llama over the characters of the nano policies in it."""
+    import transformers
+
+    torch.manual_seed(0)
+    small = transformers.LlamaConfig(
+        vocab_size=nano.VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    transformers.LlamaForCausalLM(small).save_pretrained(folder)
+    nano.character_tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 def rollouts(
@@ -204,6 +228,15 @@ def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor])
 def reading(logp: torch.Tensor, value: torch.Tensor | None = None) -> Reading:
     """A reading made of numbers."""
     return Reading(logp, torch.zeros_like(logp), logp[:, :0] if value is None else value)
+
+
+EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
+"""float64 on both sides; only the order of operations differs."""
+
+
+def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
+    """Equal within `EXACT` or the tolerance given."""
+    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), **(tolerance or EXACT))
 
 
 class Fixed:
