@@ -42,6 +42,7 @@ NAMES = (
     "cora",
     "rredcot",
     "ngrpo",
+    "ads",
 )
 
 

@@ -11,11 +11,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from grpobench.algorithms import parts
+from grpobench.algorithms import ads, parts
 from grpobench.algorithms.algorithm import (
     Algorithm,
     Batch,
@@ -34,6 +34,12 @@ from grpobench.algorithms.algorithm import (
 METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),
     Metric("modify/left_out", "share of rows", "truncated completions that were left out of the update"),
+    Metric(
+        "modify/in_band",
+        "share of groups",
+        "groups whose success rate keeps their problem in an adaptive schedule",
+        "higher",
+    ),
 )
 
 
@@ -56,6 +62,23 @@ class Modifiers:
     """Steps between moves of the reference towards the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
     reference_mix: float = 1.0
     """How far it moves: 1 is a copy of the policy, less is ref ← mix·policy + (1 − mix)·ref."""
+    schedule: Literal["uniform", "ads"] = "uniform"
+    """Which problems a step has: each once per pass in a random order, or by clusters and difficulty near a
+    success rate of one half (ADS, arXiv:2606.22305), to which the settings that begin with ads_ belong."""
+    ads_clusters: int = 64
+    """Clusters of problems; fewer where there are fewer different problems."""
+    ads_components: int = 128
+    """Principal components of the problems' embeddings that are clustered."""
+    ads_at_once: int = 4
+    """Clusters that a step's problems come from."""
+    ads_smoothing: float = 0.3
+    """α, how fast a cluster's probability follows its share of the success rates."""
+    ads_success: float = 0.5
+    """r_init, the success rate of a cluster that has not been sampled."""
+    ads_band: float = 0.17
+    """A problem whose success rate is so far from one half gives its place to an easier or harder one."""
+    ads_epochs: bool = True
+    """Begin anew after each pass over the data, so that what an earlier policy could do does not count."""
 
     def __post_init__(self) -> None:
         parts.demand_not_negative(
@@ -66,11 +89,25 @@ class Modifiers:
         )
         if not 0 < self.reference_mix <= 1:
             raise ValueError("reference_mix: must be above 0 and at most 1")
+        for name in ("ads_clusters", "ads_components", "ads_at_once"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1")
+        if not 0 < self.ads_success <= 1:
+            raise ValueError("ads_success: must be above 0 and at most 1")
+        for name, most in (("ads_smoothing", 1.0), ("ads_band", 0.5)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}: must be from 0 to {most:g}")
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm with these modifiers; the very same object where there are none."""
-        plain = dataclasses.replace(self, overlong_penalty=1.0, reference_mix=1.0)
-        return algorithm if plain == Modifiers() else Modified(algorithm, self)
+        idle = not (
+            self.overlong_buffer
+            or self.mask_truncated
+            or self.dynamic_sampling
+            or self.reference_every
+            or self.schedule != "uniform"
+        )
+        return algorithm if idle else Modified(algorithm, self)
 
 
 S = TypeVar("S", bound=Signal)
@@ -108,7 +145,7 @@ class Modified(Algorithm[S]):
 
     @property
     def studies(self) -> bool:
-        return self.plain.studies
+        return self.plain.studies or self.modify.schedule == "ads"
 
     @property
     def scores(self) -> frozenset[str]:
@@ -143,6 +180,10 @@ class Modified(Algorithm[S]):
             row["modify/overlong"] = self._penalty(batch).double().mean().item() if len(batch) else math.nan
         if self.modify.mask_truncated:
             row["modify/left_out"] = (~batch.stopped).double().mean().item() if len(batch) else math.nan
+        if self.modify.schedule == "ads":
+            groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
+            kept = [ads.direction(ads.success(group.tolist()), self.modify.ads_band) == 0 for group in groups]
+            row["modify/in_band"] = sum(kept) / len(kept) if kept else math.nan
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
@@ -159,7 +200,25 @@ class Modified(Algorithm[S]):
         study: Study | None = None,
     ) -> Curriculum:
         inner = self.plain.curriculum(traits, prompts, seed, study)
+        if self.modify.schedule == "ads":
+            assert study is not None
+            inner = self._adaptive(study, prompts, seed)
         return Refilled(inner, self.modify.dynamic_sampling) if self.modify.dynamic_sampling else inner
+
+    def _adaptive(self, study: Study, prompts: int, seed: int) -> Curriculum:
+        modify = self.modify
+        return ads.AdaptiveSchedule(
+            study,
+            prompts,
+            seed,
+            clusters=modify.ads_clusters,
+            components=modify.ads_components,
+            at_once=modify.ads_at_once,
+            smoothing=modify.ads_smoothing,
+            initial=modify.ads_success,
+            band=modify.ads_band,
+            epochs=modify.ads_epochs,
+        )
 
     def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
         return self.plain.mixer(embeddings)

@@ -301,6 +301,11 @@ def around(
         faults.append(
             f"modify.dynamic_sampling draws problems anew, which TRL does not; set it to 0, or {STAY}"
         )
+    if modify.schedule != "uniform":
+        faults.append(
+            "modify.schedule chooses problems by earlier rewards, and TRL has its own order; set it to "
+            f'"uniform", or {STAY}'
+        )
     if modify.overlong_buffer and entry.separate:
         faults.append(
             "modify.overlong_buffer: TRL would normalise the punishment like a part of the reward; set it to "

@@ -407,6 +407,8 @@ def incompatible(config: RunConfig) -> list[str]:
         ),
         "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
         "modify.reference_every = 0": not config.modify.reference_every or "reference" in algorithm.reads,
+        f"studies the problems with their reference solutions before training, and {kind}; set sampler.kind "
+        '= "hf"': not offered or not config.modify.around(algorithm).studies,
         f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"': (
             sampler.on_policy or not config.modify.dynamic_sampling
         ),

@@ -182,7 +182,8 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem) -> Rollout:
     if (length := len(episode.prompt) + len(episode.tokens)) > loaded.context:
         raise DataError(
             f"the demonstration of problem {problem.id} and its prompt have {length} tokens, and the model's "
-            f"context is {loaded.context}; leave out the warm start or take a model with a longer context"
+            f"context is {loaded.context}; leave out what reads demonstrations (model.warm_start, "
+            "modify.schedule) or take a model with a longer context"
         )
     return episode.rollout()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from grpobench.algorithms.algorithm import Batch, Role, Signal
+from grpobench.algorithms.algorithm import Batch, Role, Signal, Study
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
 from grpobench.runs.config import RunConfig, rates
@@ -185,7 +185,7 @@ class Trainer:
             traits,
             train.prompts,
             derive(config.seed, "curriculum"),
-            study(self.models, self.loaded, config.task, self.source.problems) if algorithm.studies else None,
+            self._study() if algorithm.studies else None,
         )
         self.evaluator = Evaluator(
             config.task,
@@ -225,6 +225,17 @@ class Trainer:
         table = self.loaded.model.get_input_embeddings().weight
         fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, self.algorithm, table)
         return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
+
+    def _study(self) -> Study:
+        """What the policy makes of the training problems before it is trained."""
+        return study(
+            self.models,
+            self.loaded,
+            self.config.task,
+            self.source.problems,
+            str(self.origin.get("warm_start", "")),
+            lambda read, of: self.tell(0, f"studying the problems {read}/{of}"),
+        )
 
     def tell(self, step: int, phase: str) -> None:
         self.report(Progress(step, self.config.train.steps, self.last_reward, self.last_rate, phase))

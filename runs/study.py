@@ -1,34 +1,83 @@
-"""What the initial policy makes of the training problems and their reference solutions."""
+"""What the initial policy makes of the training problems and their reference solutions, cached."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from grpobench.algorithms.algorithm import Batch, Study
-from grpobench.runs.batch import pack_groups
-from grpobench.runs.library import Loaded
+from grpobench.runs import files
+from grpobench.runs.batch import Group, pack_groups
+from grpobench.runs.library import Loaded, cache_folder
 from grpobench.runs.models import Models
 from grpobench.runs.packing import micro_batches
-from grpobench.runs.warmstart import demonstration
+from grpobench.runs.warmstart import alone, demonstration
 from grpobench.tasks.task import Problem, Task
 
+RECIPE = 1
+"""Version of this procedure; a change of it makes cached studies stale."""
 PROBLEMS = 256
 """Problems that are laid out at once; they are read in micro-batches."""
+TENSORS = "study.safetensors"
+Tell = Callable[[int, int], None]
+"""Called with the problems read and their number."""
+
+
+def study(
+    models: Models,
+    loaded: Loaded,
+    task: Task,
+    problems: Sequence[Problem],
+    warm_start: str = "",
+    tell: Tell = lambda read, of: None,
+) -> Study:
+    """Embedding and difficulty of every problem, read from the cache where the same model has read the same
+    texts before. `models` must still be the initial policy, `warm_start` names what it learnt before. Raises
+    DataError for a problem without a reference solution or longer than the model's context."""
+    lessons = [demonstration(loaded, task, problem) for problem in problems]
+    name = f"{task.name.replace(':', '-')}-{key(models, loaded, lessons, warm_start)}"
+    folder = cache_folder() / "study" / name
+    with alone(folder):
+        if not folder.exists():
+            found = read(models, loaded, lessons, tell)
+            with files.becoming(folder) as aside:
+                save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
+    tensors = load_file(folder / TENSORS)
+    return Study(tensors["embedding"], tensors["nll"])
+
+
+def key(models: Models, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
+    """A name that changes with anything that changes the result."""
+    texts = hashlib.sha256()
+    for group in lessons:
+        rollout = group.rollouts[0]
+        texts.update(json.dumps([rollout.prompt, rollout.completion, rollout.written]).encode())
+    facts = {
+        "recipe": RECIPE,
+        "model": loaded.origin,
+        "warm_start": warm_start,
+        "texts": texts.hexdigest(),
+        "dtype": str(models.dtype),
+        "device": models.device.type,
+        "torch": str(torch.__version__),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @torch.no_grad()
-def study(models: Models, loaded: Loaded, task: Task, problems: Sequence[Problem]) -> Study:
-    """Embedding and difficulty of every problem. Raises DataError for one without a reference solution or
-    longer than the model's context."""
+def read(models: Models, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -> Study:
+    """The study itself: log-probabilities at temperature 1, and mean final hidden states."""
     untempered = copy.copy(models)
     untempered.temperature = 1.0
     embeddings, losses = [], []
-    for start in range(0, len(problems), PROBLEMS):
-        groups = [demonstration(loaded, task, problem) for problem in problems[start : start + PROBLEMS]]
-        batch = pack_groups(groups, 0, 0, loaded.pad, str(models.device))
+    for start in range(0, len(lessons), PROBLEMS):
+        tell(start, len(lessons))
+        batch = pack_groups(lessons[start : start + PROBLEMS], 0, 0, loaded.pad, str(models.device))
         written = batch.written
         logp = untempered.read("policy", batch).logp
         losses.append(-(logp * written).sum(-1) / written.sum(-1).clamp(min=1))

@@ -132,6 +132,7 @@ def research() -> dict[str, Algorithm[Any]]:
     """Settings of the algorithms that shape credit, sampling or the choice of problems."""
     known = ALGORITHMS
     return {
+        "ads-beta": known["ads"](beta=0.1),
         "ngrpo-beta": known["ngrpo"](rho=1.0, k=2, beta=0.1),
         "cora-late": known["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
         "cora-batch": known["cora"](scale="batch", beta=0.1),

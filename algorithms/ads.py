@@ -1,0 +1,228 @@
+"""ADS: GRPO on problems that a schedule chooses by kind and difficulty as the policy learns."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Study
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+
+
+@dataclass(frozen=True)
+class ADS(GroupNormalised, ClippedRatio):
+    """Adaptive data scheduling (arXiv:2606.22305) around GRPO.
+
+    The schedule stands around the algorithm: ``modify.schedule = "ads"``, whose settings begin with `ads_`,
+    gives it to any other, and ``"uniform"`` takes it from this one, which then is GRPO.
+
+    Degenerate cases: with fewer problems than clusters each problem is a cluster, with fewer than prompts a
+    step has all of them.
+    """
+
+    name = "ads"
+    paper = (
+        "Learning at the Right Pace: Adaptive Data Scheduling Improves LLM Reinforcement Learning, "
+        "arXiv:2606.22305"
+    )
+    summary = "GRPO on problems chosen by cluster and difficulty, near a success rate of one half"
+    formula = (
+        "clusters: K-means of what the base policy makes of each problem;  p_k ← (1 − α) p_k + α r_k / Σ r, "
+        "r_k the cluster's last success rate;  each step some clusters by p, and of each the problems it "
+        "holds: one of success rate s stays if |s − ½| ≤ band, else its place goes to the next easier (s "
+        "low) or harder (s high) of the cluster;  loss as GRPO's"
+    )
+    departures = (
+        "The paper's and its code's: clusters and difficulty, both rules, α, band, r_init, four clusters a "
+        "step and a return to the beginning after each pass over the data. Ours: s is the mean reward, cut "
+        "to [0, 1], which is a success rate only where rewards are 0 or 1; a step's prompts are dealt to the "
+        "clusters as evenly as they go (the code: 32 each), and where clusters are too small further ones "
+        "are drawn; a place that moves passes those that stay (in the code it may be stuck behind them); the "
+        "K-means is scipy's with one start. The code's GRPO has a KL of 0.001 in the reward; here there is "
+        "none."
+    )
+    evidence = "verified: the published description and code of the schedule, rule by rule"
+    cost = "before training one forward pass over all training problems with their solutions, kept on disk"
+    modifiers: ClassVar[Mapping[str, Any]] = {"schedule": "ads"}
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+
+class AdaptiveSchedule:
+    """Chooses a step's problems by cluster and difficulty, and learns from their rewards.
+
+    A cluster's problems are sorted by difficulty, easiest first. It holds some places of that list, at the
+    beginning the easiest, and offers the problems there. State is plain JSON and changes in `accept` alone,
+    but for the return to the beginning with which an epoch's first draw starts.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        prompts: int,
+        seed: int,
+        *,
+        clusters: int = 64,
+        components: int = 128,
+        at_once: int = 4,
+        smoothing: float = 0.3,
+        initial: float = 0.5,
+        band: float = 0.17,
+        epochs: bool = True,
+    ) -> None:
+        self.sorted = clustered(study, clusters, components, seed)
+        self.prompts, self.seed = prompts, seed
+        self.at_once = min(at_once, len(self.sorted))
+        self.smoothing, self.initial, self.band = smoothing, initial, band
+        self.epoch = max(1, len(study.nll) // prompts) if epochs else 0
+        self.drawn: set[int] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        count = len(self.sorted)
+        share = -(-self.prompts // self.at_once)
+        self.probability = [1 / count] * count
+        self.rate = [self.initial] * count
+        self.held = [list(range(min(share, len(problems)))) for problems in self.sorted]
+        self._index()
+
+    def _index(self) -> None:
+        self.place = {
+            problem: (cluster, place)
+            for cluster, problems in enumerate(self.sorted)
+            for place, problem in enumerate(problems)
+        }
+
+    @property
+    def attempts(self) -> int:
+        return 1
+
+    def draw(self, step: int, attempt: int) -> list[int]:
+        """Problems that clusters drawn by their probabilities hold; a refill has none that the step already
+        had. Fewer than `prompts` only where there are no more."""
+        if not attempt:
+            self.drawn = set()
+            if self.epoch and step > 1 and (step - 1) % self.epoch == 0:
+                self._begin()
+        rng = random.Random(f"{self.seed}/clusters/{step}/{attempt}")
+        # The first of exponential waiting times: like drawing one after the other without putting back.
+        wait = [-math.log(1 - rng.random()) / max(p, 1e-300) for p in self.probability]
+        order = sorted(range(len(wait)), key=wait.__getitem__)
+        offers = [self._offer(cluster) for cluster in order]
+        even, more = divmod(self.prompts, self.at_once)
+        chosen: list[int] = []
+        for number, offer in enumerate(offers[: self.at_once]):
+            chosen += offer[: even + (number < more)]
+        # Where those are too small: what they and further clusters hold, then what nobody holds.
+        rest = [problem for offer in offers for problem in offer]
+        rest += [problem for cluster in order for problem in self.sorted[cluster]]
+        for problem in rest:
+            if len(chosen) >= self.prompts:
+                break
+            if problem not in self.drawn and problem not in chosen:
+                chosen.append(problem)
+        self.drawn |= set(chosen)
+        return chosen
+
+    def _offer(self, cluster: int) -> list[int]:
+        problems = [self.sorted[cluster][place] for place in self.held[cluster]]
+        return [problem for problem in problems if problem not in self.drawn]
+
+    def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
+        """Everything is trained on; success rates move what clusters hold and how likely they are."""
+        rates: dict[int, list[float]] = {}
+        moves: dict[int, dict[int, int]] = {}
+        for problem, rewards in zip(index, reward, strict=True):
+            cluster, place = self.place[problem]
+            rate = success(rewards)
+            rates.setdefault(cluster, []).append(rate)
+            moves.setdefault(cluster, {})[place] = direction(rate, self.band)
+        for cluster, found in rates.items():
+            self.rate[cluster] = sum(found) / len(found)
+            self.held[cluster] = moved(self.held[cluster], moves[cluster], len(self.sorted[cluster]))
+        if rates:
+            total, count = sum(self.rate), len(self.rate)
+            target = [rate / total if total else 1 / count for rate in self.rate]
+            self.probability = [
+                (1 - self.smoothing) * p + self.smoothing * wanted
+                for p, wanted in zip(self.probability, target, strict=True)
+            ]
+        return [True] * len(index)
+
+    def state(self) -> Any:
+        return {
+            "sorted": self.sorted,
+            "probability": self.probability,
+            "rate": self.rate,
+            "held": self.held,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.sorted = [list(problems) for problems in state["sorted"]]
+        self.probability, self.rate = list(state["probability"]), list(state["rate"])
+        self.held = [list(places) for places in state["held"]]
+        self.at_once = min(self.at_once, len(self.sorted))
+        self._index()
+
+
+def success(rewards: Sequence[float]) -> float:
+    """Success rate of a group: its mean reward, each cut to [0, 1]."""
+    return sum(min(1.0, max(0.0, reward)) for reward in rewards) / max(1, len(rewards))
+
+
+def direction(rate: float, band: float) -> int:
+    """Where a problem of this success rate sends its place: −1 to an easier one, 1 to a harder one, 0 stays.
+    The band's ends, such as 2 of 6 and 4 of 6 at 0.17, are in it to rounding."""
+    if abs(rate - 0.5) <= band + 1e-9:
+        return 0
+    return -1 if rate < 0.5 else 1
+
+
+def moved(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]:
+    """The places of a list of `size` that are held after `moves` by place, as many and all different: a place
+    goes on to the next in its direction that is free, past those that stay; where there is none it stays, or
+    goes back as far as it must."""
+    taken = {place for place in held if not moves.get(place)}
+    for way in (-1, 1):
+        going = sorted((place for place in held if moves.get(place) == way), key=lambda place: way * -place)
+        for place in going:
+            ahead = range(place + way, size if way > 0 else -1, way)
+            behind = range(place, -1 if way > 0 else size, -way)
+            taken.add(next(free for free in (*ahead, *behind) if free not in taken))
+    return sorted(taken)
+
+
+def clustered(study: Study, clusters: int, components: int, seed: int) -> list[list[int]]:
+    """Problems of each cluster, easiest first: K-means on the embeddings, normalised and reduced to their
+    principal components. At most `clusters`, and no more than there are different problems."""
+    from scipy.cluster.vq import kmeans2
+
+    points = reduced(study.embedding.double().numpy(), components)
+    count = min(clusters, len(np.unique(points.round(6), axis=0)))
+    rng = np.random.default_rng(seed)
+    label = np.zeros(len(points), dtype=int)
+    if count > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a cluster may be left without points; it is left out then
+            label = kmeans2(points, count, iter=100, minit="++", missing="warn", rng=rng)[1]
+    difficulty = study.nll.double().tolist()
+    found: dict[int, list[int]] = {}
+    for problem in sorted(range(len(points)), key=lambda i: (difficulty[i], i)):
+        found.setdefault(int(label[problem]), []).append(problem)
+    return [found[number] for number in sorted(found)]
+
+
+def reduced(embedding: np.ndarray, components: int) -> np.ndarray:
+    """Rows scaled to length 1, centred, and turned to at most so many principal components."""
+    length = np.linalg.norm(embedding, axis=-1, keepdims=True)
+    unit = embedding / np.maximum(length, 1e-12)
+    centred = unit - unit.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)
+    turned: np.ndarray = centred @ axes[:, ::-1][:, :components]
+    return turned
