@@ -144,7 +144,7 @@ class HFSampler:
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
         seeds = [requests[i].seeds[j] for i, j in jobs]
-        noise = None if temperature == 0 else uniforms(seeds, limit)
+        noise = None if temperature == 0 else uniforms(seeds, limit).to(self.models.device)
         greedy = torch.tensor([seed == GREEDY for seed in seeds], device=self.models.device)
         prompts = [requests[i].prompt for i in indices]
         known = self.history.find(prompts) if self.history else None
@@ -159,7 +159,7 @@ class HFSampler:
         for t in range(limit):
             logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
             logp = logits.log_softmax(-1)
-            drawn = logp.argmax(-1) if noise is None else draw(logp, noise[run.alive, t].to(logp.device))
+            drawn = logp.argmax(-1) if noise is None else draw(logp, noise[run.alive, t])
             if noise is not None and GREEDY in seeds:
                 drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn)
             tokens[run.alive, t] = drawn
@@ -176,8 +176,7 @@ class HFSampler:
                 plain |= _begun(mixing, tail, run.alive[~plain[run.alive]])
                 rows = (~(plain | stopped)[run.alive]).nonzero().squeeze(-1)
                 # A second number per token, derived from the first: drawing stays as it is without mixing.
-                second = (noise[run.alive, t] * 2**20 % 1).to(logits.device)
-                mixture = _mixed(mixing, rows, drawn, logits, second)
+                mixture = _mixed(mixing, rows, drawn, logits, noise[run.alive, t] * 2**20 % 1)
             if mixture is not None:
                 mixed.append((t, run.alive, mixture))
             run.advance(drawn, stopped, mixture)
