@@ -166,7 +166,7 @@ def test_corrected_expectation_is_the_expectation_under_the_trainers_policy() ->
 
 def prepared(algorithm: Any, budget: int = 10**9) -> tuple[Any, Batch]:
     models = models_for(algorithm, "llama", budget=budget)
-    batch = rollouts([[5, 3, 6, 1], [4, 4, 2, 7]], [[1, 0, 1, 0], [0, 1, 0, 0]])
+    batch = rollouts([[5, 3, 6, 1, 2, 3], [4, 4, 2, 7, 5, 1]], [[1, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]])
     old = models.read("policy", batch).logp
     return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
 
