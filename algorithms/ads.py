@@ -139,6 +139,8 @@ class AdaptiveSchedule:
         rates: dict[int, list[float]] = {}
         moves: dict[int, dict[int, int]] = {}
         for problem, rewards in zip(index, reward, strict=True):
+            if not rewards:  # nothing of it could be graded
+                continue
             cluster, place = self.place[problem]
             rate = success(rewards)
             rates.setdefault(cluster, []).append(rate)
@@ -173,7 +175,7 @@ class AdaptiveSchedule:
 
 def success(rewards: Sequence[float]) -> float:
     """Success rate of a group: its mean reward, each cut to [0, 1]."""
-    return sum(min(1.0, max(0.0, reward)) for reward in rewards) / max(1, len(rewards))
+    return sum(min(1.0, max(0.0, reward)) for reward in rewards) / len(rewards)
 
 
 def direction(rate: float, band: float) -> int:

@@ -189,9 +189,6 @@ class Algorithm(ABC, Generic[S]):
     """Computation beyond one forward and one backward pass of the policy over the rollouts."""
     modifiers: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's section `modify` that belong to the algorithm, by field of `Modifiers`."""
-    token_ratio: ClassVar[bool] = False
-    """Whether the loss depends on the policy by the ratio of each token times its advantage (so that a dual
-    clip, which bounds that ratio, means something)."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
@@ -306,7 +303,8 @@ class Curriculum(Protocol):
         ...
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        """After grading: which of the problems are trained on, given the rewards of each group."""
+        """After grading: which of the problems are trained on, given the rewards of each group's completions
+        that could be graded."""
         ...
 
     def state(self) -> Any: ...

@@ -48,6 +48,7 @@ class BNPO(ClippedRatio):
         "verified: advantage, fit, bounds, clip and sum over tokens in the authors' code and training "
         "script; the two special cases by closed forms"
     )
+    minimum_group = 2
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ class ClipCov(GroupNormalised, ClippedRatio):
         covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
         band = (covariance > self.lowest) & (covariance < self.highest) & batch.written
         share = max(1, int(self.fraction * int(batch.written.sum())))
-        cut = drawn(covariance, band, share, batch.step)
+        cut = drawn(covariance, band, ranks(batch), share, batch.step)
         return Selected(plain.unit, plain.advantage * ~cut, plain.reference_logp, cut)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
@@ -71,11 +72,30 @@ class ClipCov(GroupNormalised, ClippedRatio):
         return {parts.SELECTED_METRIC.name: signal.share(batch.written)}
 
 
-def drawn(covariance: torch.Tensor, band: torch.Tensor, share: int, step: int) -> torch.Tensor:
+def ranks(batch: Batch) -> torch.Tensor:
+    """Long (B,): the place of each row among the batch's different (prompt, completion) by their tokens."""
+    texts = [
+        (prompt[:length].tolist(), completion[written].tolist())
+        for prompt, length, completion, written in zip(
+            batch.prompt, batch.prompt_length, batch.completion, batch.written, strict=True
+        )
+    ]
+    order = sorted(range(len(texts)), key=lambda row: texts[row])
+    rank = torch.zeros(len(texts), dtype=torch.long)
+    for before, row in itertools.pairwise(order):
+        rank[row] = rank[before] + (texts[row] != texts[before])
+    return rank.to(batch.group.device)
+
+
+def drawn(
+    covariance: torch.Tensor, band: torch.Tensor, rank: torch.Tensor, share: int, step: int
+) -> torch.Tensor:
     """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of places in
-    the order of covariances, so that it depends neither on the order of rows nor on padding."""
-    place = band.flatten().nonzero().squeeze(-1)
-    place = place[covariance.flatten()[place].argsort()]
+    the order of covariance, then of `rank` (B,), then in the row, so that it depends neither on the order of
+    rows nor on padding."""
+    place = band.flatten().nonzero().squeeze(-1)  # in the order of rows, and in each of places
+    place = place[rank[place // band.shape[1]].argsort(stable=True)]
+    place = place[covariance.flatten()[place].argsort(stable=True)]
     chosen = random.Random(f"clip_cov/{step}").sample(range(len(place)), min(share, len(place)))
     cut = torch.zeros_like(band).flatten()
     cut[place[chosen]] = True

@@ -18,8 +18,9 @@ class CORA(GroupNormalised, ClippedRatio):
     neither's spread drowns the other's, and a group solved by all still tells consistent completions from
     the rest.
 
-    Degenerate cases: with consistency_weight = 0 it is GRPO, bit for bit; a group in which all completions
-    are consistent, or none, adds nothing; where rewards and consistency are all equal the advantage is 0.
+    Degenerate cases: with consistency_weight = 0 (and task_weight = 1) it is GRPO, bit for bit; a group in
+    which all completions are consistent, or none, adds nothing; where rewards and consistency are all equal
+    the advantage is 0.
     """
 
     name = "cora"
@@ -62,7 +63,7 @@ class CORA(GroupNormalised, ClippedRatio):
         Metric(
             "policy/consistent_if_wrong",
             "share of wrong rows",
-            "completions with consistent = 1 among those with correct = 0",
+            "completions with consistent = 1 among those with correct below 1",
         ),
     )
 

@@ -31,9 +31,10 @@ class DAPO(GroupNormalised, ClippedRatio):
         "Soft overlong punishment is off: the paper's c = 4096 of L = 20480 has no meaning at another limit "
         "L; modify.overlong_buffer = L/5 is its share of the limit. A completion ends at L, so that the last "
         "case is the one that reaches it. A step draws at most 9 times again (the paper: until the batch is "
-        "full) and then trains on what it has. The paper makes 16 updates per rollout batch: set "
-        "train.minibatches; with one update the ratio is always 1. The standard deviation has ddof = 1, "
-        "which the paper leaves open."
+        "full) and then trains on what it has; it replaces groups whose rewards are equal, which is the "
+        "paper's 0 < #correct < G where the reward is the verdict alone. The paper makes 16 updates per "
+        "rollout batch: set train.minibatches; with one update the ratio is always 1. The standard deviation "
+        "has ddof = 1, which the paper leaves open."
     )
     evidence = (
         "verified: the paper's text; loss and gradient equal those of TRL 1.16's loss of the same name, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +86,9 @@ class DPO(Algorithm[Paired]):
         return ("reference",)
 
     def credit(self, batch: Batch, models: Reader) -> Paired:
-        unit, sign = pair_up(batch.reward, batch.written.sum(-1), batch.group, self.pairs_per_group)
+        own = zip(batch.completion, batch.written, strict=True)
+        texts = [completion[written].tolist() for completion, written in own]
+        unit, sign = pair_up(batch.reward, texts, batch.group, self.pairs_per_group)
         reference = torch.zeros_like(batch.reward)
         used = (unit >= 0).nonzero().squeeze(-1)
         if len(used):
@@ -127,19 +129,20 @@ class DPO(Algorithm[Paired]):
 
 
 def pair_up(
-    reward: Rowwise, length: torch.Tensor, group: torch.Tensor, most: int
+    reward: Rowwise, texts: Sequence[Sequence[int]], group: torch.Tensor, most: int
 ) -> tuple[torch.Tensor, Rowwise]:
-    """(unit, sign) of each row, both (B,): pairs of a better and a worse row of one group."""
+    """(unit, sign) of each row, both (B,): pairs of a better and a worse row of one group. The tokens of the
+    rows break ties of length, so that the order of rows decides nothing."""
     unit = torch.full_like(group, -1)
     sign = torch.zeros_like(reward)
-    values, lengths = reward.tolist(), length.tolist()
+    values = reward.tolist()
     members: dict[int, list[int]] = {}
     for row, number in enumerate(group.tolist()):
         members.setdefault(number, []).append(row)
     pairs = 0
     for rows in members.values():
-        best = sorted(rows, key=lambda row: (-values[row], lengths[row], row))
-        worst = sorted(rows, key=lambda row: (values[row], lengths[row], row))
+        best = sorted(rows, key=lambda row: (-values[row], len(texts[row]), texts[row]))
+        worst = sorted(rows, key=lambda row: (values[row], len(texts[row]), texts[row]))
         count = sum(values[b] > values[w] for b, w in zip(best[: len(rows) // 2], worst, strict=False))
         for chosen, rejected in list(zip(best, worst, strict=True))[: min(count, most or count)]:
             unit[chosen], unit[rejected] = pairs, pairs

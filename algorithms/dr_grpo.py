@@ -30,6 +30,7 @@ class DrGRPO(ClippedRatio):
         "change only the divisor and leave the standard deviation in."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's without reward scaling"
+    minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "constant"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Tokenwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Reader, Tokenwise
 from grpobench.algorithms.dapo import DAPO
 
 
@@ -30,7 +31,9 @@ class EntropyMask(DAPO):
     )
     departures = (
         "The entropies are those of π_old over the whole rollout batch, read once per step; TRL's option "
-        "takes the current policy over each micro-batch. Otherwise DAPO's: " + DAPO.departures
+        "takes the current policy over each micro-batch. A KL in the loss covers all tokens. "
+        "Otherwise DAPO's: " + DAPO.departures
+        + DAPO.departures
     )
     evidence = (
         "verified: the paper's formula; loss and gradient equal TRL 1.16's top_entropy_quantile where one "
@@ -45,9 +48,10 @@ class EntropyMask(DAPO):
         super().__post_init__()
         parts.demand_fraction(top_fraction=self.top_fraction)
 
-    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
-        entropy = models.read("policy", batch).entropy
-        return super().advantage(batch, models)[:, None] * self._forks(entropy, batch)
+    def credit(self, batch: Batch, models: Reader) -> Advantage:
+        plain = super().credit(batch, models)
+        forks = self._forks(models.read("policy", batch).entropy, batch)
+        return dataclasses.replace(plain, advantage=plain.advantage * forks)
 
     def _forks(self, entropy: Tokenwise, batch: Batch) -> Tokenwise:
         inside = entropy[batch.written]

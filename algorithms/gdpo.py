@@ -42,6 +42,7 @@ class GDPO(ClippedRatio):
         "over completions, as here."
     )
     evidence = "verified: the paper's text; advantages equal TRL 1.16's with the same rewards and weights"
+    minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     ddof: int = 1

@@ -33,6 +33,7 @@ class GPG(Reinforce):
         "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); "
         "reconstruction: the averaging over tokens, which is from memory"
     )
+    minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"

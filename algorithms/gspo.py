@@ -56,7 +56,7 @@ class GSPO(GroupNormalised):
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
         log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.written)
         if self.level == "sequence":
-            # The advantage is constant over a response, so any written token's is the response's.
+            # A response has one advantage, unless a KL is taken from each token's: then their mean.
             advantage, ratio = parts.sequence_mean(signal.advantage, batch.written), log_ratio.exp()
         else:
             advantage = signal.advantage

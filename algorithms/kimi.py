@@ -38,6 +38,7 @@ class Kimi(PolicyGradient):
         "reconstruction: loss and length reward second-hand, from descriptions of section 2.3, because the "
         "report was not read"
     )
+    minimum_group = 2
     metrics = (
         Metric(
             "policy/sequence_log_ratio_square", "nats²", "mean of (log π − log π_old)² of whole responses"

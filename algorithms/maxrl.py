@@ -37,6 +37,7 @@ class MaxRL(ClippedRatio):
         "gradient by enumeration; reconstruction: the mean over tokens, because the scripts leave it to "
         "their library's default"
     )
+    minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"

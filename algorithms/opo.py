@@ -31,6 +31,7 @@ class OPO(Reinforce):
         "verified: the paper's text, the baseline in verl's code; the sum over tokens is that of the paper's "
         "gradient, where verl's default is a mean over the batch's tokens"
     )
+    minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"

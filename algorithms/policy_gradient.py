@@ -110,6 +110,8 @@ class Selected(Advantage):
 class GroupNormalised(PolicyGradient):
     """``A_i = (r_i − baseline of the group) / (std + ε)``."""
 
+    minimum_group = 2
+
     baseline: parts.Baseline = "mean"
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
@@ -133,8 +135,6 @@ class GroupNormalised(PolicyGradient):
 @dataclass(frozen=True)
 class ClippedRatio(PolicyGradient):
     """``min(ρ_t A, clip(ρ_t, 1 − clip_low, 1 + clip_high)·A)`` (PPO, arXiv:1707.06347, eq. 7)."""
-
-    token_ratio = True
 
     clip_low: float = 0.2
     """Lower clip range."""

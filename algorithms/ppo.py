@@ -58,7 +58,6 @@ class PPO(Algorithm[Valued]):
     )
     evidence = "verified: the papers' text; GAE, value loss and gradients against closed forms and autograd"
     cost = "a critic: one more forward for its values, one more forward and backward to train it"
-    token_ratio = True
     metrics: ClassVar[tuple[Metric, ...]] = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,

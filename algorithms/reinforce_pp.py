@@ -36,8 +36,9 @@ class ReinforcePP(ClippedRatio):
         "penalty. The paper samples one completion per prompt: set train.group = 1 and more train.prompts."
     )
     evidence = (
-        "verified: the formula of the paper's text, the whitening in verl's code; reconstruction: the "
-        "averaging over tokens, which is from memory"
+        "verified: the formula of the paper's text, the whitening in verl's code, but for the "
+        "variance, which is the sample's there and the population's here; reconstruction: the averaging over "
+        "tokens, which is from memory"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 

@@ -31,9 +31,11 @@ class ReinforcePPBaseline(ClippedRatio):
     )
     departures = "No KL penalty by default; the paper adds k2 to the loss (set beta)."
     evidence = (
-        "verified: the formula as libraries that implement the paper state it, the whitening in verl's code; "
-        "reconstruction: the mean over tokens, because it is from memory"
+        "verified: the formula as libraries that implement the paper state it, the whitening in verl's code, "
+        "but for the variance, which is the sample's there and the population's here; reconstruction: the "
+        "mean over tokens, because it is from memory"
     )
+    minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"

@@ -31,7 +31,8 @@ class ReMax(Reinforce):
     formula = "A_i = r_i − r(greedy answer);  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
         "No KL penalty by default. The paper samples one completion per prompt: set train.group = 1 and more "
-        "train.prompts; and it makes one update per batch: set train.minibatches = 1."
+        "train.prompts; and it makes one update per batch: set train.minibatches = 1. A penalty "
+        "of the section `modify` is taken from the sampled rewards, not from that of the greedy answer."
     )
     evidence = "verified: the paper's text, the baseline in verl's code"
     cost = "one more completion per problem, decoded greedily and graded"

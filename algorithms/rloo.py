@@ -36,6 +36,7 @@ class RLOO(Reinforce):
         "verified: the paper's text; advantages equal TRL 1.16's, and so does the gradient where the policy "
         "has not moved (TRL clips the ratio of whole sequences)"
     )
+    minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"

@@ -62,6 +62,7 @@ class RREDCoT(ClippedRatio):
         "groups without a signal, or with equally good answers, are left out. On the nano policy's "
         "arithmetic reading and backward pass took 1.8 times GRPO's time (1.3 with cut = breaks)"
     )
+    minimum_group = 2
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,

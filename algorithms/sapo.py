@@ -15,9 +15,10 @@ from grpobench.algorithms.policy_gradient import GroupNormalised
 class SAPO(GroupNormalised):
     """Soft Adaptive Policy Optimization (arXiv:2511.20347).
 
-    Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's; far from π_old its slope, and
-    with it a token's gradient, goes to 0 on both sides; as both temperatures go to 0 it becomes the ratio
-    without a clip, up to a constant.
+    Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's; where the ratio grows its
+    slope goes to 0, where it falls to 0 the slope stays above ¾ at these temperatures and a token's gradient
+    vanishes with its ratio alone; as both temperatures go to 0 it becomes the ratio without a clip, up to a
+    constant.
     """
 
     name = "sapo"
@@ -33,7 +34,7 @@ class SAPO(GroupNormalised):
         Metric(
             "policy/gate",
             "factor",
-            "mean slope of the gate, 4σ(1 − σ): 1 on policy, 0 where a token is gated out",
+            "mean slope of the gate, 4σ(1 − σ): 1 on policy, near 0 where the ratio is large",
         ),
         *parts.KL_METRICS,
     )

@@ -77,6 +77,11 @@ class Group:
     answers: Sequence[Located] = ()
     """Where each completion states its answer; empty where nobody asked."""
 
+    def graded(self) -> list[float]:
+        """The rewards of the rollouts that could be graded."""
+        pairs = zip(self.verdicts, self.reward, strict=True)
+        return [reward for verdict, reward in pairs if verdict.outcome != "infra_error"]
+
     def scores(self, place: int) -> dict[str, float]:
         """The task's scores of a completion and the parts of its reward."""
         return {name: column[place] for name, column in self.components.items()} | {

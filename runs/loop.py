@@ -312,7 +312,7 @@ class Trainer:
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
-            accepted = self.curriculum.accept(step, index, [list(group.reward) for group in groups])
+            accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]
             if len(kept) >= wanted:
                 break

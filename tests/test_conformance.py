@@ -22,7 +22,6 @@ from toys import backward, distance, models_for, norm, off_policy, rollouts
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
-from grpobench.algorithms.policy_gradient import GroupNormalised
 from grpobench.algorithms.rft import RFT
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models
@@ -229,6 +228,18 @@ def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
 ) -> None:
     whole = example(algorithm)
     assert distance(backward(algorithm, whole.models, change(whole.batch))[0], whole.gradient) < TIGHT
+
+
+@every
+def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
+    """Completions of one length and equal rewards: whoever picks, pairs or draws rows may not go by order."""
+    models = models_for(algorithm, "gpt2")
+    size = 2 * max(4, algorithm.minimum_group)
+    rewards = [[1.0, 1.0, *[0.0] * (size - 2)], [0.0, 1.0, *[0.0] * (size - 2)]]
+    batch = off_policy(rollouts([[5] * size, [4] * size], rewards), models)
+    found, _ = backward(algorithm, models, batch)
+    assert norm(found) > 1e-3
+    assert distance(backward(algorithm, models, permuted(batch))[0], found) < TIGHT
 
 
 @every
@@ -539,10 +550,8 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
     assert not any(math.isnan(value) for value in metrics.values())
-    if algorithm.minimum_group > 1:
-        assert (signal.unit == -1).all()
-    elif isinstance(algorithm, GroupNormalised):  # they compare the rows of a group with each other
-        assert not signal.advantage.any()
+    if algorithm.minimum_group > 1:  # it compares the rows of a group with each other
+        assert (signal.unit == -1).all() or not signal.advantage.any()
 
 
 @every

@@ -340,7 +340,10 @@ def test_explained_variance_by_hand() -> None:
 
 def paired(rewards: Sequence[float], lengths: Sequence[int], groups: Sequence[int], most: int = 0) -> Any:
     unit, sign = pair_up(
-        torch.tensor([float(r) for r in rewards]), torch.tensor(lengths), torch.tensor(groups), most
+        torch.tensor([float(r) for r in rewards]),
+        [[row] * length for row, length in enumerate(lengths)],
+        torch.tensor(groups),
+        most,
     )
     pairs: dict[int, dict[float, int]] = {}
     for row, (number, side) in enumerate(zip(unit.tolist(), sign.tolist(), strict=True)):
