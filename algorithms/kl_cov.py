@@ -28,7 +28,8 @@ class KLCov(GroupNormalised):
     departures = (
         "The covariance is that of π_old over the whole rollout batch, once per step; the authors' code "
         "takes the current policy over each micro-batch. Ties at the threshold all count; "
-        "tokens whose covariance is not positive are never chosen. The authors use fraction = 2e-4 for their 32B model and 2e-3 for their 7B model."
+        "tokens whose covariance is not positive are never chosen. The authors "
+        "use fraction = 2e-4 for their 32B model and 2e-3 for their 7B model."
     )
     evidence = "verified: the paper's formula and the authors' loss in verl"
     metrics = (*parts.KL_METRICS, parts.SELECTED_METRIC)
