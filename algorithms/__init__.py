@@ -38,6 +38,7 @@ NAMES = (
     "entropy_mask",
     "dppo",
     "kimi",
+    "rebel",
     "vapo",
     "cora",
     "rredcot",
