@@ -51,7 +51,10 @@ class REBEL(Algorithm[Regressed]):
         "group count and the recipe sets the number of updates. The paper tunes η per task; 1 is its choice "
         "for summaries (from memory). Groups of equal rewards are left out."
     )
-    evidence = "from memory of the paper, checked here: hand-worked pairs, and RLOO's gradient on policy"
+    evidence = (
+        "reconstruction: equation and η are from memory, because the paper could not be read here; checked by "
+        "pairs worked by hand and, on policy, RLOO's gradient"
+    )
     minimum_group = 2
     metrics = (
         Metric(
