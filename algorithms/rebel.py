@@ -52,7 +52,7 @@ class REBEL(Algorithm[Regressed]):
         "for summaries (from memory). Groups of equal rewards are left out."
     )
     evidence = (
-        "reconstruction: equation and η are from memory, because the paper could not be read here; checked by "
+        "reconstruction: equation and η are from memory, because the paper was not read here; checked by "
         "pairs worked by hand and, on policy, RLOO's gradient"
     )
     minimum_group = 2
