@@ -346,6 +346,8 @@ def demand_not_negative(**settings: float) -> None:
     for name, value in settings.items():
         if not value >= 0:
             raise ValueError(f"{name}: must not be negative")
+        if value == float("inf"):
+            raise ValueError(f"{name}: must be finite")
 
 
 # Small things.

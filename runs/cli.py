@@ -323,6 +323,9 @@ def run_command(options: argparse.Namespace) -> int:
     if options.seeds:
         sets.append(f"seeds={seed_list(options.seeds)}")
     recipe = read_recipe(options.recipe, sets)
+    if recipe.left_out:
+        print("left out, because the task does not serve the algorithm:")
+        print("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
     from grpobench.runs.matrix import run_matrix
 
     try:

@@ -373,25 +373,36 @@ def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict
     }
 
 
+def unserved(config: RunConfig) -> list[str]:
+    """Why the task does not serve the algorithm, whatever the settings, each with its remedy."""
+    algorithm, task = config.algorithm, config.task
+    lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
+    rules = {
+        f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
+        f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
+        f"needs the task scores {', '.join(lacking)}, and {task.name} gives {', '.join(task.scores)}; "
+        "restrict the arm with `tasks = [...]` to tasks that give them": not lacking,
+        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the "
+        "arm with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
+        f"locates the final answer in a completion, and {task.name} has no marker for it or several turns; "
+        "restrict the arm with `tasks = [...]` to tasks of one turn with one": not algorithm.locates_answers
+        or (bool(task.answer_marker) and task.turns == 1),
+    }
+    return [message for message, holds in rules.items() if not holds]
+
+
 def incompatible(config: RunConfig) -> list[str]:
     """Why algorithm, task and settings do not fit together, each with its remedy."""
     algorithm, task, sampler, train = config.algorithm, config.task, config.sampler, config.train
-    lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
     path = sampler.path and Path(sampler.path).expanduser()
     gives = f"{task.name} gives {', '.join(task.scores)}"
     kind, offered = f'sampler.kind is "{sampler.kind}"', sampler.kind == "preferences"
     corrected = sampler.correction != "none"
     rules = {
-        f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
-        f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
-        f"needs the task scores {', '.join(lacking)}, and {gives}; restrict the arm with `tasks = [...]` "
-        "to tasks that give them": not lacking,
         f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"': sampler.on_policy
         or algorithm.off_policy,
         f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"': sampler.kind == "hf"
         or algorithm.mixer() is None,
-        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the "
-        "arm with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
         f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction = "
         '"none"': sampler.on_policy or not corrected,
         'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; set '
@@ -399,9 +410,6 @@ def incompatible(config: RunConfig) -> list[str]:
         f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` prints, "
         "such as http://127.0.0.1:8765": sampler.kind != "vllm-server"
         or sampler.url.startswith(("http://", "https://")),
-        f"locates the final answer in a completion, and {task.name} has no marker for it or several turns; "
-        "restrict the arm with `tasks = [...]` to tasks of one turn with one": not algorithm.locates_answers
-        or (bool(task.answer_marker) and task.turns == 1),
         f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"': (
             sampler.on_policy or not algorithm.greedy_baseline
         ),
@@ -412,6 +420,8 @@ def incompatible(config: RunConfig) -> list[str]:
         f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"': (
             sampler.on_policy or not config.modify.dynamic_sampling
         ),
+        'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
+        "modify.dynamic_sampling = 0": config.reward.kind != "constant" or not config.modify.dynamic_sampling,
         f"needs groups of at least {algorithm.minimum_group} completions, and train.group is {train.group}; "
         f"set train.group = {algorithm.minimum_group}": algorithm.minimum_group <= train.group,
         f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups are "
@@ -422,7 +432,7 @@ def incompatible(config: RunConfig) -> list[str]:
         or not path
         or Path(path).is_file(),
     }
-    faults = [message for message, holds in rules.items() if not holds]
+    faults = unserved(config) + [message for message, holds in rules.items() if not holds]
     faults += trl_settings.refusals(config) if train.backend == "trl" else []
     return faults + unrewarded(config.reward, task, gives)
 

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import files, listing
+from grpobench.runs.strict import ConfigError
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARK = "<!-- Written by `grpobench docs`"
@@ -18,8 +19,14 @@ MARK = "<!-- Written by `grpobench docs`"
 
 
 def write(folder: Path) -> list[Path]:
-    """Write every page under a folder such as ``docs``, and remove pages of algorithms that are gone."""
+    """Write every page under a folder such as ``docs``, and remove pages of algorithms that are gone. Raises
+    ConfigError rather than write over a file that is not such a page."""
     found = pages()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError([f"docs {folder}: is no folder; name one to write pages to"])
+    for path in (folder / name for name in found):
+        if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+            raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
     for path in (folder / "algorithms").glob("*.md"):
         ours = path.read_text(encoding="utf-8").startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:

@@ -71,6 +71,8 @@ class Recipe:
     """The recipe file."""
     sets: tuple[str, ...]
     configs: tuple[RunConfig, ...]
+    left_out: tuple[str, ...] = ()
+    """Optional arms on tasks that do not serve them, with the reason."""
 
     @property
     def name(self) -> str:
@@ -131,7 +133,8 @@ def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
     configs = draft.configs()
     if draft.faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(draft.faults, str(path))
-    return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs))
+    left_out = tuple(draft.left_out)
+    return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), left_out)
 
 
 def locate(source: str) -> Path:
@@ -155,6 +158,7 @@ class Draft:
 
     def __init__(self, table: dict[str, Any], stem: str, sets: tuple[str, ...]) -> None:
         self.faults: list[str] = []
+        self.left_out: list[str] = []
         self.table = table
         assignments = [self.assignment(text) for text in sets]
         self.sets = [found for found in assignments if found is not None]
@@ -248,11 +252,13 @@ class Draft:
 
     def each_arm(self, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The entries in order; one of `EVERY` algorithm becomes an arm for each that has no other entry."""
-        named = {entry.get("algorithm") for entry in entries}
+        named = [entry.get("algorithm") for entry in entries]
         for index, entry in enumerate(entries):
             if entry.get("algorithm") != EVERY:
                 yield index, entry
-            elif own := [key for key in ("name", SETTINGS) if key in entry]:
+            elif EVERY in named[:index]:
+                self.faults.append(f"arm[{index}]: another entry is of every algorithm already; remove one")
+            elif own := [key for key in ("name", "optional", SETTINGS) if key in entry]:
                 self.faults.append(
                     f"arm[{index}]: {own[0]} cannot be that of every algorithm; give one its own [[arm]]"
                 )
@@ -406,7 +412,9 @@ class Draft:
                     cls, dialect = kind
                     found.append(Arm(name, cls, None, (), {}, dialect, self.presets(dialect, cls)))
             else:
-                self.faults.append(self.no_such("arm", name, "--set arms", [*self.all_arms, *registry]))
+                self.faults.append(
+                    self.no_such("arm", name, "--set arms", dict.fromkeys([*self.all_arms, *registry]))
+                )
         return found
 
     def select_tasks(self, chosen: Any) -> dict[str, dict[str, Any]]:
@@ -462,6 +470,13 @@ class Draft:
         label: str = SETTINGS,
     ) -> None:
         known = {*SECTIONS, *((SETTINGS,) if algorithm else ())}
+        if keys[0] == SETTINGS and algorithm is None and len(keys) > 1:
+            field = ".".join(keys[1:])
+            self.faults.append(
+                f"{prefix}{'.'.join(keys)}: write --set algorithm.{field}=VALUE for every arm that has it, "
+                f"or --set arm.NAME.settings.{field}=VALUE"
+            )
+            return
         if keys[0] not in known:
             valid = known if prefix != "--set " else known | {"algorithm", "arm", "task", "on"}
             guess = strict.nearest(keys[0], valid)
@@ -545,7 +560,8 @@ class Draft:
                     own = self.instance(name, arm) if self.differs(name, arm) else task
                     found += [] if isinstance(own, strict.Bad) else self.pair(arm, own)
         if not found and not self.faults:
-            self.faults.append("no runs: no chosen arm runs on a chosen task")
+            why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
+            self.faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
         if not self.faults:  # Last, because a task may have to ask the hub.
             served = {str(config.task): config.task for config in found}
             self.faults += [fault for fault in map(unserved, served.values()) if fault]
@@ -619,9 +635,10 @@ class Draft:
             RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, **built)
             for seed in head.seeds
         ]
-        faults = runs_config.incompatible(runs[0])
-        if faults and arm.optional:
+        if arm.optional and (why := runs_config.unserved(runs[0])):
+            self.left_out.append(f"{arm.name} on {task.name}: {why[0]}")
             return []
+        faults = runs_config.incompatible(runs[0])
         self.faults += [f"arm {arm.name} on {task.name}: {why}" for why in faults]
         return runs
 

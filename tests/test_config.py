@@ -103,7 +103,30 @@ def test_an_arm_of_every_algorithm_runs_where_it_is_served(read: Any) -> None:
     assert faults(read, arm('name = "all"', "*")) == [
         "arm[0]: name cannot be that of every algorithm; give one its own [[arm]]"
     ]
-    assert "consistent on sums" in faults(read, arm("", "consistent"))[0]
+    twice = arm("", "*") + '[[arm]]\nalgorithm = "*"\n'
+    assert faults(read, twice) == ["arm[1]: another entry is of every algorithm already; remove one"]
+
+
+def test_an_optional_arm_is_left_out_for_its_task_alone_and_says_so(read: Any) -> None:
+    """A mistake in the settings is an error for it as for any arm."""
+    text = 'tasks = ["sums", "proofs"]\n[[arm]]\nalgorithm = "consistent"\noptional = true\n'
+    recipe = read(text)
+    assert [run.task.name for run in recipe.runs()] == ["proofs"]
+    assert len(recipe.left_out) == 1 and recipe.left_out[0].startswith("consistent on sums: needs the task")
+    assert "(consistent on sums: needs" in faults(read, text, "tasks=sums")[0]
+    pairs = arm("optional = true\ntrain = {group = 2}", "pairs")
+    assert "needs groups of at least 4" in faults(read, pairs)[0]
+
+
+@pytest.mark.parametrize("value", ['["plain"]', "{a = 1}", "3"])
+def test_an_algorithm_must_be_a_name(read: Any, value: str) -> None:
+    found = faults(read, f'tasks = ["sums"]\n[[arm]]\nalgorithm = {value}\n')
+    assert len(found) == 1 and found[0].startswith("arm[0].algorithm: ")
+
+
+def test_settings_on_the_command_line_are_called_those_of_the_algorithm(read: Any) -> None:
+    (found,) = faults(read, RECIPE, "settings.clip=0.1")
+    assert found.startswith("--set settings.clip: write --set algorithm.clip=VALUE")
 
 
 def test_task_table_holds_settings(read: Any) -> None:

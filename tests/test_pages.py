@@ -13,6 +13,7 @@ from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dialects import DIALECTS
 from grpobench.runs import cli, listing, pages
+from grpobench.runs.strict import ConfigError
 
 written = cache(pages.pages)
 DOCS = Path(__file__).parent.parent / "docs"
@@ -104,3 +105,13 @@ def test_formulas_are_parted_at_their_statements_and_folded() -> None:
 
 def test_text_with_bars_stays_in_its_cell() -> None:
     assert pages.cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
+
+
+def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "dialects.md").write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"dialects\.md was not written by"):
+        pages.write(tmp_path)
+    assert (tmp_path / "dialects.md").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "algorithms").exists()
+    with pytest.raises(ConfigError, match="is no folder"):
+        pages.write(tmp_path / "dialects.md")
