@@ -59,8 +59,7 @@ class RREDCoT(ClippedRatio):
     cost = (
         "one forward pass without gradient over the rollouts for their entropies (not with cut = breaks), "
         "and one over each chain with (segments · different answers in its group) answers branching off it; "
-        "groups without a signal, or with equally good answers, are left out. On the nano policy's "
-        "arithmetic reading and backward pass took 1.8 times GRPO's time (1.3 with cut = breaks)"
+        "groups without a signal, or with equally good answers, are left out"
     )
     minimum_group = 2
     metrics = (
