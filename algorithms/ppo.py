@@ -69,6 +69,13 @@ class PPO(Algorithm[Valued]):
             "1 − Var(R − V)/Var(R) over written tokens, before the update",
             "higher",
         ),
+        Metric(
+            "critic/group_explained",
+            "share",
+            "the same share if the value were the mean reward of the group's other rollouts, the baseline of "
+            "critic-free methods; over groups of at least two",
+            "higher",
+        ),
         Metric("critic/value", "reward", "mean value that the critic gave before the update"),
     )
 
@@ -154,8 +161,16 @@ class PPO(Algorithm[Valued]):
         return advantage, advantage + value
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
-        explained = parts.explained_variance(signal.returns, signal.old_value, batch.written)
-        return {"critic/explained_variance": explained}
+        others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
+        compared = batch.written & (parts.group_size(batch.group) > 1)[:, None]
+        return {
+            "critic/explained_variance": parts.explained_variance(
+                signal.returns, signal.old_value, batch.written
+            ),
+            "critic/group_explained": parts.explained_variance(
+                signal.returns, others[:, None].expand_as(signal.returns), compared
+            ),
+        }
 
     def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, Reading]) -> Loss:
         terms, metrics = self._value_terms(signal, now[self._values].value)

@@ -433,8 +433,23 @@ def incompatible(config: RunConfig) -> list[str]:
         or Path(path).is_file(),
     }
     faults = unserved(config) + [message for message, holds in rules.items() if not holds]
+    faults += [why] if (why := untrained(config)) else []
     faults += trl_settings.refusals(config) if train.backend == "trl" else []
     return faults + unrewarded(config.reward, task, gives)
+
+
+def untrained(config: RunConfig) -> str:
+    """Why even the last step of a run leaves its policy as it is (a critic that is warmed up throughout),
+    with the remedy; empty when it does not."""
+    algorithm, steps = config.algorithm, config.train.steps
+    if not steps or "policy" in algorithm.updates(steps):
+        return ""
+    delays = [f.name for f in fields(algorithm) if "warmup" in f.name and getattr(algorithm, f.name)]
+    named = " and ".join(f"settings.{name} = {getattr(algorithm, name)}" for name in delays)
+    return (
+        f"updates its policy in none of the {steps} steps{f' with {named}' if named else ''}; raise "
+        f"train.steps above it or lower {'it' if named else 'the setting that delays the policy'}"
+    )
 
 
 def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:

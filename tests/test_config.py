@@ -13,6 +13,7 @@ import stand_ins
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpobench.algorithms.ppo import PPO
 from grpobench.runs import toml
 from grpobench.runs.config import RunConfig, TrainConfig, differences, dump, load
 from grpobench.runs.recipe import Recipe, merge, read_recipe, recipes
@@ -312,6 +313,21 @@ def test_plain_learning_rate_is_the_policys_and_fills_other_trained_roles(read: 
     table = text + "train.learning_rate = {critic = 1e-3}\n"
     runs = {run.arm: run for run in read(table, "train.learning_rate=2e-4").runs()}
     assert runs["second"].train.learning_rate == {"policy": 2e-4, "critic": 1e-3}
+
+
+@pytest.mark.parametrize("warmup", [5, 9])
+def test_run_whose_critic_is_warmed_up_to_the_end_is_refused(
+    read: Any, monkeypatch: pytest.MonkeyPatch, warmup: int
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", {**stand_ins.ALGORITHMS, "ppo": PPO})
+    text = RECIPE.replace('"critic"', '"ppo"').replace("clip = 0.3", "critic_warmup = %d")
+    assert faults(read, text % warmup) == [
+        f"arm second on {task}: updates its policy in none of the 5 steps with settings.critic_warmup = "
+        f"{warmup}; raise train.steps above it or lower it"
+        for task in ("sums", "proofs")
+    ]
+    assert len(read(text % 4).runs()) == 8  # its fifth step moves the policy
+    assert len(read(text % warmup, "train.steps=0").runs()) == 8  # nothing is asked to move
 
 
 def test_algorithm_assignment_reaches_every_arm_that_has_the_field(read: Any) -> None:

@@ -335,6 +335,16 @@ def test_explained_variance_by_hand() -> None:
     assert math.isnan(parts.explained_variance(returns, returns, written & False))
 
 
+def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> None:
+    batch = rollouts([[2, 2, 2], [2, 2, 2], [2]], [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
+    told = batch.reward[:, None].expand(7, 2)
+    seen = PPO(trace=1.0).observe(batch, PPO(trace=1.0).credit(batch, Fixed(critic=reading(told, told))))
+    # Means of the others ½, ½, 1 | ½, ½, 0: errors ½, ½, −1, −½, −½, 1 of variance ½ where rewards have ¼.
+    # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
+    assert seen["critic/group_explained"] == pytest.approx(-1.0)
+    assert seen["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
+
+
 # Preference pairs
 
 
