@@ -607,7 +607,9 @@ def differences(matrix: Matrix, compared: Sequence[Comparison]) -> Drawing | Non
         "differences",
         "Paired differences between arms",
         "Difference of final accuracies inside each seed, with the t interval of their mean; a hollow mean "
-        f"is a difference that the paired permutation test does not resolve.{only}",
+        "is a difference that the paired permutation test does not resolve. The interval takes the "
+        "differences as normal and its pair as the only one; the test does neither, so the interval may "
+        f"leave 0 out beside a hollow mean.{only}",
         figure,
     )
 

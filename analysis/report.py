@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from grpobench.analysis import evaluations, figures, probes, summary
 from grpobench.analysis.load import FAILED, FINISHED, Matrix, load
+from grpobench.analysis.power import POWER
 from grpobench.analysis.scores import Comparison, seeds_needed, smallest_p
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
@@ -27,6 +28,11 @@ LARGEST_SVG = 1_000_000
 SCREEN = 1.8
 """Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
 NONE = "–"
+INTERVALS = (
+    "it takes the differences as normal and its pair as the only one, the test does neither, so it may leave "
+    "0 out where the test cannot reject, always so below the seeds needed."
+)
+"""Why an interval and a verdict may disagree, said wherever both are shown."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ def _comparisons(compared: Sequence[Comparison]) -> Table:
             _range(pair.low, pair.high, points),
             _p(pair.p),
             _p(pair.p_holm),
-            number(100 * pair.detectable, 1),
+            _detectable(pair),
             number(pair.improvement, 2),
             pair.text,
             pair.needs,
@@ -222,12 +228,32 @@ def _comparisons(compared: Sequence[Comparison]) -> Table:
     note = (
         "Differences in points of final accuracy, taken inside each seed. p: exact two-sided sign-flip "
         "permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for three seeds); Holm over the "
-        "pairs of a task. MDE: smallest effect that these seeds would find, 2.8 standard errors (80% "
-        "power at 5%; optimistic for very few seeds). P(1st wins): share of pairs of runs in which the "
-        "first arm's is better, ties ½."
+        f"pairs of a task. Interval: t over seeds; {INTERVALS} MDE: smallest effect that these seeds find "
+        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
+        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
+        "differences with the SD observed; in brackets, with the ends of that SD's 95% interval, for few "
+        "seeds hardly tell it. None: so few seeds find no effect, however large. P(1st wins): share of "
+        "pairs of runs in which the first arm's is better, ties ½."
     )
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
     return Table("comparisons", "Head to head", header, rows, frame, wide=2, note=note)
+
+
+def _detectable(pair: Comparison) -> str:
+    """The smallest effect that can be found, in points, and how well it is known."""
+    if len(pair.seeds) < seeds_needed(ALPHA, pair.pairs):
+        return "none"
+    if math.isnan(pair.detectable):
+        return NONE
+    low, high = (number(100 * value, 1) for value in (pair.detectable_low, pair.detectable_high))
+    return f"{number(100 * pair.detectable, 1)} ({low} to {high})"
+
+
+def _levels(compared: Sequence[Comparison]) -> str:
+    """The levels of a single pair: (.0083 for 6 pairs)."""
+    counts = sorted({pair.pairs for pair in compared})
+    told = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _aggregate(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
@@ -685,7 +711,8 @@ def _outlook(matrix: Matrix) -> str:
     return (
         f"With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
         f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
-        f"needs at least {needed} seeds, {can}."
+        f"needs at least {needed} seeds, {can}. A 95% interval of a difference is a t interval over seeds: "
+        f"{INTERVALS}"
     )
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from grpobench.analysis import power
+
 Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Floats], Floats]
 """(resamples, values) -> (resamples,)."""
@@ -158,11 +160,6 @@ def holm(p: ArrayLike) -> Floats:
     return out
 
 
-def minimum_detectable(error: float) -> float:
-    """2.8 standard errors: the effect that a two-sided 5 % test finds in 80 % of repetitions (1.96 + .84)."""
-    return 2.8 * error
-
-
 def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Floats:
     """Unbiased pass@k, 1 − C(n−c, k)/C(n, k) = 1 − Π_{i=n−c+1..n} (1 − k/i), elementwise.
 
@@ -287,8 +284,14 @@ class Comparison:
     high: float
     p: float
     p_holm: float
+    pairs: int
+    """Pairs of the task that Holm pays for."""
     detectable: float
-    """Smallest effect that this many seeds would find: 2.8 SE of the paired differences."""
+    """Smallest effect that this many seeds find in 80 % of repetitions under Holm, were the SD of the paired
+    differences the one observed; NaN where so few seeds can find none, or show no spread."""
+    detectable_low: float
+    detectable_high: float
+    """The same at both ends of the 95 % interval of that SD."""
     improvement: float
     """P(first > second) over all pairs of runs."""
     verdict: Literal["first", "second", "unresolved"]
@@ -330,6 +333,7 @@ def compare(
         mean = seed_mean(differences[index])
         late = {arm: tuple((waiting or {}).get(arm, ())) for arm in (one, other)}
         verdict, needs = _judge(differences[index], float(adjusted[index]), len(pairs), late, alpha)
+        findable = findable_effect(differences[index], len(shared[index]), len(pairs), alpha)
         found.append(
             Comparison(
                 task=task,
@@ -342,7 +346,10 @@ def compare(
                 high=mean.high,
                 p=p[index],
                 p_holm=float(adjusted[index]),
-                detectable=minimum_detectable(standard_error(differences[index])),
+                pairs=len(pairs),
+                detectable=findable.value,
+                detectable_low=findable.low,
+                detectable_high=findable.high,
                 improvement=probability_of_improvement(
                     [[*values[one].values()]], [[*values[other].values()]]
                 ),
@@ -362,32 +369,62 @@ def _judge(
         return "unresolved", f"waits for unfinished runs: {named}"
     if seeds == 0:
         return "unresolved", f"no seed that both arms ran; needs {needed}"
+    beside = _beside(differences)
     if seeds < needed:
         return "unresolved", (
             f"{seeds} of the {needed} seeds that {pairs} pair{'s' * (pairs > 1)} under Holm need (smallest "
-            f"possible p now {smallest_p(seeds):.3g}){_outlook(differences, needed)}"
+            f"possible p now {smallest_p(seeds):.3g}){_outlook(differences, needed, pairs, alpha)}{beside}"
         )
     if adjusted > alpha:
-        wanted = _seeds_for_effect(differences)
-        if not math.isfinite(wanted):
+        if np.ptp(differences) < SAME and abs(differences[0]) < SAME:
             return "unresolved", f"Holm p {adjusted:.3g}: the arms do not differ in these {seeds} seeds"
         return "unresolved", (
-            f"Holm p {adjusted:.3g} > {alpha:g}; if the difference is as large as it looks, about "
-            f"{max(needed, seeds + 1, math.ceil(wanted))} seeds would find it"
+            f"Holm p {adjusted:.3g} > {alpha:g}; if difference and spread are as they look, "
+            f"{_enough(differences, max(needed, seeds + 1), pairs, alpha)}{beside}"
         )
     verdict: Literal["first", "second"] = "first" if differences.mean() > 0 else "second"
     return verdict, f"Holm p {adjusted:.3g} over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
 
 
-def _seeds_for_effect(differences: Floats) -> float:
-    """n with 2.8·SD/√n = |mean|: seeds that would find an effect of the observed size; inf for none."""
-    mean = abs(float(differences.mean()))
-    spread = float(differences.std(ddof=1)) if differences.size > 1 else math.nan
-    return (2.8 * spread / mean) ** 2 if mean > 1e-12 else math.inf
+SAME = 1e-12
+"""Differences of accuracies below this are rounding."""
 
 
-def _outlook(differences: Floats, needed: int) -> str:
-    if differences.size < 2 or np.ptp(differences) < 1e-12:
+def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float = 0.05) -> Estimate:
+    """The effect that `seeds` seeds find in 80 % of repetitions as one of so many pairs under Holm, from
+    the SD of the differences seen, with the values at the ends of that SD's 95 % interval. NaN where so few
+    seeds can find none, and where fewer than two differences or equal ones tell nothing of the spread."""
+    array = np.asarray(differences, dtype=np.float64)
+    if array.size < 2 or np.ptp(array) < SAME:
+        return Estimate(math.nan, math.nan, math.nan)
+    value = power.detectable(seeds, pairs, alpha) * float(array.std(ddof=1))
+    factor = power.spread(array.size)
+    return Estimate(value, factor.low * value, factor.high * value)
+
+
+def _enough(differences: Floats, least: int, pairs: int, alpha: float) -> str:
+    """How many seeds would find the difference that is observed."""
+    mean, spread = abs(float(differences.mean())), float(differences.std(ddof=1))
+    wanted = power.seeds_for(mean / spread, pairs, alpha, least) if spread > 0 else float(least)
+    if not math.isfinite(wanted):
+        return f"more than {power.MOST_SEEDS:,} seeds would be needed to find it"
+    return f"about {wanted:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
+
+
+def _outlook(differences: Floats, needed: int, pairs: int, alpha: float) -> str:
+    """What the fewest seeds that can decide would find."""
+    effect = findable_effect(differences, needed, pairs, alpha)
+    if math.isnan(effect.value):
         return ""
-    detectable = minimum_detectable(float(differences.std(ddof=1)) / math.sqrt(needed))
-    return f"; {needed} would find {100 * detectable:.1f} points"
+    return (
+        f"; {needed} would find {100 * effect.value:.1f} points in {power.POWER:.0%} of repetitions "
+        f"({100 * effect.low:.1f} to {100 * effect.high:.1f} for all that {differences.size} tell of the SD)"
+    )
+
+
+def _beside(differences: Floats) -> str:
+    """Why the interval that is shown leaves 0 out although the test does not reject."""
+    mean = seed_mean(differences)
+    if not mean.low * mean.high > 0:  # NaN without an interval
+        return ""
+    return "; the t interval leaves 0 out, but takes the differences as normal and this pair as the only one"

@@ -95,6 +95,36 @@ def test_tables_are_written_for_people_and_for_programs(report: Path) -> None:
     assert text.count(r"\\") == 13 and r"95\% interval" in text and "−" not in text
 
 
+def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert "None: so few seeds find no effect, however large" in page
+    assert page.count("it takes the differences as normal and its pair as the only one") == 2  # box and table
+    frame = pd.read_csv(report / "tables" / "comparisons.csv")
+    assert len(frame) == 18 and frame["detectable"].isna().all() and set(frame["pairs"]) == {6}
+    compared = json.loads((report / "report.json").read_text())["comparisons"]
+    assert all(pair["detectable"] is None for pair in compared)
+    assert (report / "tables" / "comparisons.tex").read_text().count(" & none & ") == 18
+
+
+def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp_path: Path) -> None:
+    final = {"a": [0.5] * 8, "b": [0.5 + d for d in (0.03, -0.01, 0.02, -0.02, 0.04, 0.01, -0.01, 0.02)]}
+    matrix = matrix_of(
+        tmp_path,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(8),
+        accuracy=lambda arm, task, seed: final[arm][seed],
+    )
+    table = gather(matrix).tables["comparisons"]
+    # 8 seeds find 1.193 SD (s = 2.138 points); χ² with 7 df puts the true SD at .661 to 2.035 times s
+    assert table.frame["detectable"][0] == pytest.approx(
+        1.193 * 0.02138, rel=0.01
+    )  # simulated: .4 % of power
+    assert re.fullmatch(r"2\.[56] \(1\.7 to 5\.2\)", table.rows[0][table.header.index("MDE")])
+    assert "80% of repetitions" in table.note and "(0.05 for 1 pair)" in table.note
+    assert "about 38 seeds would find it" in table.rows[0][-1]
+
+
 def test_same_logs_give_the_same_figures(report: Path, tmp_path: Path) -> None:
     matrix = load(report.parent)
     runs = summary.finals(matrix)

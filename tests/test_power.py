@@ -1,0 +1,120 @@
+"""Power of the paired test: what is called detectable is found by the test itself in 80 % of simulations.
+
+Locked here: simulations use the test and Holm's correction as `compare` does, on numbers of their own; no
+effect is detectable below the seeds that Holm needs; more pairs or fewer seeds never make an effect easier
+to find."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from grpobench.analysis import power, scores
+
+REPETITIONS = 2000
+TOLERANCE = 0.03
+"""Three errors of a share of .8 over 2,000 repetitions, √(.8 · .2/2,000) = .009, and .004 of the stated
+effect's own."""
+
+
+def found(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS) -> float:
+    """Share of experiments in which the first of some pairs, the others without effect, is rejected under
+    Holm."""
+    rng = np.random.default_rng([seeds, pairs])
+    hits = 0
+    for _ in range(repetitions):
+        differences = rng.standard_normal((pairs, seeds))
+        differences[0] += effect
+        adjusted = scores.holm([scores.sign_flip_p(row) for row in differences])
+        hits += bool(adjusted[0] <= 0.05 and differences[0].mean() > 0)
+    return hits / repetitions
+
+
+@pytest.mark.parametrize(("seeds", "pairs"), [(6, 1), (8, 1), (8, 3), (8, 6), (10, 6)])
+def test_a_detectable_effect_is_found_in_four_of_five_repetitions(seeds: int, pairs: int) -> None:
+    assert found(seeds, pairs, power.detectable(seeds, pairs)) == pytest.approx(0.8, abs=TOLERANCE)
+
+
+def test_what_a_plain_standard_error_calls_detectable_is_not_found_under_holm() -> None:
+    # 2.8 errors, the formula of a normal test with one pair, are found in a quarter of repetitions by 8
+    # seeds and 6 pairs; the detectable effect is nearly twice that
+    assert found(8, 6, 2.8 / math.sqrt(8)) == pytest.approx(0.246, abs=TOLERANCE)
+    assert power.detectable(8, 6) > 1.9 * 2.8 / math.sqrt(8) * 0.99
+
+
+def test_dependent_pairs_of_arms_are_found_at_least_as_often() -> None:
+    # four arms; the first is better than all others by what is called detectable for a pair
+    rng = np.random.default_rng(5)
+    effect, hits, repetitions = power.detectable(8, 6), 0, 400
+    for _ in range(repetitions):
+        drawn = rng.standard_normal((4, 8)) / math.sqrt(2)  # paired differences then have SD 1
+        drawn[0] += effect
+        compared = scores.compare("t", {arm: dict(enumerate(drawn[i])) for i, arm in enumerate("ABCD")})
+        hits += compared[0].text == "A > B"
+    assert hits / repetitions >= 0.8 - 3 * math.sqrt(0.8 * 0.2 / repetitions)
+
+
+@pytest.mark.parametrize(("pairs", "needed"), [(1, 6), (3, 7), (6, 8), (18, 10)])
+def test_nothing_is_detectable_below_the_seeds_that_holm_needs(pairs: int, needed: int) -> None:
+    assert needed == scores.seeds_needed(0.05, pairs)
+    assert all(math.isnan(power.detectable(seeds, pairs)) for seeds in range(1, needed))
+    assert power.detectable(needed, pairs) < math.inf
+
+
+def test_where_one_pattern_decides_the_power_has_a_formula() -> None:
+    # 8 seeds, 6 pairs: only eight differences of one sign reject, so power is Φ(δ)^8 = .8 at δ =
+    # Φ⁻¹(.8^(1/8))
+    exact = float(stats.norm.ppf(0.8 ** (1 / 8)))
+    assert power.detectable(8, 6) == pytest.approx(exact, rel=0.01)  # quantile of 10,000: error .4 % of power
+
+
+def test_fewer_pairs_and_more_seeds_find_smaller_effects() -> None:
+    table = [[power.detectable(seeds, pairs) for seeds in range(8, 21)] for pairs in (1, 3, 6)]
+    assert all(later < earlier for row in table for earlier, later in pairwise(row))
+    assert all(few < many for one, more in pairwise(table) for few, many in zip(one, more, strict=True))
+
+
+@pytest.mark.parametrize(("seeds", "rank", "least"), [(12, 64, 0.79), (14, 64, 0.785), (16, 64, 0.77)])
+def test_where_the_t_test_stands_in_it_is_nearly_right(seeds: int, rank: int, least: float) -> None:
+    effect = power._by_t(seeds, 2 * rank / 2**seeds)
+    assert least <= np.mean(power._thresholds(seeds, rank) <= effect) <= 0.81
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5, 11])
+def test_thresholds_are_those_of_all_subsets(rank: int) -> None:
+    values = np.random.default_rng(power.SEED).standard_normal((power.REPETITIONS, 7))[:50]
+    subsets = [list(chosen) for size in range(1, 8) for chosen in combinations(range(7), size)]
+    means = np.array([[-row[chosen].mean() for chosen in subsets] for row in values])
+    expected = np.sort(means, axis=1)[:, -rank]
+    assert power._thresholds(7, rank)[:50] == pytest.approx(expected, abs=1e-12)  # sums in another order
+
+
+def test_a_repetition_is_found_from_its_threshold_on() -> None:
+    values = np.random.default_rng(power.SEED).standard_normal((power.REPETITIONS, 8))[:40]
+    for row, threshold in zip(values, power._thresholds(8, power.allowed(8, 3))[:40], strict=True):
+        assert 3 * scores.sign_flip_p(row + threshold + 1e-6) <= 0.05
+        assert 3 * scores.sign_flip_p(row + threshold - 1e-6) > 0.05
+
+
+def test_seeds_for_an_effect_are_the_fewest_that_detect_it() -> None:
+    for effect, pairs in ((1.2, 1), (1.2, 6), (0.9, 3), (0.467, 1)):
+        seeds = int(power.seeds_for(effect, pairs))
+        assert power.detectable(seeds, pairs) <= effect < power.detectable(seeds - 1, pairs)
+    assert power.seeds_for(0.0, 1) == math.inf
+    assert power.seeds_for(9.0, 6) == 8 and power.seeds_for(9.0, 6, least=11) == 11
+
+
+def test_the_spread_of_a_standard_deviation_by_hand() -> None:
+    three = power.spread(3)  # χ² with 2 df: 7.378 and .0506; √(2/7.378) = .521, √(2/.0506) = 6.285
+    assert (three.low, three.high) == pytest.approx((0.521, 6.285), abs=1e-3)
+    assert math.isnan(power.spread(1).low)
+
+
+@pytest.mark.parametrize(("pairs", "alpha"), [(0, 0.05), (1, 0.0), (1, 1.0)])
+def test_levels_that_are_none_are_refused(pairs: int, alpha: float) -> None:
+    with pytest.raises(ValueError, match="pairs >= 1"):
+        power.detectable(8, pairs, alpha)
