@@ -82,6 +82,7 @@ DEFINITIONS: Mapping[str, str] = {
     "length/mean": "tokens per completion, mean over the rollouts of the update",
     "groups/zero_signal": "share of groups whose rewards are all equal, which teach a group baseline nothing",
     "critic/explained_variance": "1 − Var(R − V)/Var(R) over written tokens",
+    "critic/group_explained": "the same were V the mean reward of the group's other rollouts",
 }
 """Captions quote these where the caller passes no definition of its own."""
 
@@ -147,7 +148,10 @@ TRAINING: tuple[tuple[str, str, tuple[Panel, ...]], ...] = (
     (
         "explained_variance",
         "Critic's explained variance",
-        (Panel("critic/explained_variance", "explained variance"),),
+        (
+            Panel("critic/explained_variance", "explained variance\nby the critic"),
+            Panel("critic/group_explained", "explained variance\nby the group's others"),
+        ),
     ),
 )
 """(name, title, panels) of the training metrics that are drawn against updates."""

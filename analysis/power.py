@@ -130,8 +130,8 @@ def _leading(seeds: int, rank: int) -> list[tuple[int, ...]]:
     others precede in that order is not among the largest, nor is any that it precedes.
     """
     found: list[tuple[int, ...]] = []
-    seen = {(0,)}
-    waiting = [(0,)]
+    waiting: list[tuple[int, ...]] = [(0,)]
+    seen = set(waiting)
     while waiting:
         members = waiting.pop()
         if _before(members) > rank:

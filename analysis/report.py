@@ -16,7 +16,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grpobench.analysis import evaluations, figures, probes, summary
+from grpobench.analysis import critic, evaluations, figures, probes, summary
 from grpobench.analysis.load import FAILED, FINISHED, Matrix, load
 from grpobench.analysis.power import POWER
 from grpobench.analysis.scores import Comparison, seeds_needed, smallest_p
@@ -119,6 +119,7 @@ def gather(matrix: Matrix) -> Facts:
         _costs(matrix),
         _gaps(matrix),
         _rewards(matrix),
+        _critic(matrix),
         _bias(matrix),
         _probes(matrix, records),
         _later(records),
@@ -496,6 +497,36 @@ def _rewards(matrix: Matrix) -> Table:
     return Table("rewards", "What was rewarded", header, rows, frame, note=note)
 
 
+def _critic(matrix: Matrix) -> Table:
+    """What each critic explained at the end of training."""
+    frame = critic.explained(matrix)
+    rows = []
+    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
+        shares = own["explained"]
+        little = int((~(shares >= critic.LITTLE)).sum())
+        rows.append(
+            [
+                task,
+                arm,
+                percent(shares.mean()),
+                _range(shares.min(), shares.max()),
+                "  ".join(map(percent, shares)),
+                percent(own["group"].mean()),
+                f"{little} of {len(own)}",
+            ]
+        )
+    level = f"{critic.LITTLE:.0%}"
+    header = ["task", "arm", "explained", "over seeds", "each seed", "the group explains", f"below {level}"]
+    note = (
+        "Variance of the returns in percent that the critic's values explained before each update, mean "
+        f"over the last quarter of the updates: 0 is what predicting the mean return explains, and below "
+        f"{level} the critic is in effect none. Beside it what the mean reward of the group's other rollouts "
+        "explains of the same returns. Returns that are made from the critic's own values "
+        "(a trace below 1) resemble them, which flatters it."
+    )
+    return Table("critic", "What the critic explained", header, rows, frame, note=note)
+
+
 def _bias(matrix: Matrix) -> Table:
     frame = summary.bias(matrix)
     rows = []
@@ -621,7 +652,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
         "Training dynamics",
         LINES,
         ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "explained_variance"),
-        (),
+        ("critic",),
     ),
     ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
     ("Later evaluations", "", (), ("evaluations", "agreement")),
@@ -654,6 +685,8 @@ def _page(facts: Facts, drawn: Sequence[_Shown]) -> str:
         outlook=_outlook(matrix),
         failures=[run for run in matrix.runs if not run.finished],
         failed=FAILED,
+        dim=list(critic.warnings(critic.explained(matrix))),
+        little=critic.LITTLE,
         damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],
         pairing=facts.pairing,
         sections=sections,

@@ -49,6 +49,8 @@ class Synthetic:
     """Arms share their random numbers: an A/A matrix in which equal gains give equal runs."""
     accuracy: Callable[[str, str, int], float] | None = None
     """(arm, task, seed) -> final accuracy, exactly."""
+    explained: Callable[[str, int, int], float | None] | None = None
+    """(task, seed, step) -> what the critic explained, exactly; None is logged as null."""
     name: str = "synthetic"
 
     def write(self, folder: Path) -> Path:
@@ -142,6 +144,8 @@ class Synthetic:
             if step:
                 tokens += int(rng.integers(3000, 5000))
                 row |= self._training(arm, step, level, tokens, rng)
+                if self.explained is not None and arm == "ppo":
+                    row["critic/explained_variance"] = self.explained(task, seed, step)
                 if state == "diverged" and step == last:
                     row |= {"policy/entropy": None, "grad_norm/policy": None, "grad/nonfinite": 1}
             ends = step == last and state == "finished"
@@ -182,6 +186,7 @@ class Synthetic:
         if arm == "ppo":
             row |= {
                 "critic/explained_variance": 0.8 - math.exp(-step / 8) + noise,
+                "critic/group_explained": 0.3 + noise,
                 "grad_norm/value_head": 0.9,
             }
         if arm in ("grpo", "ppo"):
