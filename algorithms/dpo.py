@@ -101,7 +101,7 @@ class DPO(Algorithm[Paired]):
         preferred = signal.sign > 0
         _, pair = signal.unit.unique(return_inverse=True)
         gain = signal.sign * self.gain(logp - signal.reference, batch)
-        h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, gain)[pair]
+        h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, gain).index_select(0, pair)
         terms = 0.5 * self.preference(h)  # each of a pair's two rows carries half
         if self.nll:
             terms = terms - self.nll * preferred * logp / batch.written.sum(-1).clamp(min=1)

@@ -58,10 +58,10 @@ SELECTED_METRIC = Metric(
 
 
 def group_mean(value: Rowwise, group: torch.Tensor) -> Rowwise:
-    """Mean of each row's group, (B,)."""
+    """Mean of each row's group, (B,). Its gradient is summed in one order, unlike that of an index."""
     _, inverse, count = group.unique(return_inverse=True, return_counts=True)
     mean: Rowwise = value.new_zeros(len(count)).index_add(0, inverse, value) / count
-    return mean[inverse]
+    return mean.index_select(0, inverse)
 
 
 def group_size(group: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from grpobench.runs.bench_worker import PHASES, SIDES, Case, Failed, Ready, Step, serve
-from grpobench.runs.matrix import cores, environment
+from grpobench.runs.machine import cores
+from grpobench.runs.matrix import environment
 from grpobench.runs.strict import ConfigError
 
 WARM_UP = 2

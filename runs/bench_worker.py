@@ -218,9 +218,11 @@ def ours(case: Case, line: Line) -> None:
     from grpobench.runs import config
     from grpobench.runs.loop import Trainer
     from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.models import deterministic
     from grpobench.runs.sampler import HFSampler
 
     torch.set_num_threads(case.threads)
+    deterministic()
     import_models()
     reset_peak_memory()
     before = peak_memory_gb()

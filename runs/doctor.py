@@ -16,7 +16,7 @@ from typing import Literal
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import origin
-from grpobench.runs.matrix import cores
+from grpobench.runs.machine import cores
 from grpobench.tasks import sources
 from grpobench.tasks.task import Task, family
 

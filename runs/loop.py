@@ -26,7 +26,7 @@ from grpobench.runs.folder import Checkpoint, RunFolder
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
 from grpobench.runs.metrics import catalogue
-from grpobench.runs.models import Models, NonFinite
+from grpobench.runs.models import Models, NonFinite, deterministic
 from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.prompts import Room
@@ -49,6 +49,7 @@ def execute(
     """Carry a run from wherever its folder stands to its end. Raises Preempted after a checkpoint when
     `stop()` becomes true; a divergence is recorded as the run's result."""
     reset_peak_memory()
+    deterministic()
     began = time.monotonic()
     trainer = Trainer(config, report)
     with contextlib.closing(trainer.sampler):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from grpobench.runs import files
+from grpobench.runs import files, machine
 from grpobench.runs.config import RunConfig
 from grpobench.runs.folder import FolderError, changed, mark, read_json, refusal, settled, status
 from grpobench.runs.lock import Lock
@@ -122,17 +122,12 @@ def run_matrix(
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change)
         write_matrix(folder, recipe)
-        count = workers or recipe.head.workers or cores()
+        count = workers or recipe.head.workers or machine.cores()
         launcher = Launcher(runs, count, allow_change, execute, console or Console())
         launcher.launch()
     finally:
         lock.release()
     return Outcome(folder, exit_code(runs, recipe.head.fail_on_divergence), tuple(runs))
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def survey(runs: Sequence[Run], allow_change: bool) -> None:
@@ -291,7 +286,7 @@ class Launcher:
 
     def hire(self) -> None:
         """Start a worker. Its thread count is set before it imports anything."""
-        threads = max(1, cores() // self.count)
+        threads = machine.threads(self.count)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))

@@ -26,6 +26,14 @@ CHUNK = 2**25
 gradient."""
 
 
+def deterministic() -> None:
+    """From here on torch's own operators add in one order, however many threads there are. Library code
+    needs it: a mixture with three or more experts per token, for one, reads a state by index once for each.
+    Where there is no such operator (some on a GPU), torch warns."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads what it did not write
+
+
 class NonFinite(Exception):
     """A loss or gradient that is not a finite number, found before the optimiser could use it."""
 
@@ -202,7 +210,9 @@ class Models:
             plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
             inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
         output = trunk(**inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False)
-        return output.last_hidden_state.flatten(0, 1)[layout.source]  # type: ignore[no-any-return]
+        # Not [layout.source]: a prompt's last state is read once per completion, and the gradient of an index
+        # is added up by whichever thread comes first.
+        return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]
 
     def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
         """Update each role with its accumulated gradient; gradient norms before clipping by role. When one

@@ -20,7 +20,7 @@ from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.config import ModelConfig
 from grpobench.runs.episodes import demonstrated
 from grpobench.runs.library import Loaded, cache_folder, load
-from grpobench.runs.models import Models
+from grpobench.runs.models import Models, deterministic
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
@@ -136,6 +136,7 @@ def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group
 def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: Tell) -> list[float]:
     """The supervised updates. The loss of each, in nats per token."""
     losses = []
+    deterministic()
     models = Models(loaded.model, ("policy",), dtype=config.dtype)
     models.optimise({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
     updates, rows = config.warm_start, config.warm_start_batch

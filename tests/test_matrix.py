@@ -18,10 +18,10 @@ import stand_ins
 from rich.console import Console
 from test_folder import rows
 
-from grpobench.runs import lock
+from grpobench.runs import lock, machine
 from grpobench.runs.display import Display, duration
 from grpobench.runs.folder import FolderError, mark, status
-from grpobench.runs.matrix import Outcome, Run, cores, death, exit_code, run_matrix
+from grpobench.runs.matrix import Outcome, Run, death, exit_code, run_matrix
 from grpobench.runs.recipe import Recipe, read_recipe
 from grpobench.runs.worker import Progress
 
@@ -260,6 +260,25 @@ def test_time_left_counts_the_steps_of_this_attempt_alone(tmp_path: Path) -> Non
     assert run.left() == pytest.approx(10, abs=0.5)
 
 
+def test_workers_have_the_threads_that_the_user_allots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    for said, expected in (("1", 1), ("3", 3), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)):
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        assert machine.threads(workers=2) == expected, said
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert [machine.threads(workers) for workers in (1, 2, 3, 8)] == [4, 2, 1, 1]
+
+
+def test_run_of_a_lone_worker_keeps_to_the_threads_that_the_user_allots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wanted in (1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(wanted))
+        outcome, _ = launch(recipe(tmp_path, "fine"), tmp_path / str(wanted), workers=1)
+        (only,) = outcome.runs
+        assert json.loads((only.path / "origin.json").read_text())["attempts"][0]["threads"] == wanted
+
+
 def test_table_shows_active_runs_when_there_are_too_many(tmp_path: Path) -> None:
     runs = [fake("waiting", tmp_path) for _ in range(100)]
     console = Console(file=io.StringIO(), width=120, height=20)
@@ -278,7 +297,6 @@ def test_durations_and_deaths_in_words() -> None:
     assert [duration(s) for s in (0.4, 59, 60, 3725, math.nan)] == ["0 s", "59 s", "1:00", "1:02:05", ""]
     assert death(-11) == "was killed by SIGSEGV"
     assert death(1) == "exited with 1"
-    assert cores() >= 1
 
 
 def test_mark_on_a_run_without_status(tmp_path: Path) -> None:
