@@ -110,6 +110,7 @@ def load(folder: Path) -> Matrix:
     if not names:
         raise LogError(f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`")
     read = [_run(folder, name, described) for name in names]
+    _demand_one_folder_each(folder, [run for run, _, _ in read])
     arms = _ordered(described.get("arms", ()), [run.arm for run, _, _ in read])
     tasks = _ordered(described.get("tasks", ()), [run.task for run, _, _ in read])
     read.sort(key=lambda entry: (arms.index(entry[0].arm), tasks.index(entry[0].task), entry[0].seed))
@@ -128,6 +129,18 @@ def load(folder: Path) -> Matrix:
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
     )
+
+
+def _demand_one_folder_each(folder: Path, runs: Sequence[Run]) -> None:
+    """Raise LogError where two folders say that they are the same run."""
+    known: dict[tuple[str, str, int], str] = {}
+    for run in runs:
+        other = known.setdefault((run.arm, run.task, run.seed), run.name)
+        if other != run.name:
+            raise LogError(
+                f"{folder / other} and {folder / run.name} are both {run.arm} on {run.task} with seed "
+                f"{run.seed}; move the copy out of {folder}"
+            )
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
@@ -214,6 +227,8 @@ def _evaluation_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
         if absent or not isinstance(row["scores"], dict):
             what = f"no `{absent[0]}`" if absent else "`scores` must be an object"
             raise LogError(f"{path}, line {number}: {what}; mend or delete the line")
+        for name, score in row["scores"].items():
+            _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
         rows[tuple(row[key] for key in EVALUATION_KEYS)] = row
     return list(rows.values()), cut, len(lines) - len(rows)
 
@@ -224,6 +239,15 @@ def _number(value: Any, path: Path, line: int, name: str) -> float:
     if isinstance(value, (int, float)):
         return float(value)
     raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
+
+
+def _demand_score(score: float, path: Path, line: int, name: str) -> None:
+    """`correct` is a share; what other scores are is the task's affair. NaN, an ungraded answer, passes."""
+    if name == "correct" and (score < 0 or score > 1):
+        raise LogError(
+            f"{path}, line {line}: the score `correct` must be from 0 to 1; found {score:g}; mend the task's "
+            "verifier and evaluate again"
+        )
 
 
 def _identify(place: Path, config: Mapping[str, Any], described: Mapping[str, Any]) -> tuple[str, str, int]:

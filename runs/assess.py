@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import files, folder, lm_eval, origin, strict
-from grpobench.runs.config import EvaluateConfig, ModelConfig
+from grpobench.runs.config import EvaluateConfig, ModelConfig, SamplerConfig
 from grpobench.runs.display import Ticker
 from grpobench.runs.evaluate import Evaluator, Row, rows_of, summarise
 from grpobench.runs.library import Loaded, load, locate
@@ -42,6 +42,7 @@ Numbers = Mapping[str, float]
 ROWS = 256
 """Sequences that our sampler decodes at once."""
 ALL = 10**9
+OUT = Path("results/models")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Wish:
     through: tuple[Through, ...] = ("grpobench",)
     base: bool = True
     again: bool = False
-    out: Path = Path("results/models")
+    out: Path | None = None
+    """Where a model's results go; None: to `OUT`."""
     tasks_folder: Path | None = None
     """Where the harness's task files are kept; None: they are thrown away."""
     include: Path | None = None
@@ -152,23 +154,36 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
             yield desk.examine(subject, plan, through)
 
 
-def subjects(target: str, out: Path) -> list[Subject]:
-    """The runs of a matrix folder, one run, or a model by name."""
+def subjects(target: str, out: Path | None) -> list[Subject]:
+    """The runs of a matrix folder, one run, or a model by name, whose results go under `out`."""
     place = Path(target)
+    trained = (place / "run.toml").exists() or (place / "matrix.json").exists()
+    if trained and out is not None:
+        raise ConfigError(
+            [f"--out {out}: results of runs stand in their own folders, here in {place}; leave --out away"]
+        )
     if (place / "run.toml").exists():
         return [_run(place)]
     if (place / "matrix.json").exists():
-        names = json.loads((place / "matrix.json").read_text(encoding="utf-8"))["runs"]
+        described = folder.read_json(place / "matrix.json")
+        if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
+            raise DataError(
+                f"{place / 'matrix.json'} is damaged; start the recipe again, which writes it anew"
+            )
+        names = described["runs"]
         found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
         if not found:
             raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
         return found
     stem = Path(target).name if place.is_dir() else target.replace("/", "--")
-    return [Subject(target, out / stem, ModelConfig(target))]
+    return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
 
 
 def _run(place: Path) -> Subject:
-    table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+    try:
+        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{place / 'run.toml'} is damaged ({error}); restore the run folder") from None
     faults: list[str] = []
     model = strict.build(ModelConfig, table.get("model", {}), "model", faults)
     if isinstance(model, strict.Bad):
@@ -194,6 +209,12 @@ def resolve(wish: Wish, subject: Subject) -> Plan:
         raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
     if wish.split not in task.splits:
         raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
+    temperature = _given(wish.temperature, sampler.get("temperature", 1.0))
+    faults: list[str] = []
+    strict.build(EvaluateConfig, {"samples": samples}, "", faults)
+    strict.build(SamplerConfig, {"temperature": temperature}, "", faults)
+    if faults:
+        raise ConfigError([f"--{fault}" for fault in faults])
     settings = {
         "task": wish.task,
         "task_settings": strict.plain(task),
@@ -201,7 +222,7 @@ def resolve(wish: Wish, subject: Subject) -> Plan:
         "problems": wish.problems,
         "samples": samples,
         "greedy": wish.greedy,
-        "temperature": _given(wish.temperature, sampler.get("temperature", 1.0)),
+        "temperature": temperature,
         "max_new_tokens": wish.limit or sampler.get("max_new_tokens") or task.max_new_tokens,
         "seed": wish.seed,
         "dtype": dtype,

@@ -153,9 +153,9 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--out",
         type=Path,
-        default=Path("results/models"),
         metavar="DIR",
-        help="where a model's results go; a matrix folder takes them into its report; default: %(default)s",
+        help="where a model's results go; default: results/models. Those of runs stand in their folders, for "
+        "the report",
     )
     evaluate.add_argument("--json", action="store_true")
     add_data(evaluate)
@@ -205,7 +205,7 @@ def parser() -> argparse.ArgumentParser:
 
     docs = add("docs", docs_command, "write the pages on algorithms and dialects from the code")
     docs.add_argument(
-        "folder", type=Path, nargs="?", default=Path("docs"), metavar="DIR", help="default: docs"
+        "folder", type=Path, nargs="?", metavar="DIR", help="default: docs of the project's checkout"
     )
 
     doctor = add("doctor", doctor_command, "try what this machine can run", light=False)
@@ -305,6 +305,7 @@ def natural(text: str) -> int:
 
 def seed_list(text: str) -> list[int]:
     """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
+    from grpobench.runs.recipe import MOST_SEEDS
     from grpobench.runs.strict import ConfigError
 
     found: list[int] = []
@@ -312,7 +313,14 @@ def seed_list(text: str) -> list[int]:
         low, dash, high = part.strip().partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
             raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
-        found += range(int(low), int(high if dash else low) + 1)
+        first, last = int(low), int(high if dash else low)
+        if last - first >= MOST_SEEDS - len(found):
+            raise ConfigError([f"--seeds {text}: a matrix has at most {MOST_SEEDS:,} seeds"])
+        if last < first:
+            raise ConfigError(
+                [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]
+            )
+        found += range(first, last + 1)
     return found
 
 
@@ -358,10 +366,16 @@ def tell(outcome: Outcome) -> None:
 
 
 def report(folder: Path, formats: Sequence[str]) -> Path:
+    from grpobench.analysis.load import LogError
     from grpobench.analysis.report import write_report
     from grpobench.runs.metrics import catalogue
+    from grpobench.tasks.task import DataError
 
-    return write_report(folder, formats, {name: metric.definition for name, metric in catalogue().items()})
+    definitions = {name: metric.definition for name, metric in catalogue().items()}
+    try:
+        return write_report(folder, formats, definitions)
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
 
 
 def report_command(options: argparse.Namespace) -> int:
@@ -515,7 +529,7 @@ def show_command(options: argparse.Namespace) -> int:
 def docs_command(options: argparse.Namespace) -> int:
     from grpobench.runs import pages
 
-    for path in pages.write(options.folder):
+    for path in pages.write(options.folder or pages.own_folder()):
         print(path)
     return DONE
 

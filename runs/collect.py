@@ -72,6 +72,15 @@ class Source(Protocol):
         ...
 
 
+def demand_problems(prompts: int, source: Source) -> None:
+    """Raise DataError where a single step would have to ask a problem twice."""
+    if prompts > len(source.problems):
+        raise DataError(
+            f"train.prompts is {prompts:,}, and there are {len(source.problems):,} problems to train on: "
+            f"a step would ask some of them twice; set train.prompts = {len(source.problems)} or less"
+        )
+
+
 class OnPolicy:
     """Samples from the policy as it is now."""
 

@@ -213,6 +213,10 @@ def finite(name: str, weights: Mapping[Any, float]) -> Iterator[tuple[bool, str]
         yield math.isfinite(value), f"{name}: {key} must be a finite number, not {value}"
 
 
+MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
+"""Of one step, and of one evaluated problem: what one process can hold. More is a slip of the keyboard."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The update."""
@@ -249,6 +253,10 @@ class TrainConfig:
         demand(
             *at_least(self, 0, "steps", "warmup_steps", "weight_decay", "tokens_per_micro_batch"),
             *at_least(self, 1, "prompts", "group", "minibatches", "epochs"),
+            (
+                (rows := self.prompts * self.group) <= MOST_COMPLETIONS,
+                f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
+            ),
             (self.max_grad_norm > 0, f"max_grad_norm: must be above 0, not {self.max_grad_norm}"),
             (all(0 <= beta < 1 for beta in self.betas), f"betas: must be in [0, 1), not {self.betas}"),
             ("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
@@ -283,7 +291,11 @@ class EvaluateConfig:
     """Evaluate the base model before the first update."""
 
     def __post_init__(self) -> None:
-        demand(*at_least(self, 0, "every", "problems", "samples", "test_problems"))
+        most = MOST_SAMPLES
+        demand(
+            *at_least(self, 0, "every", "problems", "samples", "test_problems"),
+            (self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"),
+        )
 
 
 @dataclass(frozen=True)

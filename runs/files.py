@@ -7,8 +7,11 @@ import errno
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from grpobench.runs.strict import ConfigError
 
 # macOS has no fdatasync.
 sync_data = getattr(os, "fdatasync", os.fsync)
@@ -68,6 +71,20 @@ def becoming(folder: Path) -> Iterator[Path]:
         sync_folder(folder.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def writable(folder: Path, option: str) -> Path:
+    """The folder, made if need be. Raises ConfigError, which names the option that it came from, where no
+    file can be made in it; OSError for a full disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        why = error.strerror or type(error).__name__
+        raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"]) from None
 
 
 def sync_file(path: Path) -> None:

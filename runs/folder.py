@@ -388,11 +388,17 @@ def damage(checkpoint: Path) -> str:
 
 
 def changed(path: Path, config: RunConfig) -> list[str]:
-    """How a configuration differs from the one that a run folder was made with."""
+    """How a configuration differs from the one that a run folder was made with. Nothing differs from an
+    attempt that came to no step: one that could not find its model may be corrected."""
     known = path / "run.toml"
-    if not known.exists():
+    if not known.exists() or not begun(path):
         return []
     return runs_config.differences(known.read_text(encoding="utf-8"), runs_config.dump(config))
+
+
+def begun(path: Path) -> bool:
+    """Whether anything of a run is in its folder: a row, a checkpoint or a result."""
+    return size(path / "metrics.jsonl") > 0 or any(path.glob("checkpoints/step-*")) or settled(path)
 
 
 def refusal(path: Path, changes: list[str]) -> str:

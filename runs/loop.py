@@ -17,7 +17,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Batch, Role, Signal, Study
 from grpobench.runs.batch import Group, pack_groups
-from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source
+from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source, demand_problems
 from grpobench.runs.config import RunConfig, rates
 from grpobench.runs.corrections import Correction, correct
 from grpobench.runs.episodes import conversation
@@ -181,6 +181,7 @@ class Trainer:
         self.clock = Clock()
         self.sampler: Sampler = sampler_for(config, self.models, self.loaded)
         self.source = self._source()
+        demand_problems(train.prompts, self.source)
         traits = [problem.traits for problem in self.source.problems]
         self.curriculum = algorithm.curriculum(
             traits,

@@ -114,8 +114,7 @@ def run_matrix(
     does a run (tests put a stand-in there). Raises `FolderError` before anything starts when another
     launcher owns the folder or a run's configuration has changed.
     """
-    folder = out / recipe.name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = files.writable(out / recipe.name, "--out")
     lock = Lock(folder)
     lock.take()
     try:

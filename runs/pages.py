@@ -18,6 +18,15 @@ MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
 
+def own_folder() -> Path:
+    """`docs` of the project's checkout, wherever one stands. Raises ConfigError where this is none, but an
+    installed package."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
+        raise ConfigError(["docs: this is no checkout of the project; name a folder: grpobench docs DIR"])
+    return root / "docs"
+
+
 def write(folder: Path) -> list[Path]:
     """Write every page under a folder such as ``docs``, and remove pages of algorithms that are gone. Raises
     ConfigError rather than write over a file that is not such a page."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 RECIPES = Path(__file__).parent / "recipes"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+@-]*")
+MOST_SEEDS = 10_000
+"""More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 EVERY = "*"
@@ -57,6 +59,14 @@ class Head:
             (bool(NAME.fullmatch(self.name)), f"name: must be letters, digits, - and _, not {self.name!r}"),
             (bool(self.seeds), "seeds: must not be empty"),
             (len(set(self.seeds)) == len(self.seeds), "seeds: must differ from each other"),
+            *(
+                (0 <= seed < 2**63, f"seeds: must be from 0 to 2^63 - 1, not {seed}")
+                for seed in self.seeds[:MOST_SEEDS]
+            ),
+            (
+                len(self.seeds) <= MOST_SEEDS,
+                f"seeds: {len(self.seeds):,} are more than a matrix can run; give at most {MOST_SEEDS:,}",
+            ),
             (self.workers >= 0, f"workers: must be at least 0, not {self.workers}"),
         )
 

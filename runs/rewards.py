@@ -134,7 +134,10 @@ class Grader:
             episodes: dict[int, list[Sequence[str]]] = {}
             for i, rollout in chosen:
                 episodes.setdefault(i, []).append(policy_turns(self.loaded, rollout))
-            judged = self.task.verify_all([problems[i] for i in episodes], list(episodes.values()))
+            asked = [problems[i] for i in episodes]
+            judged = self.task.verify_all(asked, list(episodes.values()))
+            for problem, verdicts in zip(asked, judged, strict=True):
+                demand_share(self.task, problem, verdicts)
             return [verdict for verdicts in judged for verdict in verdicts]
 
         flat = [(i, rollout) for i, rollouts in enumerate(sampled) for rollout in rollouts]
@@ -170,6 +173,17 @@ class Grader:
                 f"completions, more than {MOST_FAILURES} of {WINDOW}; the last time with "
                 f"{type(self.last).__name__}: {self.last}"
             ) from self.last
+
+
+def demand_share(task: Task, problem: Problem, verdicts: Iterable[Verdict]) -> None:
+    """Raise DataError for a score `correct` that is none: every accuracy of a report is its mean."""
+    for verdict in verdicts:
+        score = verdict.scores.get("correct", 0.0)
+        if verdict.outcome != "infra_error" and not 0 <= score <= 1:
+            raise DataError(
+                f"task {task.name}: the score `correct` must be from 0 to 1, and its verifier gave {score:g} "
+                f"for problem {problem.id}; mend its `verify`"
+            )
 
 
 def flipped(grader: Grader, one: Graded) -> float:

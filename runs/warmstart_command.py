@@ -52,6 +52,8 @@ def warm_start_command(
     logging.disable_progress_bar()  # `tell` has the line
     if out is not None and out.exists():
         raise DataError(f"--out {out} is there already; give another folder or remove it")
+    if out is not None:
+        files.writable(out.parent, "--out")
     loaded = load(name)
     folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
     cached = folder.exists()

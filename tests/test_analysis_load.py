@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,28 @@ def test_wrong_folder_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LogError, match="holds no run"):
         load(tmp_path / "empty")
+
+
+def test_two_folders_of_one_run_are_both_named(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    shutil.copytree(root / RUN, root / f"{RUN}-copy")
+    with pytest.raises(
+        LogError, match=rf"{RUN} and \S+{RUN}-copy are both grpo on arithmetic with seed 1; move"
+    ):
+        load(root)
+
+
+def test_an_accuracy_beyond_one_names_file_and_line(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    path = root / RUN / "eval.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[4]["scores"]["correct"] = 7
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        LogError, match=r"eval\.jsonl, line 5: the score `correct` must be from 0 to 1; found 7"
+    ):
+        load(root)
+    rows[4]["scores"]["correct"] = "7"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(LogError, match=r"eval\.jsonl, line 5: `scores\.correct` must be a number or null"):
+        load(root)

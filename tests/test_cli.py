@@ -91,6 +91,12 @@ def test_deferred_torch_loads_at_its_first_use_and_once() -> None:
         (["show", "metric", "gap/meen"], "did you mean gap/mean?"),
         (["run", "quikstart"], "unknown recipe 'quikstart'; did you mean quickstart?"),
         (["run", "quickstart", "--seeds", "x"], "--seeds x: write numbers such as 0,1,2 or 0-4"),
+        (
+            ["run", "quickstart", "--seeds", "0-99999999"],
+            "--seeds 0-99999999: a matrix has at most 10,000 seeds",
+        ),
+        (["run", "quickstart", "--seeds", f"0-{2**70}"], "a matrix has at most 10,000 seeds"),
+        (["run", "quickstart", "--seeds", "4-2"], "--seeds 4-2: 4-2 holds no number"),
     ],
 )
 def test_wrong_word_gives_exit_2_and_the_remedy(
@@ -102,6 +108,66 @@ def test_wrong_word_gives_exit_2_and_the_remedy(
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     assert cli.main(words) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", f"seeds=[{2**70}]"], "seeds: must be from 0 to 2^63 - 1, not 1180591620717411303424"),
+        (
+            ["--set", "train.prompts=100000000"],
+            "train.prompts: 100,000,000 in groups of 8 are 800,000,000",
+        ),
+        (
+            ["--out", "file"],
+            "--out file/quickstart: cannot write there (Not a directory); name another folder",
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_run_is_exit_2_before_anything_starts(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(["run", "quickstart", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_what_a_report_cannot_read_is_a_message_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").touch()
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "this is one run; pass the folder above it" in capsys.readouterr().err
+    (tmp_path / "run.toml").unlink()
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_an_attempt_without_its_model_may_be_corrected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = [
+        "train.prompts=2",
+        "train.group=2",
+        "train.minibatches=1",
+        "evaluate.problems=2",
+        "evaluate.test_problems=0",
+    ]
+    tiny += ["train.steps=1", "arms=grpo", "tasks=arithmetic", "seeds=[0]"]
+    words = ["run", "quickstart", "--workers", "1", *(word for one in tiny for word in ("--set", one))]
+    assert cli.main([*words, "--set", "model.name=nobody/nothing"]) == 2
+    assert "model 'nobody/nothing' is not on this machine" in capsys.readouterr().err
+    assert cli.main(words) == 0  # the same folder, another model
+    assert "1 runs: 1 finished" in capsys.readouterr().out
+    assert cli.main([*words, "--set", "train.steps=2"]) == 2
+    assert "train.steps: 1 -> 2" in capsys.readouterr().err
 
 
 def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

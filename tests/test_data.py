@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -444,6 +445,23 @@ def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
     assert "the hub does not answer (ConnectError: nobody there)" in capsys.readouterr().err
 
 
+def know_nothing(folder: Path) -> None:
+    """A tokenizer with an empty vocabulary."""
+    table = json.loads((folder / "tokenizer.json").read_text())
+    table["model"]["vocab"] = {word: i for word, i in table["model"]["vocab"].items() if len(word) > 1}
+    (folder / "tokenizer.json").write_text(json.dumps(table))
+
+
+def never_end(folder: Path) -> None:
+    """The end token is one that the model does not have."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        table = json.loads((folder / name).read_text())
+        table.pop("eos_token_id", None)
+        if "eos_token" in table:
+            table["eos_token"] = "<|im_end|>"
+        (folder / name).write_text(json.dumps(table))
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -453,8 +471,30 @@ def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
         (lambda folder: cut(folder / "model.safetensors"), "could not be loaded"),
         (lambda folder: lose_a_tensor(folder / "model.safetensors"), "of its tensors are missing"),
         (shutil.rmtree, "does not exist"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "has no files of a tokenizer that fit"),
+        (know_nothing, "knows no letter"),
+        (never_end, "could never end a completion: its end token '<|im_end|>'"),
+        (lambda folder: break_a_number(folder / "model.safetensors"), "1 of its tensors in"),
+        (
+            lambda folder: (folder / "model.safetensors").write_text(
+                "version https://git-lfs.github.com/spec/v1"
+            ),
+            "is the pointer to a large file",
+        ),
     ],
-    ids=["no config", "broken config", "no weights", "cut weights", "a tensor less", "no folder"],
+    ids=[
+        "no config",
+        "broken config",
+        "no weights",
+        "cut weights",
+        "a tensor less",
+        "no folder",
+        "no tokenizer",
+        "empty tokenizer",
+        "unknown end token",
+        "NaN",
+        "pointer",
+    ],
 )
 def test_a_bad_model_folder_is_exit_2_with_the_remedy(
     damage: Any,
@@ -475,6 +515,14 @@ def test_a_bad_model_folder_is_exit_2_with_the_remedy(
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
+
+
+def break_a_number(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    tensors[sorted(tensors)[3]][0] = math.nan
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def lose_a_tensor(path: Path) -> None:

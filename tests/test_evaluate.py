@@ -285,6 +285,22 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
         (["nano", "--task", "arithmetic", "--max-new-tokens", "5000"], "leave no room for 5000 new tokens"),
         (["run", "--task", "arithmetic"], "run holds no weights"),
         (["broken", "--task", "arithmetic"], "weights of another model"),
+        (
+            ["nano", "--task", "arithmetic", "--temperature", "-1"],
+            "--temperature: must be in (0, 10], not -1.0",
+        ),
+        (
+            ["nano", "--task", "arithmetic", "--temperature", "nan"],
+            "--temperature: must be in (0, 10], not nan",
+        ),
+        (["nano", "--task", "arithmetic", "--samples", "100000000"], "--samples: must be at most 100,000"),
+        (["nano", "--task", "arithmetic", "--out", "file"], "--out file: cannot write there"),
+        (
+            ["run", "--task", "arithmetic", "--out", "there"],
+            "--out there: results of runs stand in their own",
+        ),
+        (["torn", "--task", "arithmetic"], "matrix.json is damaged"),
+        (["cut", "--task", "arithmetic"], "run.toml is damaged"),
     ],
 )
 def test_mistakes_give_exit_2_and_the_remedy(
@@ -302,6 +318,10 @@ def test_mistakes_give_exit_2_and_the_remedy(
     (empty / "final" / "policy.safetensors").unlink()
     broken = finished(tmp_path / "broken", nano)
     save_file({"x": torch.zeros(2)}, broken / "final" / "policy.safetensors")
+    (tmp_path / "file").touch()
+    for name, file in (("torn", "matrix.json"), ("cut", "run.toml")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("[")
     assert cli.main(["eval", *words, "--problems", "2"]) == 2
     assert message in capsys.readouterr().err
 

@@ -309,13 +309,33 @@ def test_process_has_one_start_time_and_a_dead_one_none() -> None:
 
 
 def test_changed_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path, CONFIG).close()
+    with RunFolder.open(tmp_path, CONFIG) as run:
+        run.log({"step": 0})
     other = dataclasses.replace(CONFIG, train=TrainConfig(steps=41))
     with pytest.raises(FolderError, match=r"train\.steps: 40 -> 41"):
         RunFolder.open(tmp_path, other)
     with RunFolder.open(tmp_path, other, allow_change=True) as run:
         assert run.origin["attempts"][-1]["changes"] == ["train.steps: 40 -> 41"]
     RunFolder.open(tmp_path, other).close()
+
+
+@pytest.mark.parametrize("trace", ["row", "checkpoint", "result"])
+def test_settings_may_change_until_something_of_the_run_is_there(trace: str, tmp_path: Path) -> None:
+    """An attempt that never reached its first row mixes with nothing."""
+    with RunFolder.open(tmp_path, CONFIG) as run:
+        run.finish("crashed", "no such model")
+    other = dataclasses.replace(CONFIG, train=TrainConfig(steps=41))
+    with RunFolder.open(tmp_path, other) as run:
+        assert "changes" not in run.origin["attempts"][-1]
+        assert "steps = 41" in (tmp_path / "run.toml").read_text()
+        if trace == "row":
+            run.log({"step": 0})
+        elif trace == "checkpoint":
+            save(run, 1)
+        else:
+            run.finish("diverged", "at once")
+    with pytest.raises(FolderError, match=r"train\.steps: 41 -> 40"):
+        RunFolder.open(tmp_path, CONFIG)
 
 
 def test_changed_code_is_refused_once_there_is_a_checkpoint(

@@ -115,3 +115,19 @@ def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
     assert not (tmp_path / "algorithms").exists()
     with pytest.raises(ConfigError, match="is no folder"):
         pages.write(tmp_path / "dialects.md")
+
+
+def test_pages_go_to_the_checkout_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(pages, "write", lambda folder: asked.append(folder) or [])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["docs"]) == 0
+    assert asked == [DOCS.resolve()] and not (tmp_path / "docs").exists()
+    installed = tmp_path / "site-packages" / "grpobench" / "runs" / "pages.py"
+    installed.parent.mkdir(parents=True)
+    monkeypatch.setattr(pages, "__file__", str(installed))
+    assert cli.main(["docs"]) == 2
+    assert "this is no checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
+    assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]
