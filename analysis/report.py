@@ -20,6 +20,18 @@ from grpobench.analysis import critic, evaluations, figures, probes, summary
 from grpobench.analysis.load import FAILED, FINISHED, Matrix, load
 from grpobench.analysis.power import POWER
 from grpobench.analysis.scores import Comparison, seeds_needed, smallest_p
+from grpobench.analysis.text import (
+    NONE,
+    count,
+    interval,
+    number,
+    p_value,
+    percent,
+    points,
+    signed,
+    small,
+    two,
+)
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 ALPHA = 0.05
@@ -27,7 +39,6 @@ LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
 SCREEN = 1.8
 """Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
-NONE = "–"
 INTERVALS = (
     "it takes the differences as normal and its pair as the only one, the test does neither, so it may leave "
     "0 out where the test cannot reject, always so below the seeds needed."
@@ -153,7 +164,7 @@ def _accuracy(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, note: s
                 percent(row["base"]),
                 percent(row["final"]),
                 points(row["gain"]),
-                _range(row["low"], row["high"]),
+                interval(row["low"], row["high"]),
                 "  ".join(_seed_text(run) for run in own.to_dict("records")),
                 percent(row["validation_best"]),
                 percent(row["validation_last"]),
@@ -204,9 +215,9 @@ def _comparisons(compared: Sequence[Comparison]) -> Table:
             pair.task,
             f"{pair.first} − {pair.second}",
             points(pair.effect),
-            _range(pair.low, pair.high, points),
-            _p(pair.p),
-            _p(pair.p_holm),
+            interval(pair.low, pair.high, points),
+            p_value(pair.p),
+            p_value(pair.p_holm),
             _detectable(pair),
             number(pair.improvement, 2),
             pair.text,
@@ -272,13 +283,13 @@ def _aggregate(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
         "aggregate",
         "All tasks together",
         ["arm", "interquartile mean (%)", "95% interval"],
-        [[arm, percent(e.value), _range(e.low, e.high)] for arm, e in result.interquartile.items()],
+        [[arm, percent(e.value), interval(e.low, e.high)] for arm, e in result.interquartile.items()],
         pd.DataFrame([{"arm": arm} | asdict(e) for arm, e in result.interquartile.items()]),
         text_columns=1,
         note=note,
     )
     rows = [
-        [f"{a} over {b}", number(e.value, 2), _range(e.low, e.high, _two)] for a, b, e in result.improvement
+        [f"{a} over {b}", number(e.value, 2), interval(e.low, e.high, two)] for a, b, e in result.improvement
     ]
     frame = pd.DataFrame([{"first": a, "second": b} | asdict(e) for a, b, e in result.improvement])
     header = ["pair", "probability of improvement", "95% interval"]
@@ -348,7 +359,7 @@ def _later(records: Sequence[evaluations.Record]) -> Table:
                 percent(before),
                 percent(mean),
                 points(mean - before),
-                "  ".join(f"{percent(r.value)} ({_range(r.low, r.high)})" for r in last.itertuples()),
+                "  ".join(f"{percent(r.value)} ({interval(r.low, r.high)})" for r in last.itertuples()),
                 ", ".join(dict.fromkeys(own["interval"])),
             ]
             rows.append(cells)
@@ -480,7 +491,7 @@ def _rewards(matrix: Matrix) -> Table:
         cells = []
         for name in names:
             both = means.loc[(task, arm, name)] if (task, arm, name) in means.index else None
-            cells.append(NONE if both is None else f"{_two(both['start'])} → {_two(both['end'])}")
+            cells.append(NONE if both is None else f"{two(both['start'])} → {two(both['end'])}")
         own = frame[(frame["task"] == task) & (frame["arm"] == arm)]
         change = (own["end"] - own["start"]).groupby([own["seed"], own["metric"]]).mean().unstack()
         parted = (change.get("reward/mean", 0) > 0) & (change.get(summary.VERDICT, 0) < 0)
@@ -509,7 +520,7 @@ def _critic(matrix: Matrix) -> Table:
                 task,
                 arm,
                 percent(shares.mean()),
-                _range(shares.min(), shares.max()),
+                interval(shares.min(), shares.max()),
                 "  ".join(map(percent, shares)),
                 percent(own["group"].mean()),
                 f"{little} of {len(own)}",
@@ -559,7 +570,7 @@ def _probes(matrix: Matrix, records: Sequence[evaluations.Record]) -> Table:
         for metric in probes.PUBLISHED:
             told = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
             if told:
-                text = " → ".join(_two(value) for value in told.values())
+                text = " → ".join(two(value) for value in told.values())
                 rows.append([place, f"{split}, {mode}, {through}", arm, metric, seeds, text])
     header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or the model's"]
     note = "All categories together, mean over seeds; by category in tables/probes.csv. "
@@ -579,7 +590,7 @@ def _warnings(caveats: Mapping[str, str]) -> str:
 def _before_after(means: pd.Series, key: tuple[str, ...]) -> str:
     after = means.get((*key, "final"), math.nan)
     before = means.get((*key, "base"), math.nan)
-    show = signed if key[-1].startswith(("bias", "lean")) else _two
+    show = signed if key[-1].startswith(("bias", "lean")) else two
     return NONE if math.isnan(after) else f"{show(before)} → {show(after)}"
 
 
@@ -701,7 +712,7 @@ def _claim(pair: Comparison) -> dict[str, str]:
     effect, low, high = pair.effect, pair.low, pair.high
     if pair.verdict == "second":
         effect, low, high = -effect, -high, -low
-    size = f"{points(effect)} points ({_range(low, high, points)})"
+    size = f"{points(effect)} points ({interval(low, high, points)})"
     return {"text": pair.text, "rest": f"on {pair.task}: {size}; {pair.needs}"}
 
 
@@ -797,52 +808,6 @@ def plain(value: Any) -> Any:
 
 
 # Text
-
-
-def number(value: float, digits: int) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}".replace("-", "−")
-
-
-def small(value: float) -> str:
-    """A number that may be tiny: 4.1e-07."""
-    return NONE if value is None or not math.isfinite(value) else f"{value:.1e}".replace("-", "−")
-
-
-def percent(share: float) -> str:
-    return number(100 * share, 1)
-
-
-def points(share: float) -> str:
-    """A difference of shares in points, with its sign."""
-    text = number(100 * share, 1)
-    return text if text == NONE or text.startswith("−") else f"+{text}"
-
-
-def signed(value: float) -> str:
-    text = _two(value)
-    return text if text == NONE or text.startswith("−") else f"+{text}"
-
-
-def _two(value: float) -> str:
-    return number(value, 2)
-
-
-def count(value: float) -> str:
-    """A large number in three figures: 157k, 1.20M."""
-    if value is None or not math.isfinite(value):
-        return NONE
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:.3g}{letter}"
-    return f"{value:.3g}"
-
-
-def _p(value: float) -> str:
-    return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
-
-
-def _range(low: float, high: float, show: Any = percent) -> str:
-    return NONE if math.isnan(low) or math.isnan(high) else f"{show(low)} to {show(high)}"
 
 
 TEX = {
