@@ -332,7 +332,7 @@ def around(
 
 def metric_names(entry: Entry, arguments: Mapping[str, Any]) -> dict[str, str]:
     """TRL's names and ours of what both log. With TRL's bias correction its `kl` is weighted: not ours."""
-    names = {"entropy": "policy/entropy", "grad_norm": "grad_norm/policy", **entry.metrics}
+    names = {"entropy": "trained/entropy", "grad_norm": "grad_norm/policy", **entry.metrics}
     if arguments.get("use_bias_correction_kl"):
         names.pop("kl", None)
     return names

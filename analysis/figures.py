@@ -68,20 +68,31 @@ MOST_ARMS = 6
 
 DEFINITIONS: Mapping[str, str] = {
     "eval/<split>/<mode>/correct": "share of evaluated answers that the task's verifier accepts",
-    "reward/mean": "mean reward over all rollouts of the update, before any normalisation",
-    "reward/<component>": "mean of this part of the reward over all rollouts, before its weight",
-    "score/<name>": "mean of this score of the task over the same rollouts, whatever is rewarded",
-    "policy/entropy": "next-token entropy over the full vocabulary, mean over written tokens",
-    "policy/kl_old": "mean over tokens of log π_old − log π",
-    "policy/kl_reference_k1": "mean over tokens of −log x, x = π_ref/π",
-    "policy/kl_reference_k2": "mean over tokens of ½(log x)², x = π_ref/π",
-    "policy/kl_reference_k3": "mean over tokens of x − 1 − log x, x = π_ref/π",
-    "policy/clip_low": "share of tokens with a ratio below the lower clip bound and a negative advantage",
-    "policy/clip_high": "share of tokens with a ratio above the upper clip bound and a positive advantage",
+    "reward/mean": "mean reward of all rollouts sampled for the update, rejected groups included, before any "
+    "normalisation",
+    "reward/<component>": "mean of this part of the reward over all rollouts sampled for the update, before "
+    "its weight",
+    "score/<name>": "mean of this score of the task over all rollouts sampled for the update, whatever is "
+    "rewarded",
+    "policy/entropy": "next-token entropy over the full vocabulary at the sampling temperature, of the "
+    "policy before the update, mean over all tokens sampled for it",
+    "trained/entropy": "the same over the tokens trained on, of the policy as the update met it",
+    "trained/kl_old": "mean of log π_old − log π over the tokens trained on",
+    "policy/kl_reference_k1": "mean of −log x, x = π_ref/π, over the tokens trained on",
+    "policy/kl_reference_k2": "mean of ½(log x)², x = π_ref/π, over the tokens trained on",
+    "policy/kl_reference_k3": "mean of x − 1 − log x, x = π_ref/π, over the tokens trained on",
+    "policy/clip_low": "share of the tokens trained on with a ratio below the lower clip bound and a "
+    "negative advantage",
+    "policy/clip_high": "share of the tokens trained on with a ratio above the upper clip bound and a "
+    "positive advantage",
     "grad_norm/<role>": "global L2 norm of the role's gradient before clipping",
-    "length/mean": "tokens per completion, mean over the rollouts of the update",
-    "groups/zero_signal": "share of groups whose rewards are all equal, which teach a group baseline nothing",
-    "critic/explained_variance": "1 − Var(R − V)/Var(R) over written tokens",
+    "length/mean": "tokens per completion, mean over all completions sampled for the update",
+    "groups/zero_signal": "share of all groups sampled for the update whose rewards are all equal, which "
+    "teach a group baseline nothing",
+    "trained/zero_signal": "the same share of the groups trained on",
+    "groups/sampled": "groups sampled for the update; more where a curriculum rejects some and draws again",
+    "trained/share": "share of all sampled rollouts that the update used",
+    "critic/explained_variance": "1 − Var(R − V)/Var(R) over the tokens trained on",
     "critic/group_explained": "the same were V the mean reward of the group's other rollouts",
 }
 """Captions quote these where the caller passes no definition of its own."""
@@ -126,12 +137,19 @@ def look(arms: Sequence[str]) -> Look:
 
 TRAINING: tuple[tuple[str, str, tuple[Panel, ...]], ...] = (
     ("reward", "Training reward", (Panel("reward/mean", "mean reward"),)),
-    ("entropy", "Policy entropy", (Panel("policy/entropy", "entropy (nats/token)"),)),
+    (
+        "entropy",
+        "Policy entropy",
+        (
+            Panel("policy/entropy", "all that was sampled\n(nats/token)"),
+            Panel("trained/entropy", "trained on\n(nats/token)"),
+        ),
+    ),
     (
         "kl",
         "Divergence of the policy",
         (
-            Panel("policy/kl_old", "KL to old policy\n(nats/token)", log=True),
+            Panel("trained/kl_old", "KL to old policy\n(nats/token)", log=True),
             Panel("policy/kl_reference_k3", "KL to reference, k3\n(nats/token)", log=True),
         ),
     ),
@@ -144,7 +162,19 @@ TRAINING: tuple[tuple[str, str, tuple[Panel, ...]], ...] = (
         ),
     ),
     ("length", "Completion length", (Panel("length/mean", "length (tokens)"),)),
-    ("zero_signal", "Groups without signal", (Panel("groups/zero_signal", "share of groups"),)),
+    (
+        "zero_signal",
+        "Groups without signal",
+        (
+            Panel("groups/zero_signal", "all that were sampled\n(share)"),
+            Panel("trained/zero_signal", "trained on\n(share)"),
+        ),
+    ),
+    (
+        "sampled",
+        "What was sampled, and how much of it was trained on",
+        (Panel("groups/sampled", "groups sampled"), Panel("trained/share", "rollouts trained on\n(share)")),
+    ),
     (
         "explained_variance",
         "Critic's explained variance",

@@ -662,7 +662,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     (
         "Training dynamics",
         LINES,
-        ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "explained_variance"),
+        ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "sampled", "explained_variance"),
         ("critic",),
     ),
     ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),

@@ -28,6 +28,9 @@ class Rollout:
     """Which tokens the policy wrote; empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
     """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
+    entropy: np.ndarray | None = None
+    """Float (T,): entropy in nats of the tempered distribution that each token was drawn from, over the full
+    vocabulary; 0 for tokens that the policy did not write. None where the sampler does not tell."""
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -89,9 +92,17 @@ class Group:
         }
 
 
-def pack_groups(groups: Sequence[Group], limit: int, step: int, pad: int, device: str = "cpu") -> Batch:
-    """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out. The scores
-    are the task's and the reward's components.
+def pack_groups(
+    groups: Sequence[Group],
+    limit: int,
+    step: int,
+    pad: int,
+    device: str = "cpu",
+    *,
+    ungraded: bool = False,
+) -> Batch:
+    """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out unless the
+    `ungraded` are wanted too. The scores are the task's and the reward's components.
 
     `old_logp` starts as the behaviour log-probabilities; the loop replaces it when it must.
     """
@@ -99,7 +110,7 @@ def pack_groups(groups: Sequence[Group], limit: int, step: int, pad: int, device
         (number, place)
         for number, group in enumerate(groups)
         for place, verdict in enumerate(group.verdicts)
-        if verdict.outcome != "infra_error"
+        if ungraded or verdict.outcome != "infra_error"
     ]
     rollouts = [groups[number].rollouts[place] for number, place in rows]
     behaviour = padded([r.behaviour_logp for r in rollouts], 0.0, torch.float32)

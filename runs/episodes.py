@@ -83,7 +83,7 @@ def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temp
             together.values(), sampler.sample(requests, room, temperature), strict=True
         ):
             for episode, rollout in zip(alike, sampled, strict=True):
-                episode.take(rollout.completion, rollout.behaviour_logp)
+                episode.take(rollout.completion, rollout.behaviour_logp, rollout.entropy)
         if turn + 1 < task.turns:
             live = [e for e in live if not e.ended and e.answer(limit - room)]
         if not live:
@@ -103,17 +103,22 @@ class Episode:
     """What the policy wrote, turn by turn."""
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
+    entropy: list[float] | None = field(default_factory=list)
+    """None once a turn came without."""
     written: list[bool] = field(default_factory=list)
     reply: str | None = None
     """The environment's answer to the last turn."""
     ended: bool = False
     """Whether the environment has ended the episode."""
 
-    def take(self, tokens: Sequence[int], logp: Iterable[float]) -> None:
+    def take(
+        self, tokens: Sequence[int], logp: Iterable[float], entropy: Iterable[float] | None = None
+    ) -> None:
         """The policy's next turn, up to the sign that ends it; what was sampled behind that never was."""
         own = tokens[: turn_length(self.loaded, tokens, self.task.turn_end)]
         self.tokens += own
         self.logp += [float(p) for p, _ in zip(logp, own, strict=False)]
+        self._spread(None if entropy is None else [float(h) for h, _ in zip(entropy, own, strict=False)])
         self.written += [True] * len(own)
         self.turns.append(self.loaded.decode(own))
         self.reply = self.task.reply(self.problem, self.turns)
@@ -130,8 +135,12 @@ class Episode:
             return False
         self.tokens += more
         self.logp += [0.0] * len(more)
+        self._spread([0.0] * len(more))
         self.written += [False] * len(more)
         return True
+
+    def _spread(self, more: list[float] | None) -> None:
+        self.entropy = None if self.entropy is None or more is None else [*self.entropy, *more]
 
     def rollout(self) -> Rollout:
         return Rollout(
@@ -140,6 +149,7 @@ class Episode:
             behaviour_logp=np.array(self.logp, dtype=np.float32),
             stopped=self.ended,
             written=tuple(self.written),
+            entropy=None if self.entropy is None else np.array(self.entropy, dtype=np.float32),
         )
 
 

@@ -27,7 +27,7 @@ from grpobench.runs.library import Loaded, load
 from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models, NonFinite, deterministic
-from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
+from grpobench.runs.observe import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.prompts import Room
 from grpobench.runs.rewards import Grader
@@ -277,9 +277,10 @@ class Trainer:
         self.dump = False
         before = self.source.generated
         self.tell(step - 1, "sampling")
-        groups = self.gather(step)
+        sampled, groups = self.gather(step)
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, str(self.models.device))
-        row = group_metrics(groups) | batch_metrics(batch)
+        row = sampled_metrics(sampled) | {"policy/entropy": self.entropy(sampled, step)}
+        used = batch
         tally = Tally(self.metrics)
         if len(batch):
             self.tell(step - 1, "training")
@@ -289,12 +290,14 @@ class Trainer:
             with self.clock("read"), torch.no_grad():
                 signal = self.algorithm.credit(batch, self.models)
                 row |= self.algorithm.observe(batch, signal)
+            used = batch[(signal.unit >= 0).nonzero().squeeze(-1)]
             row |= self._update(batch, signal, tally, step, correction) | gap
             if mix := self.algorithm.synchronise(step):
                 self.models.follow(mix)
             with self.clock("sync"):
                 row |= self.sampler.sync()
-        return self.finish_step(row | tally.numbers(), groups, began, before)
+        row |= trained_metrics(used, sampled) | tally.numbers()
+        return self.finish_step(row, groups, began, before)
 
     def finish_step(
         self, row: dict[str, float], groups: Sequence[Group], began: float, generated: int
@@ -307,18 +310,36 @@ class Trainer:
         self.last_rate = (self.source.generated - generated) / elapsed
         return row | self._costs(elapsed)
 
-    def gather(self, step: int) -> list[Group]:
-        """The groups of a step: draw, sample, grade, and draw again while the curriculum rejects some."""
+    def gather(self, step: int) -> tuple[list[Group], list[Group]]:
+        """(all groups that a step sampled, those to train on): draw, sample, grade, and draw again while the
+        curriculum rejects some."""
         wanted = self.config.train.prompts
+        sampled: list[Group] = []
         kept: list[Group] = []
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
+            sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]
             if len(kept) >= wanted:
                 break
-        return kept[:wanted]
+        return sampled, kept[:wanted]
+
+    def entropy(self, groups: Sequence[Group], step: int) -> float:
+        """Mean entropy over all tokens that the policy wrote in these groups, in nats: of the distributions
+        that they were drawn from, or, where the sampler tells none or other policies wrote them, of the
+        policy as it is now."""
+        told = entropy(groups) if self.source.on_policy else None
+        if told is not None:
+            return told
+        device = str(self.models.device)
+        batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
+        if not batch.written.any():
+            return math.nan
+        with self.clock("read"):
+            read = self.models.read("policy", batch).entropy
+        return read[batch.written].double().mean().item()
 
     def _settle_old_logp(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """log π_old: the sampler's own where they are as good as the trainer's and not to be compared with
@@ -399,7 +420,7 @@ class Trainer:
             tally.add(loss.metrics, micro.written)
             if "policy" in now:
                 reading = now["policy"]
-                tally.add({"policy/entropy": reading.entropy}, micro.written)
+                tally.add({"trained/entropy": reading.entropy}, micro.written)
                 if self.source.on_policy:
                     tally.add(_movement(reading.logp.detach(), micro.old_logp), micro.written)
                 if fresh is not None:
@@ -441,10 +462,10 @@ def minibatches(batch: Batch, unit: torch.Tensor, count: int, seed: int) -> list
 def _movement(logp: torch.Tensor, old: torch.Tensor) -> dict[str, torch.Tensor]:
     ratio = (logp - old).exp()
     return {
-        "policy/kl_old": old - logp,
-        "policy/ratio_mean": ratio,
-        "policy/ratio_min": ratio,
-        "policy/ratio_max": ratio,
+        "trained/kl_old": old - logp,
+        "trained/ratio_mean": ratio,
+        "trained/ratio_min": ratio,
+        "trained/ratio_max": ratio,
     }
 
 

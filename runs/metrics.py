@@ -1,7 +1,12 @@
 """The catalogue of metrics: every number in metrics.jsonl, declared once.
 
-The harness's own are listed here; an algorithm declares what its `loss` and `observe` return. A name with
-``<...>`` stands for many: ``score/<name>`` for one metric per score of the task.
+The harness's own are listed here; an algorithm declares what its `loss` and `observe` return, which is over
+the rollouts that it is given to train on. A name with ``<...>`` stands for many: ``score/<name>`` for one
+metric per score of the task.
+
+"All rollouts of the step" are those of every group that was sampled in it, or drawn where rollouts are
+recorded: what a curriculum then rejected is among them, so that equal policies have equal numbers whatever
+they train on. What is over the rows that the updates used begins with ``trained/``.
 """
 
 from __future__ import annotations
@@ -13,18 +18,19 @@ from grpobench.algorithms.algorithm import Metric
 from grpobench.runs.config import algorithms
 
 REWARD = (
-    Metric("reward/mean", "reward", "mean reward of the rollouts that are trained on", "higher"),
+    Metric("reward/mean", "reward", "mean reward of all graded rollouts of the step", "higher"),
     Metric("reward/std", "reward", "standard deviation (ddof 0) of those rewards"),
     Metric(
         "reward/<component>",
         "as the component",
         "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
-        "random, constant) over the rollouts trained on; measured with weight 0 too",
+        "random, constant) over all graded rollouts of the step; measured with weight 0 too",
     ),
     Metric(
         "reward/failed",
         "share of rollouts",
-        "masked because the verifier or the reward raised, or gave a number that is not finite",
+        "masked because the verifier or the reward raised, or gave a number that is not finite, of all "
+        "rollouts of the step",
         "lower",
     ),
     Metric(
@@ -33,14 +39,33 @@ REWARD = (
         "texts whose beginning the reward model did not see because they exceed its context",
         "lower",
     ),
-    Metric("score/<name>", "score", "mean of this score of the task over the rollouts trained on", "higher"),
-    Metric("groups/zero_signal", "share of groups", "groups whose rewards are all equal", "lower"),
+    Metric(
+        "score/<name>",
+        "score",
+        "mean of this score of the task over all graded rollouts of the step",
+        "higher",
+    ),
+    Metric(
+        "groups/sampled",
+        "groups",
+        "groups sampled in the step, rejected ones included; drawn, where rollouts are recorded",
+    ),
+    Metric(
+        "groups/zero_signal",
+        "share of groups",
+        "groups whose rewards are all equal, of all groups of the step",
+        "lower",
+    ),
     Metric("groups/solved_all", "share of groups", "groups in which every completion has correct = 1"),
     Metric("groups/solved_none", "share of groups", "groups in which no completion has correct = 1", "lower"),
     Metric("groups/solved_some", "share of groups", "groups with both kinds of completion", "higher"),
 )
 LENGTH = (
-    Metric("length/mean", "tokens", "mean length of the completions, counting what the policy wrote"),
+    Metric(
+        "length/mean",
+        "tokens",
+        "mean length of all completions of the step, graded or not, counting what the policy wrote",
+    ),
     Metric("length/p95", "tokens", "95th percentile of the lengths"),
     Metric(
         "length/truncated", "share of rollouts", "completions that the limit of tokens or turns cut", "lower"
@@ -53,15 +78,39 @@ POLICY = (
     Metric(
         "policy/entropy",
         "nats/token",
-        "logsumexp − Σ p·logit over the full softmax, mean over written tokens",
+        "−Σ p·log p of the tempered full softmax, mean over all written tokens of all rollouts of the step: "
+        "of the distributions they were drawn from, before any update; where rollouts are recorded, of the "
+        "policy as it is before the step's updates",
     ),
-    Metric("policy/kl_old", "nats/token", "mean of log π_old − log π over written tokens"),
-    Metric("policy/ratio_mean", "ratio", "mean of ρ = π/π_old over written tokens"),
-    Metric("policy/ratio_min", "ratio", "least ρ", reduce="min"),
-    Metric("policy/ratio_max", "ratio", "greatest ρ", reduce="max"),
     Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
     Metric("grad/nonfinite", "updates", "updates skipped for a gradient that is not finite", "lower", "sum"),
     Metric("learning_rate/<role>", "rate", "learning rate of the role's last update of the step"),
+)
+TRAINED = (
+    Metric(
+        "trained/share",
+        "share of rollouts",
+        "rollouts that the step's updates use, of all rollouts of the step",
+    ),
+    Metric("trained/groups", "groups", "groups of which they use a rollout"),
+    Metric(
+        "trained/zero_signal",
+        "share of groups",
+        "groups, of those, whose rollouts in the updates have equal rewards",
+        "lower",
+    ),
+    Metric("trained/reward_mean", "reward", "mean reward of the rollouts in the updates"),
+    Metric("trained/length_mean", "tokens", "mean length of the rollouts in the updates"),
+    Metric(
+        "trained/entropy",
+        "nats/token",
+        "−Σ p·log p of the tempered full softmax of the policy as each update meets it, mean over the "
+        "written tokens of all passes",
+    ),
+    Metric("trained/kl_old", "nats/token", "mean of log π_old − log π over the same tokens"),
+    Metric("trained/ratio_mean", "ratio", "mean of ρ = π/π_old over the same tokens"),
+    Metric("trained/ratio_min", "ratio", "least ρ", reduce="min"),
+    Metric("trained/ratio_max", "ratio", "greatest ρ", reduce="max"),
 )
 GAP = (
     Metric("gap/mean", "nats/token", "mean |log π_sampler − log π_old| over written tokens", "lower"),
@@ -88,14 +137,29 @@ GAP = (
     ),
 )
 DIVERSITY = (
-    Metric("diversity/unique_answers", "share", "distinct answers per group over its completions", "higher"),
     Metric(
-        "diversity/repetition", "share", "share of 4-grams of a completion seen in it before, mean", "lower"
+        "diversity/unique_answers",
+        "share",
+        "distinct answers of a group over its graded completions, mean over all groups of the step",
+        "higher",
     ),
-    Metric("diversity/distinct_2", "share", "distinct 2-grams over all 2-grams of a group, mean", "higher"),
+    Metric(
+        "diversity/repetition",
+        "share",
+        "4-grams of a completion seen in it before, mean over all completions of the step",
+        "lower",
+    ),
+    Metric(
+        "diversity/distinct_2",
+        "share",
+        "distinct 2-grams over all 2-grams of a group's completions, mean over all groups of the step",
+        "higher",
+    ),
 )
 OUTCOME = (
-    Metric("outcome/graded", "share of rollouts", "verifier graded the completion", "higher"),
+    Metric(
+        "outcome/graded", "share of rollouts", "verifier graded the completion, of all of the step", "higher"
+    ),
     Metric("outcome/unparsable", "share of rollouts", "no answer was found in the completion", "lower"),
     Metric("outcome/timeout", "share of rollouts", "grading ran out of time", "lower"),
     Metric("outcome/crash", "share of rollouts", "the completion's program crashed", "lower"),
@@ -140,7 +204,7 @@ TRL = (
         "(step_time: their sum)",
     ),
 )
-HARNESS = (*REWARD, *LENGTH, *POLICY, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL)
+HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL)
 
 
 def catalogue() -> dict[str, Metric]:

@@ -1,4 +1,9 @@
-"""What the harness measures about rollouts, whatever the algorithm."""
+"""What the harness measures about rollouts, whatever the algorithm.
+
+`sampled_metrics` are over everything that was sampled in a step, also what the curriculum then rejected, so
+that arms with the same policy and seeds have the same numbers; `trained_metrics` are over the rows that the
+updates used.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,30 @@ from grpobench.runs.batch import Group
 from grpobench.tasks.task import Outcome, Verdict
 
 
+def sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What is told of all groups that a step sampled, or drew where rollouts are recorded. What could not be
+    graded is in lengths and diversity, but for the answers, and in no reward or score."""
+    return {"groups/sampled": float(len(groups)), **group_metrics(groups), **length_metrics(groups)}
+
+
+def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
+    """What is told of the rows that a step's updates use, which are the whole `batch`; their share is of the
+    `sampled` rollouts."""
+    rollouts = sum(len(group.rollouts) for group in sampled)
+    row = {"trained/share": len(batch) / max(1, rollouts)}
+    if not len(batch):
+        return row
+    rewards = [batch.reward[batch.group == number] for number in batch.group.unique()]
+    return row | {
+        "trained/groups": float(len(rewards)),
+        "trained/zero_signal": _mean([bool((own == own[0]).all()) for own in rewards]),
+        "trained/reward_mean": batch.reward.double().mean().item(),
+        "trained/length_mean": batch.written.sum(-1).double().mean().item(),
+    }
+
+
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, scores, signal, outcomes and diversity of the groups of a step."""
+    """Rewards, scores, signal, outcomes and diversity of groups."""
     kept = [
         [(v, r) for v, r in zip(group.verdicts, group.reward, strict=True) if graded(v)] for group in groups
     ]
@@ -38,15 +65,16 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         row["groups/solved_some"] = _mean([max(scores) > 0 and min(scores) < 1 for scores in correct])
     answers = [[v.answer for v, _ in group] for group in kept if group]
     row["diversity/unique_answers"] = _mean([len(set(group)) / len(group) for group in answers])
-    completions = [rollout.own for group in groups for rollout in group.rollouts]
+    written = [[rollout.own for rollout in group.rollouts] for group in groups]
+    spread = [share for own in written if not math.isnan(share := distinct(own, 2))]
     return row | {
-        "diversity/repetition": _mean([repetition(tokens) for tokens in completions]),
-        "diversity/distinct_2": distinct(completions, 2),
+        "diversity/repetition": _mean([repetition(tokens) for own in written for tokens in own]),
+        "diversity/distinct_2": _mean(spread),
     }
 
 
 def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The parts of the reward over the rollouts trained on, and how often the reward could not be given."""
+    """The parts of the reward over the graded rollouts, and how often the reward could not be given."""
     columns: dict[str, list[float]] = {}
     failed = total = 0
     for group in groups:
@@ -77,18 +105,28 @@ def graded(verdict: Verdict) -> bool:
     return verdict.outcome != "infra_error"
 
 
-def batch_metrics(batch: Batch) -> dict[str, float]:
+def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Lengths of the completions, in tokens that the policy wrote."""
-    if not len(batch):
-        return {}
-    length = batch.written.sum(-1).float()
-    ended = length[batch.stopped]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    length = [rollout.length for rollout in rollouts]
     return {
-        "length/mean": length.mean().item(),
-        "length/p95": length.quantile(0.95).item(),
-        "length/truncated": 1 - batch.stopped.float().mean().item(),
-        "length/terminated_mean": ended.mean().item() if len(ended) else math.nan,
+        "length/mean": _mean(length),
+        "length/p95": float(np.quantile(length, 0.95)) if length else math.nan,
+        "length/truncated": _mean([not rollout.stopped for rollout in rollouts]),
+        "length/terminated_mean": _mean([rollout.length for rollout in rollouts if rollout.stopped]),
     }
+
+
+def entropy(groups: Sequence[Group]) -> float | None:
+    """Mean entropy in nats of the distributions that the policy's tokens were drawn from, as the sampler told
+    it; None where it told none, NaN without a token."""
+    told: list[np.ndarray] = []
+    for group in groups:
+        for rollout in group.rollouts:
+            if rollout.entropy is None:
+                return None
+            told.append(rollout.entropy[list(rollout.written)] if rollout.written else rollout.entropy)
+    return _mean(np.concatenate(told).astype(float)) if told else math.nan
 
 
 def gap_metrics(readings: Sequence[tuple[torch.Tensor, Batch]]) -> dict[str, float]:
@@ -112,10 +150,10 @@ def repetition(tokens: Sequence[int], n: int = 4) -> float:
 
 
 def distinct(completions: Sequence[Sequence[int]], n: int) -> float:
-    """Different n-grams over all n-grams of a step's completions (distinct-n); NaN when there is none."""
+    """Different n-grams over all n-grams of some completions (distinct-n); NaN when there is none."""
     grams = [gram for tokens in completions for gram in zip(*(tokens[i:] for i in range(n)), strict=False)]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan

@@ -27,6 +27,8 @@ LARGEST_GAP = 1e-3
 """Nats per token: far above what the order of float32 sums can do."""
 GREEDY = -1
 """In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
+NEVER = -1e4
+"""Nats: its exponential is nought in float64, and times that it is nought, as p·log p is at p = 0."""
 TAIL = 64
 """Tokens: more than a marker of some letters can take."""
 
@@ -146,12 +148,14 @@ class HFSampler:
         seeds = [requests[i].seeds[j] for i, j in jobs]
         noise = None if temperature == 0 else uniforms(seeds, limit).to(self.models.device)
         greedy = torch.tensor([seed == GREEDY for seed in seeds], device=self.models.device)
+        some_greedy = GREEDY in seeds
         prompts = [requests[i].prompt for i in indices]
         known = self.history.find(prompts) if self.history else None
         keeps = kept is not None
         run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps)
         tokens = torch.full((len(jobs), limit), self.pad, device=self.models.device)
         logps = torch.zeros(len(jobs), limit, device=self.models.device)
+        entropies = torch.zeros_like(logps)
         lengths = torch.full((len(jobs),), limit, device=self.models.device)
         stopped = torch.zeros(len(jobs), dtype=torch.bool, device=self.models.device)
         plain = greedy.clone()  # jobs that are fed no mixtures, or no more
@@ -159,9 +163,11 @@ class HFSampler:
         for t in range(limit):
             logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
             logp = logits.log_softmax(-1)
-            drawn = logp.argmax(-1) if noise is None else draw(logp, noise[run.alive, t])
-            if noise is not None and GREEDY in seeds:
-                drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn)
+            if noise is None:
+                drawn = logp.argmax(-1)
+            else:
+                drawn, entropies[run.alive, t] = draw(logp, noise[run.alive, t])
+                drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn) if some_greedy else drawn
             tokens[run.alive, t] = drawn
             logps[run.alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
             ended = torch.isin(drawn, self.end)
@@ -180,23 +186,45 @@ class HFSampler:
             if mixture is not None:
                 mixed.append((t, run.alive, mixture))
             run.advance(drawn, stopped, mixture)
-        feeds = _feeds(mixed, len(jobs), limit)
-        columns = tokens.cpu(), logps.cpu().numpy(), lengths.tolist(), stopped.tolist()
-        rollouts = [
-            Rollout(
-                prompt=requests[i].prompt,
-                completion=tuple(columns[0][row, : columns[2][row]].tolist()),
-                behaviour_logp=columns[1][row, : columns[2][row]].copy(),
-                stopped=columns[3][row],
-                mixture=None if feeds is None else tuple(f[row, : columns[2][row]] for f in feeds),  # type: ignore[arg-type]
-            )
-            for row, (i, _) in enumerate(jobs)
-        ]
+        rollouts = _rollouts(
+            [requests[i].prompt for i, _ in jobs],
+            tokens,
+            logps,
+            None if noise is None else entropies,
+            lengths.tolist(),
+            stopped.tolist(),
+            _feeds(mixed, len(jobs), limit),
+        )
         if kept is not None:
             kept.add(
                 run, [rollout.prompt for rollout in rollouts], [rollout.completion for rollout in rollouts]
             )
         return rollouts
+
+
+def _rollouts(
+    prompts: Sequence[tuple[int, ...]],
+    tokens: torch.Tensor,
+    logps: torch.Tensor,
+    entropies: torch.Tensor | None,
+    lengths: Sequence[int],
+    stopped: Sequence[bool],
+    feeds: tuple[np.ndarray, np.ndarray] | None,
+) -> list[Rollout]:
+    """A rollout of each job from what was written of it: all but `prompts` are (jobs, limit) or (jobs,)."""
+    written, logp = tokens.cpu(), logps.cpu().numpy()
+    entropy = None if entropies is None else entropies.cpu().numpy()
+    return [
+        Rollout(
+            prompt=prompt,
+            completion=tuple(written[row, :length].tolist()),
+            behaviour_logp=logp[row, :length].copy(),
+            stopped=stopped[row],
+            mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
+            entropy=None if entropy is None else entropy[row, :length].copy(),
+        )
+        for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+    ]
 
 
 def sampler_for(config: RunConfig, models: Models, loaded: Loaded) -> Sampler:
@@ -228,11 +256,15 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
-def draw(logp: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), in float64."""
-    cumulative = logp.double().exp().cumsum(-1)
+def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
+    (R,) in nats of that distribution, both computed in float64."""
+    wide = logp.clamp(min=NEVER).double()
+    probability = wide.exp()
+    cumulative = probability.cumsum(-1)
     point = uniform.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
+    drawn = torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
+    return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)
 
 
 def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

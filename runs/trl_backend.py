@@ -30,7 +30,7 @@ from grpobench.runs.collect import OnPolicy, streams
 from grpobench.runs.folder import RunFolder
 from grpobench.runs.loop import Trainer, begin, end, minibatches, record, save_when_due
 from grpobench.runs.models import Network, trunk_and_head
-from grpobench.runs.observe import batch_metrics, group_metrics
+from grpobench.runs.observe import sampled_metrics, trained_metrics
 from grpobench.runs.seeds import derive
 from grpobench.runs.trl_settings import plain_arguments, prompts, quiet, splitting, version
 
@@ -87,6 +87,8 @@ class Work(ABC):
         """Of TRL's configuration."""
         self.names = trl_arguments.metric_names(entry, self.arguments)
         """TRL's names of metrics, and ours."""
+        self.entropy = math.nan
+        """Of the policy before the updates of the step under way, as our own loop logs it."""
 
     @abstractmethod
     def trainer(self, place: Path) -> Any:
@@ -94,7 +96,15 @@ class Work(ABC):
 
     @abstractmethod
     def groups(self, step: int) -> list[Group]:
-        """What the step trained on."""
+        """What the step sampled or drew."""
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """A step is about to begin; nothing is sampled yet."""
+
+    @abstractmethod
+    def trained(self, step: int, batch: Batch) -> torch.Tensor:
+        """Bool (B,): rows of the step's graded rollouts that its updates used."""
 
     @abstractmethod
     def row(self, step: int) -> dict[str, float]:
@@ -235,6 +245,7 @@ class Sampled(Work):
         with trainer.clock("verify"):
             named = streams(f"{self.step}/0", problems[::group])
             self.sampled = self.source.grader.groups(named, problems[::group], rollouts)
+        self.entropy = trainer.entropy(self.sampled, self.step)
         self.source.generated += sum(rollout.length for rollout in flat)
         trainer.tell(self.step - 1, "training")
 
@@ -250,6 +261,12 @@ class Sampled(Work):
     def groups(self, step: int) -> list[Group]:
         assert step == self.step
         return self.sampled
+
+    def begin(self, step: int) -> None:
+        """What is sampled tells."""
+
+    def trained(self, step: int, batch: Batch) -> torch.Tensor:
+        return batch.stopped | (not self.ours.config.modify.mask_truncated)
 
     def row(self, step: int) -> dict[str, float]:
         modify = self.ours.config.modify
@@ -329,6 +346,14 @@ class Recorded(Work):
     def groups(self, step: int) -> list[Group]:
         return self.ours.source.gather(step, 0, self.ours.curriculum.draw(step, 0))
 
+    def begin(self, step: int) -> None:
+        self.entropy = self.ours.entropy(self.groups(step), step)
+
+    def trained(self, step: int, batch: Batch) -> torch.Tensor:
+        if not self.steps[step]:
+            return torch.zeros_like(batch.stopped)
+        return self.ours.algorithm.credit(batch, Blank()).unit >= 0  # type: ignore[no-any-return]
+
     def row(self, step: int) -> dict[str, float]:
         pairs = [pair for item in self.steps[step] for pair in item]
         self.ours.trained += sum(len(pair["chosen_ids"]) + len(pair["rejected_ids"]) for pair in pairs)
@@ -380,6 +405,7 @@ class Steps(TrainerCallback):
         self.ours.clock.seconds.clear()
         self.ours.dump = False
         self.updates.clear()
+        self.work.begin(self.done + 1)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
         step = self.done + 1
@@ -410,7 +436,9 @@ class Steps(TrainerCallback):
         trainer, step = self.ours, self.done + 1
         groups = self.work.groups(step)
         batch = pack_groups(groups, trainer.limit, step, trainer.loaded.pad)
-        row = group_metrics(groups) | batch_metrics(batch) | self.work.row(step)
+        row = sampled_metrics(groups) | {"policy/entropy": self.work.entropy} | self.work.row(step)
+        used = batch[self.work.trained(step, batch).nonzero().squeeze(-1)] if len(batch) else batch
+        row |= trained_metrics(used, groups)
         if self.updates:
             row |= gathered(self.updates, self.work.names) | {"learning_rate/policy": self.rate()}
         bad = sum(not math.isfinite(update["loss"] + update["grad_norm"]) for update in self.updates)

@@ -309,7 +309,7 @@ def test_policy_loss_and_gradients_equal_trls(case: str, tmp_path: Path) -> None
 
 
 NAMES = (
-    ("policy/entropy", "entropy"),
+    ("trained/entropy", "entropy"),
     ("policy/clip_low", "clip_ratio/low_mean"),
     ("policy/clip_high", "clip_ratio/high_mean"),
     ("policy/log_clip_low", "clip_ratio/low_mean"),

@@ -41,7 +41,7 @@ def test_page_stands_by_itself(report: Path) -> None:
     page = (report / "index.html").read_text()
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     assert "@import" not in page and "<script" not in page and "url(http" not in page
-    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 17
+    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 18
 
 
 def test_no_two_figures_of_the_page_share_an_id(report: Path) -> None:
@@ -220,7 +220,7 @@ def test_metrics_that_no_arm_logs_leave_their_figure_out(tmp_path: Path) -> None
         tmp_path,
         arms=("grpo", "dapo"),
         tasks=("arithmetic",),
-        drop=("policy/", "time/", "cost/", "grad_norm/", "eval/test"),
+        drop=("policy/", "trained/", "groups/sampled", "time/", "cost/", "grad_norm/", "eval/test"),
     )
     runs = summary.finals(matrix)
     names = {drawing.name for drawing in figures.draw(matrix, runs, summary.comparisons(matrix, runs))}
@@ -354,3 +354,14 @@ def test_analysis_reads_logs_without_torch() -> None:
     banned = "torch", "transformers", "grpobench.runs", "grpobench.algorithms", "grpobench.tasks"
     code = f"import sys, grpobench.analysis.report; sys.exit(any(name in sys.modules for name in {banned}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_captions_define_metrics_that_are_logged() -> None:
+    """A panel of a metric that was renamed would be left out without a word."""
+    from grpobench.runs.metrics import known
+
+    drawn = [panel.metric for _, _, panels in figures.TRAINING for panel in panels]
+    assert all(known(name) for name in drawn) and set(drawn) <= figures.DEFINITIONS.keys()
+    named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in figures.DEFINITIONS]
+    unknown = [name for name in named if not known(name) and "<" not in name]
+    assert not unknown

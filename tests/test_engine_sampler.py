@@ -368,7 +368,7 @@ def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> N
     for row in found[1:]:
         assert row["correction/weight_mean"] == pytest.approx(math.exp(5e-4), abs=1e-5)
         assert row["correction/clipped"] == 0 and row["gap/mean"] == pytest.approx(5e-4, rel=0.01)
-        assert abs(row["policy/kl_old"]) < 1e-5, "one update: π_old is the trainer's own, not the sampler's"
+        assert abs(row["trained/kl_old"]) < 1e-5, "one update: π_old is the trainer's own, not the sampler's"
     first = run(configure(sampler=SamplerConfig()), tmp_path / "plain")[1]["grad_norm/policy"]
     assert found[1]["grad_norm/policy"] == pytest.approx(first * math.exp(5e-4), rel=1e-4)
 

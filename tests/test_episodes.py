@@ -20,7 +20,7 @@ import zstandard
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.batch import Group, Rollout, pack_groups
+from grpobench.runs.batch import Group, Rollout, pack_groups, padded
 from grpobench.runs.config import EvaluateConfig, ModelConfig, RewardConfig
 from grpobench.runs.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
 from grpobench.runs.evaluate import Evaluator
@@ -29,7 +29,7 @@ from grpobench.runs.library import Loaded, load
 from grpobench.runs.loop import execute
 from grpobench.runs.metrics import known
 from grpobench.runs.models import Models
-from grpobench.runs.observe import batch_metrics, gap_metrics, group_metrics
+from grpobench.runs.observe import gap_metrics, group_metrics, length_metrics
 from grpobench.runs.recipe import read_recipe
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import HFSampler, Request
@@ -314,6 +314,9 @@ def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_rea
         reading.logp[batch.written], batch.behaviour_logp[batch.written], rtol=0, atol=1e-4
     )
     assert (reading.logp[batch.written] < 0).all()
+    told = padded([rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32)
+    torch.testing.assert_close(reading.entropy, told, rtol=0, atol=1e-4)
+    assert (told[batch.written] > 0).all() and not told[replies].any()
     assert not reading.logp[replies].any() and not reading.entropy[replies].any()
     assert not batch.behaviour_logp[replies].any()
     gap = gap_metrics([(reading.logp + 5.0 * replies, batch)])
@@ -460,7 +463,7 @@ def test_metrics_count_the_policys_tokens() -> None:
     assert row["diversity/distinct_2"] == len(different) / 21
     batch = pack_groups([found], 100, 1, nano().pad)
     assert batch.length.tolist() == [22, 13]
-    lengths = batch_metrics(batch)
+    lengths = length_metrics([found])
     assert lengths["length/mean"] == 11.5
     assert lengths["length/terminated_mean"] == 11.5
     assert lengths["length/truncated"] == 0

@@ -203,7 +203,7 @@ def test_first_update_is_exactly_on_policy(policy: str, tmp_path: Path) -> None:
         assert row["policy/clip_low"] == row["policy/clip_high"] == 0
         assert row["gap/mean"] < 1e-4 and row["gap/max"] < 1e-3  # float32; logits of a few tens
         assert abs(row["gap/k3"]) < 1e-6 and row["gap/ess"] == pytest.approx(1, abs=1e-6)
-        assert row["policy/ratio_max"] == pytest.approx(1, abs=1e-3)
+        assert row["trained/ratio_max"] == pytest.approx(1, abs=1e-3)
 
 
 def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
         config, train=dataclasses.replace(config.train, epochs=3, learning_rate={"policy": 1e-2})
     )
     found = run(config, tmp_path)
-    assert all(row["policy/ratio_max"] > 1.05 for row in found[1:])
+    assert all(row["trained/ratio_max"] > 1.05 for row in found[1:])
     assert all(row["gap/mean"] < 1e-4 for row in found[1:])
 
 
@@ -330,7 +330,7 @@ def test_replay_answers_once_with_the_base_policy(policy: str, tmp_path: Path) -
     found = run(config, tmp_path)
     tokens = [row["cost/generated_tokens"] for row in found[1:]]
     assert tokens[0] == tokens[1] == tokens[2] > 0
-    assert not any(key.startswith(("gap/", "policy/ratio")) for row in found for key in row)
+    assert not any(key.startswith(("gap/", "trained/ratio")) for row in found for key in row)
     assert found[1]["preference/pairs"] > 0 and found[1]["grad_norm/policy"] > 0
     shown = {group["problem"]: group for step in (1, 2) for group in transcript(tmp_path, step)}
     again = {group["problem"]: group for group in transcript(tmp_path, 2)}
@@ -456,4 +456,4 @@ def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_pat
         found.append(run(dataclasses.replace(config, train=train), tmp_path / str(budget))[1])
     # float32, another order of sums
     assert found[0]["grad_norm/policy"] == pytest.approx(found[1]["grad_norm/policy"], rel=1e-4)
-    assert found[0]["policy/entropy"] == pytest.approx(found[1]["policy/entropy"], rel=1e-5)
+    assert found[0]["trained/entropy"] == pytest.approx(found[1]["trained/entropy"], rel=1e-5)

@@ -209,7 +209,7 @@ def test_a_run_mixes_before_the_answer_only(tmp_path: Path) -> None:
     """Arithmetic marks its answer with #: every token before is blended with rho = 1, none behind."""
     trainer = Trainer(arithmetic_run(NGRPO(rho=1.0)))
     marked = 0
-    for group in trainer.gather(1):
+    for group in trainer.gather(1)[0]:
         for rollout in group.rollouts:
             own, text = fed(rollout), trainer.loaded.decode(rollout.completion)
             begins = text.find("#") if "#" in text else len(own)

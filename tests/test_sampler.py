@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from scipy import stats
 from toys import ARCHITECTURES, VOCABULARY, tiny
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.batch import Group, Rollout, pack_groups
+from grpobench.runs.batch import Group, Rollout, pack_groups, padded
 from grpobench.runs.models import Models
 from grpobench.runs.sampler import HFSampler, Mixing, Request, draw, uniforms
 from grpobench.tasks.task import DataError, Problem, Verdict
@@ -61,6 +62,24 @@ def test_packed_trainer_agrees_with_the_sampler() -> None:
     now = source.models.read("policy", batch).logp
     torch.testing.assert_close(now, batch.behaviour_logp, rtol=0, atol=EXACT)
     assert batch.behaviour_logp.abs().max() > 1
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("mixes", [False, True])
+def test_entropy_of_the_sampler_is_the_trainers(architecture: str, temperature: float, mixes: bool) -> None:
+    """Of the very distributions that the tokens were drawn from, mixed inputs and all."""
+    source = sampler(architecture, temperature)
+    groups = source.sample(requests(), 15, temperature, Mixing(half_mixed) if mixes else None)
+    batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
+    told = padded([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
+    torch.testing.assert_close(source.models.read("policy", batch).entropy, told, rtol=0, atol=EXACT)
+    assert 0.1 < told[batch.written].mean() < math.log(VOCABULARY)
+
+
+def test_greedy_decoding_draws_from_nothing_and_tells_no_entropy() -> None:
+    ((rollout,),) = sampler().sample([Request(PROMPTS[0], (1,))], 5, 0.0)
+    assert rollout.entropy is None
 
 
 def group_of(rollouts: Sequence[Rollout]) -> Group:
@@ -138,7 +157,10 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     logp = torch.tensor([[0.0, 0.25, 0.25, 0.0, 0.5, 0.0]]).log().repeat(6, 1)
     points = torch.tensor([0.0, 0.2499, 0.25, 0.4999, 0.5, 1 - 2**-53], dtype=torch.float64)
     # intervals [0, ¼) → 1, [¼, ½) → 2, [½, 1) → 4; tokens of probability 0 are never drawn
-    assert draw(logp, points).tolist() == [1, 1, 2, 2, 4, 4]
+    drawn, entropy = draw(logp, points)
+    assert drawn.tolist() == [1, 1, 2, 2, 4, 4]
+    # ¼ ln 4 + ¼ ln 4 + ½ ln 2, whatever has probability 0; the logarithms are float32
+    assert entropy.tolist() == pytest.approx([1.5 * math.log(2)] * 6, rel=1e-7)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
