@@ -300,8 +300,8 @@ def per_sequence(batch: Batch) -> Rowwise:
 def demand_scale(ddof: int, epsilon: float) -> None:
     if ddof not in (0, 1):
         raise ValueError("ddof: must be 0 or 1")
-    if not epsilon > 0:
-        raise ValueError("epsilon: must be above 0")
+    if not 0 < epsilon < float("inf"):
+        raise ValueError("epsilon: must be above 0 and finite")
 
 
 def demand_clip(low: float, high: float) -> None:

@@ -66,8 +66,8 @@ class REBEL(Algorithm[Regressed]):
     """η, the step size: how many nats of log-ratio a difference of 1 in reward asks for."""
 
     def __post_init__(self) -> None:
-        if not self.eta > 0:
-            raise ValueError("eta: must be positive")
+        if not 0 < self.eta < float("inf"):
+            raise ValueError("eta: must be positive and finite")
 
     def credit(self, batch: Batch, models: Reader) -> Regressed:
         alike = parts.group_equal(batch.reward, batch.group)

@@ -46,8 +46,8 @@ class SAPO(GroupNormalised):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not min(self.temperature_positive, self.temperature_negative) > 0:
-            raise ValueError("temperature_positive and temperature_negative: must be above 0")
+        if not all(0 < t < float("inf") for t in (self.temperature_positive, self.temperature_negative)):
+            raise ValueError("temperature_positive and temperature_negative: must be above 0 and finite")
 
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp)

@@ -81,8 +81,8 @@ class VAPO(PPO):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_not_negative(nll=self.nll)
-        if not self.length_scale > 0:
-            raise ValueError("length_scale: must be above 0")
+        if not 0 < self.length_scale < float("inf"):
+            raise ValueError("length_scale: must be above 0 and finite")
 
     @property
     def scores(self) -> frozenset[str]:

@@ -45,10 +45,11 @@ def demand(*rules: tuple[bool, str]) -> None:
 
 
 def at_least(settings: object, low: float, *names: str) -> Iterator[tuple[bool, str]]:
-    """One rule per field name. Written so that NaN fails."""
+    """One rule per field name. Written so that NaN fails, and so does infinity."""
     for name in names:
         value = getattr(settings, name)
-        yield value >= low, f"{name}: must be at least {low}, not {value}"
+        wanted = "finite" if value == math.inf else f"at least {low}"
+        yield low <= value < math.inf, f"{name}: must be {wanted}, not {value}"
 
 
 LongPrompts = Literal["refuse", "drop"]
@@ -117,7 +118,7 @@ class SamplerConfig:
     correction_level: Literal["token", "sequence", "geometric"] = "token"
     """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
     correction_cap: float = 2.0
-    """Largest w."""
+    """Largest w; inf bounds nothing."""
     correction_floor: float = 0.0
     """Smallest w that `mis` keeps."""
 
@@ -244,7 +245,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """Gradient norm above which a role's gradient is scaled down."""
+    """Gradient norm above which a role's gradient is scaled down; inf never does."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""

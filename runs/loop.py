@@ -9,7 +9,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from grpobench.runs.folder import Checkpoint, RunFolder
 from grpobench.runs.library import Loaded, load
 from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
 from grpobench.runs.metrics import catalogue
-from grpobench.runs.models import Models, NonFinite, deterministic
+from grpobench.runs.models import Models, NonFinite, Ruined, deterministic
 from grpobench.runs.observe import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.prompts import Room
@@ -108,8 +108,13 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 
 
 def end(trainer: Trainer, folder: RunFolder) -> None:
-    """Keep the final weights and say how the run ended."""
-    folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
+    """Keep the final weights and say how the run ended. Weights that are not finite are not kept: the run has
+    diverged, and its last checkpoint, which is finite, stays."""
+    if ruined := trainer.models.ruined():
+        trainer.diverged = trainer.diverged or f"{ruined} at the end"
+        (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
+    else:
+        folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
     folder.finish("diverged" if trainer.diverged else "finished", trainer.diverged)
 
 
@@ -292,10 +297,11 @@ class Trainer:
                 row |= self.algorithm.observe(batch, signal)
             used = batch[(signal.unit >= 0).nonzero().squeeze(-1)]
             row |= self._update(batch, signal, tally, step, correction) | gap
-            if mix := self.algorithm.synchronise(step):
-                self.models.follow(mix)
-            with self.clock("sync"):
-                row |= self.sampler.sync()
+            if not self.diverged:
+                if mix := self.algorithm.synchronise(step):
+                    self.models.follow(mix)
+                with self.clock("sync"):
+                    row |= self.sampler.sync()
         row |= trained_metrics(used, sampled) | tally.numbers()
         return self.finish_step(row, groups, began, before)
 
@@ -367,30 +373,37 @@ class Trainer:
             [] if "policy" in roles and self.source.on_policy else None
         )
         row: dict[str, float] = {}
-        for epoch in range(train.epochs):
-            for rows in minibatches(
-                batch, signal.unit, train.minibatches, derive(self.config.seed, "minibatch", step, epoch)
-            ):
-                weight = None if correction is None else correction[rows]
-                self._accumulate(batch[rows], signal[rows], roles, tally, fresh, weight)
-                if fresh:  # the first minibatch read the very weights that sampled
-                    row |= self._check_gap(gap_metrics(fresh))
-                    fresh = None
-                with self.clock("optimise"):
-                    try:
-                        for name, norm in self.models.step(roles, scale).items():
-                            norms.setdefault(name, []).append(norm)
-                    except NonFinite:
-                        self.models.clear()
-                        bad += 1
+        for rows in self._minibatches(batch, signal, step):
+            weight = None if correction is None else correction[rows]
+            loss = self._accumulate(batch[rows], signal[rows], roles, tally, fresh, weight)
+            if fresh:  # the first minibatch read the very weights that sampled
+                row |= self._check_gap(gap_metrics(fresh))
+                fresh = None
+            with self.clock("optimise"):
+                try:
+                    demand_finite(loss, batch.reward[rows])
+                    for name, norm in self.models.step(roles, scale).items():
+                        norms.setdefault(name, []).append(norm)
+                except NonFinite:
+                    self.models.clear()
+                    bad += 1
+                except Ruined as error:
+                    self.diverged = f"{error} after an update of step {step}"
+                    break
         row |= {name: sum(values) / len(values) for name, values in norms.items()}
         row |= {f"learning_rate/{role}": self.models.optimisers[role].learning_rate * scale for role in roles}
         self._count_failures(bad, step)
         return row | {"grad/nonfinite": float(bad)}
 
+    def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
+        """Rows of every update of a step."""
+        for epoch in range(self.config.train.epochs):
+            seed = derive(self.config.seed, "minibatch", step, epoch)
+            yield from minibatches(batch, signal.unit, self.config.train.minibatches, seed)
+
     def _count_failures(self, bad: int, step: int) -> None:
         self.skipped = self.skipped + 1 if bad else 0
-        self.dump = bool(bad)
+        self.dump = bool(bad or self.diverged)
         if self.skipped > MOST_SKIPPED:
             self.diverged = (
                 f"gradients were not finite in {self.skipped} steps in a row, the last at step {step}"
@@ -404,9 +417,10 @@ class Trainer:
         tally: Tally,
         fresh: list[tuple[torch.Tensor, Batch]] | None,
         correction: Correction | None = None,
-    ) -> None:
-        """Gradients of one minibatch. Its weights are made before it is split, which so changes nothing."""
-        algorithm = self.algorithm
+    ) -> torch.Tensor:
+        """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
+        changes nothing."""
+        algorithm, whole = self.algorithm, batch.reward.new_zeros(())
         weights = algorithm.weigh(batch)
         weights = weights if correction is None else correction.of(weights)
         for rows in micro_batches(batch, signal.unit, self.models.budget):
@@ -417,6 +431,7 @@ class Trainer:
                 total = (loss.terms * weights[rows]).sum()
             with self.clock("backward"):
                 total.backward()
+            whole += total.detach()
             tally.add(loss.metrics, micro.written)
             if "policy" in now:
                 reading = now["policy"]
@@ -426,6 +441,7 @@ class Trainer:
                 if fresh is not None:
                     fresh.append((reading.logp.detach(), micro))
             self.trained += int(micro.written.sum())
+        return whole
 
     def _check_gap(self, gap: dict[str, float]) -> dict[str, float]:
         if gap.get("gap/mean", 0.0) > self.sampler.largest_gap:
@@ -444,6 +460,12 @@ class Trainer:
             "time/step": elapsed,
             "time/other": elapsed - sum(phases.values()),
         }
+
+
+def demand_finite(loss: torch.Tensor, reward: torch.Tensor) -> None:
+    """Raises NonFinite for a loss (a scalar) or rewards (B,) that are not finite numbers."""
+    if not bool(loss.isfinite() & reward.isfinite().all()):
+        raise NonFinite(f"the loss is {loss.item()}, the rewards are from {reward.min()} to {reward.max()}")
 
 
 def minibatches(batch: Batch, unit: torch.Tensor, count: int, seed: int) -> list[torch.Tensor]:

@@ -83,7 +83,13 @@ POLICY = (
         "policy as it is before the step's updates",
     ),
     Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
-    Metric("grad/nonfinite", "updates", "updates skipped for a gradient that is not finite", "lower", "sum"),
+    Metric(
+        "grad/nonfinite",
+        "updates",
+        "updates skipped for a loss, reward or gradient not finite",
+        "lower",
+        "sum",
+    ),
     Metric("learning_rate/<role>", "rate", "learning rate of the role's last update of the step"),
 )
 TRAINED = (

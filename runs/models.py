@@ -38,6 +38,10 @@ class NonFinite(Exception):
     """A loss or gradient that is not a finite number, found before the optimiser could use it."""
 
 
+class Ruined(Exception):
+    """Weights that an update has made infinite or NaN. Nothing of them may be kept."""
+
+
 @dataclass
 class Network:
     """One trunk and what stands on it."""
@@ -73,6 +77,11 @@ class Optimiser:
         for group in self.adam.param_groups:
             group["lr"] = self.learning_rate * scale
         self.adam.step()
+
+    def finite(self) -> bool:
+        """Whether every weight is a finite number; the device is asked once."""
+        largest = torch._foreach_norm([p.detach() for p in self.parameters.values()], math.inf)
+        return bool(torch.stack([size.float() for size in largest]).isfinite().all())
 
     def clear(self) -> None:
         self.adam.zero_grad(set_to_none=True)
@@ -216,12 +225,21 @@ class Models:
 
     def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
         """Update each role with its accumulated gradient; gradient norms before clipping by role. When one
-        role's gradient is not finite none is updated, and NonFinite is raised."""
+        role's gradient is not finite none is updated, and NonFinite is raised; Ruined when an update leaves
+        weights that are not finite."""
         norms = {role: self.optimisers[role].clip() for role in roles}
         for role in norms:
             self.optimisers[role].update(scale)
         self.clear()
+        if ruined := self.ruined(norms):
+            raise Ruined(ruined)
         return {f"grad_norm/{role}": norm for role, norm in norms.items()}
+
+    def ruined(self, roles: Iterable[Role] | None = None) -> str:
+        """Which of the trained roles have weights that are not finite, in words; empty: none."""
+        asked = self.optimisers if roles is None else roles
+        lost = [role for role in asked if not self.optimisers[role].finite()]
+        return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
 
     def follow(self, mix: float) -> None:
         """Move the reference towards the policy: ref ← mix·policy + (1 − mix)·ref."""

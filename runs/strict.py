@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import re
 import types
 import typing
@@ -116,7 +117,12 @@ def report(faults: list[str], message: str) -> Bad:
 PLAIN: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
     int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    float: ("a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)),
+    float: (
+        "a number",
+        lambda value: (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+        ),
+    ),
     str: ("a string", lambda value: isinstance(value, str)),
     list: ("a list", lambda value: isinstance(value, (list, tuple))),
     dict: ("a table", lambda value: isinstance(value, Mapping)),

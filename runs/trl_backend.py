@@ -447,6 +447,9 @@ class Steps(TrainerCallback):
             trainer.diverged = (
                 f"{bad} updates of TRL's had a loss or gradient that is not finite, in step {step}"
             )
+        if ruined := trainer.models.ruined():
+            trainer.dump = True
+            trainer.diverged = trainer.diverged or f"{ruined} after step {step}"
         row["grad/nonfinite"] = float(bad)
         row = trainer.finish_step(row, groups, self.began, self.generated)
         trainer.models.language.eval()

@@ -19,8 +19,8 @@ from grpobench.runs import files, strict
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.config import ModelConfig
 from grpobench.runs.episodes import demonstrated
-from grpobench.runs.library import Loaded, cache_folder, load
-from grpobench.runs.models import Models, deterministic
+from grpobench.runs.library import Loaded, ModelError, cache_folder, load
+from grpobench.runs.models import Models, NonFinite, Ruined, deterministic
 from grpobench.runs.packing import micro_batches
 from grpobench.runs.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
@@ -150,7 +150,13 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
             loss.backward()
             total += loss.item()
         rise, fall = update / max(1, updates // 10), (updates - update + 1) / updates
-        models.step(("policy",), min(rise, fall, 1.0))
+        try:
+            models.step(("policy",), min(rise, fall, 1.0))
+        except (NonFinite, Ruined) as error:
+            raise ModelError(
+                f"the warm start blew up at update {update} of {updates} ({error}); lower "
+                "model.warm_start_learning_rate"
+            ) from error
         losses.append(total)
         tell(update, updates, total)
     return losses

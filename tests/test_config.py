@@ -224,8 +224,12 @@ algorithm = "plian"
         (arm("settings.count = 1.5"), "arm.plain.settings.count: must be a whole number, not 1.5"),
         (
             arm("[arm.sampler]\ntemperature = nan"),
-            "arm.plain.sampler.temperature: must be in (0, 10], not nan",
+            "arm.plain.sampler.temperature: must be a number, not nan",
         ),
+        (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
+        (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
+        (arm("settings.decay = [nan]"), "arm.plain.settings.decay[0]: must be a number, not nan"),
+        (arm("[arm.sampler]\nlargest_gap = inf"), "arm.plain.sampler.largest_gap: must be finite, not inf"),
         ("x = [", "not TOML"),
     ],
 )

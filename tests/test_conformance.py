@@ -154,6 +154,22 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+UNBOUNDED = {"clip_high", "dual_clip", "ratio_cap", "highest"} | {"dppo threshold"}
+"""Settings in which infinity says that nothing is bounded."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_are_finite_unless_infinity_means_no_bound(name: str) -> None:
+    plain = ALGORITHMS[name]()
+    for field in dataclasses.fields(plain):
+        if (
+            isinstance(getattr(plain, field.name), float)
+            and not {field.name, f"{name} {field.name}"} & UNBOUNDED
+        ):
+            with pytest.raises(ValueError, match=field.name):
+                dataclasses.replace(plain, **{field.name: math.inf})
+
+
 def data(**settings: Any) -> Batch:
     """Groups of 4, 3, 1 and 2 rows, the last with equal rewards; an empty and two one-token completions; a
     gap of tool output in rows 0 and 5. Rows of a group differ in length, so that no order of rows is special.

@@ -17,10 +17,11 @@ import zstandard
 from toys import Letters
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.algorithms.algorithm import Algorithm, Loss
+from grpobench.algorithms.algorithm import Algorithm, Loss, Signal
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
+from grpobench.algorithms.rft import RFT
 from grpobench.runs import loop
 from grpobench.runs.config import (
     CheckpointConfig,
@@ -33,6 +34,7 @@ from grpobench.runs.config import (
 )
 from grpobench.runs.folder import RunFolder, status
 from grpobench.runs.metrics import known
+from grpobench.runs.models import Optimiser
 from grpobench.runs.worker import Preempted
 from grpobench.tasks.task import DataError
 
@@ -425,6 +427,96 @@ def test_three_bad_steps_are_counted_over_a_resume(policy: str, tmp_path: Path) 
         run(config, tmp_path, lambda: next(polls))
     run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
+
+
+@dataclasses.dataclass(frozen=True)
+class Endless(GRPO):
+    """GRPO whose loss is infinite at some steps, with a finite gradient."""
+
+    bad: tuple[int, ...] = ()
+
+    def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
+        found = super().loss(batch, signal, now)
+        return dataclasses.replace(found, terms=found.terms + math.inf) if batch.step in self.bad else found
+
+
+def test_infinite_loss_with_a_finite_gradient_is_left_out_too(policy: str, tmp_path: Path) -> None:
+    found = run(configure(policy, Endless(bad=(2,)), evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in found[1:]] == [0, 2, 0]
+    assert "grad_norm/policy" not in found[2] and found[3]["grad_norm/policy"] > 0
+
+
+def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
+    """A score that is above 0 times 1e39 has no float32. A placebo of NaN is not needed: graders mask it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Vast(RFT):
+        def credit(self, batch: Any, models: Any) -> Any:
+            return Signal(torch.arange(len(batch)))  # trains on every row, whatever its reward
+
+    config = configure(policy, Vast(), reward=RewardConfig(weights={"correct": 1e39}))
+    found = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in found[1:]] == [2, 2, 2]
+    assert len(transcript(tmp_path, 2)) == 4 and status(tmp_path)["state"] == "finished"
+    start, end = (
+        weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final/policy.safetensors")
+    )
+    assert all(torch.equal(end[name], start[name]) for name in start)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, step: int, role: str = "policy") -> None:
+    """Have the first update of a step write an infinite weight, from a finite loss and gradient."""
+    made = {"updates": 0}
+    plain = Optimiser.update
+
+    def update(self: Optimiser, scale: float) -> None:
+        plain(self, scale)
+        if ("value.weight" in self.parameters) == (role == "critic"):
+            made["updates"] += 1
+            if made["updates"] == 2 * (step - 1) + 1:
+                next(iter(self.parameters.values())).data.view(-1)[-1] = math.inf
+
+    monkeypatch.setattr(Optimiser, "update", update)
+
+
+@pytest.mark.parametrize(("step", "role"), [(2, "policy"), (3, "policy"), (2, "critic")])
+def test_blow_up_of_weights_is_a_divergence_in_its_step_and_nothing_of_it_is_kept(
+    step: int, role: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the last step, behind which no further one could fail."""
+    spoil(monkeypatch, step, role)
+    config = configure(policy, PPO() if role == "critic" else GRPO())
+    found = run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+    assert status(tmp_path)["why"] == f"weights of the {role} are not finite after an update of step {step}"
+    assert found[-1]["step"] == step and not any(key.startswith("eval/") for key in found[-1])
+    assert len(transcript(tmp_path, step)) == 4
+    saved = [*tmp_path.glob("checkpoints/*/*.safetensors")]
+    assert {path.parent.name for path in saved} <= {f"step-{k}" for k in range(1, step)} and saved
+    assert all(t.isfinite().all() for path in saved for t in weights(path).values())
+    assert not [*tmp_path.glob("final/*")]
+
+
+def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = loop.Trainer.restore
+
+    def restore(self: Any, *args: Any) -> None:
+        plain(self, *args)
+        next(self.models.language.parameters()).data.fill_(math.nan)
+
+    config = configure(policy)
+    polls = iter([False, False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path, lambda: next(polls))
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
+    monkeypatch.setattr(loop.Trainer, "restore", restore)
+    run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+    assert status(tmp_path)["why"] == "weights of the policy are not finite at the end"
+    assert not [*tmp_path.glob("final/*")] and [*tmp_path.glob("checkpoints/step-3/policy.safetensors")]
 
 
 # Minibatches

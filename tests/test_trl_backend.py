@@ -490,6 +490,33 @@ def test_an_update_that_is_not_finite_is_a_divergence(
     told = status(tmp_path)
     assert told["state"] == "diverged" and "in step 2" in told["why"]
     assert (tmp_path / "rollouts" / "step-2.jsonl.zst").exists()
+    assert not [*tmp_path.glob("final/*")], "TRL has written NaN into every weight"
+
+
+def test_weights_that_are_not_finite_are_a_divergence_though_loss_and_gradient_are(
+    policy: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last step of all; its checkpoint before stays."""
+    made, updates = backend.Sampled.trainer, []
+
+    def spoil(adam: Any, *_: Any) -> None:
+        updates.append(1)
+        if len(updates) == 2:
+            adam.param_groups[0]["params"][0].data.view(-1)[-1] = math.inf
+
+    def trainer(work: Any, place: Path) -> Any:
+        work.ours.models.optimisers["policy"].adam.register_step_post_hook(spoil)
+        return made(work, place)
+
+    monkeypatch.setattr(backend.Sampled, "trainer", trainer)
+    settings = {"train": train(steps=2, backend="trl"), "checkpoint": CheckpointConfig(every=1)}
+    found = run(configure(policy, GRPO(), **settings), tmp_path)
+    assert found[2]["step"] == 2 and found[2]["grad/nonfinite"] == 0
+    assert not any(key.startswith("eval/") for key in found[2])
+    assert status(tmp_path)["why"] == "weights of the policy are not finite after step 2"
+    assert status(tmp_path)["state"] == "diverged"
+    assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-1"]
+    assert not [*tmp_path.glob("final/*")]
 
 
 class Ungraded(Letters):

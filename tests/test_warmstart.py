@@ -14,7 +14,8 @@ import torch
 
 from grpobench.runs import cli, warmstart, warmstart_command
 from grpobench.runs.config import ModelConfig
-from grpobench.runs.library import load
+from grpobench.runs.library import ModelError, load
+from grpobench.runs.models import Optimiser
 from grpobench.tasks.arithmetic import Arithmetic
 
 STEPS, BATCH = 12, 8
@@ -159,6 +160,20 @@ def test_cached_weights_are_those_that_were_trained(tmp_path: Path, monkeypatch:
         both.append(dict(loaded.model.named_parameters()))
         assert not all(torch.equal(p, before[name]) for name, p in both[-1].items())
     assert all(torch.equal(p, both[1][name]) for name, p in both[0].items())
+
+
+def test_warm_start_that_blows_up_is_refused_with_the_remedy_and_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
+
+    def spoil(self: Optimiser, scale: float) -> None:
+        next(iter(self.parameters.values())).data.fill_(math.nan)
+
+    monkeypatch.setattr(Optimiser, "update", spoil)
+    with pytest.raises(ModelError, match=r"blew up at update 1 of 12.*warm_start_learning_rate"):
+        warmstart.warm_start(load("nano"), ARITHMETIC, CONFIG, lambda *_: None)
+    assert not [path for path in (tmp_path / "warm").iterdir() if path.is_dir()]
 
 
 def test_warm_start_that_is_killed_leaves_nothing_behind(
