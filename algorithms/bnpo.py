@@ -41,12 +41,14 @@ class BNPO(ClippedRatio):
     departures = (
         "None for one reward of 0 or 1; any other is mapped from [lowest, highest] to [0, 1] as in the "
         "authors' code. Their decomposition of several rewards is left out. Where nothing can be fitted "
-        "the authors' code divides by 0 or takes α = β = 1; this one always the latter. A library's loss "
-        "of this name may be no more than a mean over tokens."
+        "the authors' code divides by 0 or takes α = β = 1; this one always the latter. A group of one "
+        "sample is compared with 0 there. A library's loss of this name may be no more than a mean over "
+        "tokens."
     )
     evidence = (
-        "verified: advantage, fit, bounds, clip and sum over tokens in the authors' code and training "
-        "script; the two special cases by closed forms"
+        "verified: advantage, fit, bounds, both clips and the sum over tokens in the authors' code and "
+        "training script (changyi7231/BNPO@a9c51b9, recipe/bnpo/src/bnpo_ray_trainer.py, "
+        "recipe/bnpo/run.sh); the two special cases by closed forms"
     )
     minimum_group = 2
     metrics = (

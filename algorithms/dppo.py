@@ -26,17 +26,21 @@ class DPPO(GroupNormalised):
     summary = "tokens are left out by how far their probability moved (TV or KL), not clipped by their ratio"
     formula = (
         "D = |π_θ − π_old| (tv) or π_old log(π_old/π_θ) + (1−π_old) log((1−π_old)/(1−π_θ)) (kl), of the "
-        "written token;  M = 0 where D > threshold and (π_θ − π_old)·A > 0, else 1;  loss = −1/Σ|o_i| Σ_i "
-        "Σ_t sg[min(ρ_t, ratio_cap)·M_t] A_i log π_θ(o_it)"
+        "written token;  M = 0 where D > threshold and (π_θ − π_old)·A > 0, else 1;  A_i = r_i − mean r;  "
+        "loss = −1/B Σ_i Σ_t sg[min(ρ_t, ratio_cap)·M_t] A_i log π_θ(o_it)"
     )
     departures = (
-        "The region lies around π_old as the trainer has it; the paper's lies around the sampler's own "
-        'probabilities: set sampler.old_logp = "sampler" for that. Its top-k approximation is not here. '
-        "Averaging is a token mean, as in the authors' runs; they suggest a very high cap or none."
+        "The region lies around π_old as the trainer has it; the authors' runs have it around the sampler's "
+        'own probabilities (bypass mode): set sampler.old_logp = "sampler" for that. The logarithm of their '
+        "ratio is held in [−20, 20]; here ratio_cap alone bounds it. Their top-k approximation is not here. "
+        "Hours after their script was merged, verl's maintainers had its sums over tokens divided by the "
+        'longest response (b8d91ef8d); averaging = "constant" divides by the limit, a constant factor.'
     )
     evidence = (
-        "verified: the paper's formulas by the authors' loss in verl; thresholds from their scripts (0.15 "
-        "for tv, 0.05 for kl)"
+        "verified: mask, cap, the 1e-8 of kl, sums over tokens, centred rewards that nothing divides, and "
+        "both thresholds in the first author's loss and script (verl-project/verl@182383bbb, "
+        "verl/trainer/ppo/core_algos.py: compute_policy_loss_dppo_tv, compute_policy_loss_dppo_kl; "
+        "examples/dppo_trainer/run_qwen30b_dppo.sh)"
     )
     metrics = (
         Metric(
@@ -48,14 +52,16 @@ class DPPO(GroupNormalised):
         *parts.KL_METRICS,
     )
 
-    averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
+    averaging: parts.Averaging = "sequence_sum"
+    """How token terms are averaged; sequence_sum adds them up over a completion (the authors)."""
+    scale: parts.Scale = "none"
+    """Which standard deviation divides the centred reward; none in the authors' runs."""
     divergence: Literal["tv", "kl"] = "tv"
     """Total variation or KL divergence, of the written token against all others."""
     threshold: float = 0.15
     """Divergence beyond which a token is left out; the authors use 0.15 with tv and 0.05 with kl."""
-    ratio_cap: float = 20.0
-    """Largest weight of a token."""
+    ratio_cap: float = 1e4
+    """Largest weight of a token; the authors' 10⁴ is as good as none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +84,6 @@ class DPPO(GroupNormalised):
     def _divergence(self, logp: Tokenwise, old: Tokenwise) -> Tokenwise:
         if self.divergence == "tv":
             return (logp.exp() - old.exp()).abs()
-        # a probability that rounds to 1 leaves 1e-8 for the others, as in the authors' code
-        rest, old_rest = ((1 - p.exp()).clamp(min=1e-8).log() for p in (logp, old))
+        # added as in the authors' code, so that a probability that rounds to 1 leaves something to the others
+        rest, old_rest = ((1 - p.exp() + 1e-8).log() for p in (logp, old))
         return old.exp() * (old - logp) + (1 - old.exp()) * (old_rest - rest)

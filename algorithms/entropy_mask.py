@@ -32,7 +32,7 @@ class EntropyMask(DAPO):
     departures = (
         "The entropies are those of π_old over the whole rollout batch, read once per step; TRL's option "
         "takes the current policy over each micro-batch. A KL in the loss covers all tokens. "
-        "Otherwise DAPO's: " + DAPO.departures + DAPO.departures
+        "Otherwise DAPO's: " + DAPO.departures
     )
     evidence = (
         "verified: the paper's formula; loss and gradient equal TRL 1.16's top_entropy_quantile where one "

@@ -26,18 +26,22 @@ class GPG(Reinforce):
         "loss = token mean of −A_i log π(o_t)"
     )
     departures = (
-        "The paper also resamples a batch whose share of groups with a signal is below 0.6; "
-        "modify.dynamic_sampling does the like. It makes one update per batch: set train.minibatches = 1."
+        "The paper also resamples a batch whose share of groups with a signal is below 0.6 (0.5 and 0.4 in "
+        "the authors' scripts); modify.dynamic_sampling does the like. It makes one update per batch: set "
+        "train.minibatches = 1. The authors' mean over tokens is that of each micro-batch; their trainers "
+        'for images average over each completion first (averaging = "sequence_mean"), and one of their two '
+        "for text has no α."
     )
     evidence = (
-        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); "
-        "reconstruction: the averaging over tokens, which is from memory"
+        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); centred "
+        "rewards, α and the mean over tokens in their trainer for text (AMAP-ML/GPG@e096da8, "
+        "open-r1/src/open_r1/gpg_trainer.py, open-r1/train.sh)"
     )
     minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
+    """How token terms are averaged; token_mean in the authors' trainers for text."""
 
     def advantage(self, batch: Batch, models: Reader) -> Rowwise:
         telling = ~parts.group_equal(batch.reward, batch.group)

@@ -29,13 +29,17 @@ class MaxRL(ClippedRatio):
         "−min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "None in the objective. The paper's rewards are 0 or 1; others are divided by their mean alike, and "
-        "a negative one stops the run."
+        "The authors' library has a dual clip of 3, which is off here; since their scripts make one update "
+        "per batch, where every ratio is 1, neither clip matters in their runs. Their mean over tokens is "
+        "that of each micro-batch. The paper's rewards are 0 or 1; others are divided by their mean alike, "
+        "and a negative one stops the run."
     )
     evidence = (
-        "verified: advantage and ε in the authors' code, the clip in their training scripts, the expected "
-        "gradient by enumeration; reconstruction: the mean over tokens, because the scripts leave it to "
-        "their library's default"
+        "verified: advantage and ε in the authors' code, the clip in their training scripts and the mean "
+        "over tokens in the defaults that these leave (tajwarfahim/maxrl@c0698eb, "
+        "verl/trainer/ppo/core_algos.py: compute_maxrl_outcome_advantage; "
+        "qwen3_experiments/run_qwen3_training.sh; verl/trainer/config/ppo_trainer.yaml); the expected "
+        "gradient by enumeration"
     )
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)

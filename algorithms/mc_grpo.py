@@ -37,12 +37,16 @@ class MCGRPO(ClippedRatio):
     )
     departures = (
         "Set train.group to one more than the samples to train on. No KL penalty by default, where the "
-        "authors' settings have β = 0.04. Their code also multiplies a group's advantages by its size over "
-        "the number of those that are not 0; this is left out, because it is no part of the described method."
+        "authors' settings have β = 0.04 and two epochs per batch: set beta, train.epochs. Their code also "
+        "multiplies a group's advantages by its size over the number of those that are not 0; this is left "
+        "out, because it is no part of the described method. Of several completions with the median reward "
+        "they leave out whichever the sort puts first, and the median of an even group is the lower of the "
+        "middle two."
     )
     evidence = (
-        "verified: the paper's abstract for median and pivot, the authors' description and code for the "
-        "median absolute deviation and ε"
+        "verified: median, pivot, median absolute deviation, ε, clip, and the mean over each completion in "
+        "the authors' code (lotusroot-kim/MC-GRPO@da07745, src/open_r1/grpo_trainer_gsm.py, "
+        "scripts/MCGRPO_gsm.sh, recipes/gsm8k/Qwen3-1.7B.yaml); of the paper its abstract was read"
     )
     minimum_group = 3
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)

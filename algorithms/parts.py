@@ -278,8 +278,8 @@ def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> 
 def average(batch: Batch, kind: Averaging) -> Tokenwise:
     """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `sequence_sum` 1/B (log-probabilities of whole
     completions), `token_mean` 1/Σ|o_i| (DAPO), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the policy
-    did not write."""
-    written = batch.written.float()
+    did not write. Their dtype is that of the rewards."""
+    written = batch.written.to(batch.reward.dtype)
     if kind == "sequence_sum":
         return written / max(1, len(batch))
     if kind == "sequence_mean":
@@ -292,6 +292,12 @@ def average(batch: Batch, kind: Averaging) -> Tokenwise:
 def per_sequence(batch: Batch) -> Rowwise:
     """Weights (B,): 1/B, one term per completion."""
     return batch.reward.new_full((len(batch),), 1 / max(1, len(batch)))
+
+
+def per_group(batch: Batch) -> Rowwise:
+    """Weights (B,): 1/(P·G) for a completion of a group of G among P groups, so that every group counts the
+    same, whatever its size."""
+    return 1 / (len(batch.group.unique()) * group_size(batch.group)).to(batch.reward.dtype)
 
 
 # Ranges of hyperparameters; each raises ValueError naming the field.

@@ -65,6 +65,10 @@ class PolicyGradient(Algorithm[Advantage]):
         """What is maximised, unreduced, (B, T) or (B,), with metrics."""
 
     def credit(self, batch: Batch, models: Reader) -> Advantage:
+        return self.penalise(batch, self.credit_rewards(batch, models))
+
+    def credit_rewards(self, batch: Batch, models: Reader) -> Advantage:
+        """The signal before a KL is taken from the advantage of each token."""
         reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
         if self.beta and self.kl_placement == "reward":
             reward = parts.kl_penalised_reward(batch, reference, self.beta)
@@ -72,9 +76,14 @@ class PolicyGradient(Algorithm[Advantage]):
         advantage = self.advantage(batch, models)
         if advantage.dim() == 1:
             advantage = advantage[:, None]
-        if self.beta and self.kl_placement == "advantage":
-            advantage = advantage - self.beta * parts.kl_to_go(batch, reference)
         return Advantage(self.units(batch), advantage * batch.written, reference)
+
+    def penalise(self, batch: Batch, signal: Advantage) -> Advantage:
+        """The signal after a KL is taken from the advantage of each token; the same without one there."""
+        if not (self.beta and self.kl_placement == "advantage"):
+            return signal
+        penalty = self.beta * parts.kl_to_go(batch, signal.reference_logp) * batch.written
+        return dataclasses.replace(signal, advantage=signal.advantage - penalty)
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
         policy = now["policy"]

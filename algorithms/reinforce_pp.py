@@ -33,12 +33,15 @@ class ReinforcePP(ClippedRatio):
     )
     departures = (
         "β is 0 by default, and then every token of a completion has one return; set beta for the paper's "
-        "penalty. The paper samples one completion per prompt: set train.group = 1 and more train.prompts."
+        "penalty, which is 0.01 by default in the first author's library. There k1 of a token is held in "
+        "[−10, 10] and the variance is at least 1e-8; here nothing bounds k1, and 1e-8 is added. The paper "
+        "samples one completion per prompt: set train.group = 1 and more train.prompts."
     )
     evidence = (
-        "verified: the formula of the paper's text, the whitening in verl's code, but for the "
-        "variance, which is the sample's there and the population's here; reconstruction: the averaging over "
-        "tokens, which is from memory"
+        "verified: the formula of the paper's text; returns, whitening by the population's variance, clip "
+        "and mean over tokens in the first author's library (OpenRLHF/OpenRLHF@3c3be62, "
+        "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py); verl's code has the "
+        "sample's variance"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 

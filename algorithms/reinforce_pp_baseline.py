@@ -29,11 +29,16 @@ class ReinforcePPBaseline(ClippedRatio):
         "A'_i = r_i − mean r of the group;  A_t = (A'_i − mean A')/std A' over the batch's tokens;  "
         "loss = token mean of −min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t) + β·k2"
     )
-    departures = "No KL penalty by default; the paper adds k2 to the loss (set beta)."
+    departures = (
+        "No KL penalty by default; the paper adds k2 to the loss: set beta, which is 1e-5 in the first "
+        "author's script. That script also replaces groups of equal rewards: set modify.dynamic_sampling. "
+        "There the variance is at least 1e-8; here that is added."
+    )
     evidence = (
-        "verified: the formula as libraries that implement the paper state it, the whitening in verl's code, "
-        "but for the variance, which is the sample's there and the population's here; reconstruction: the "
-        "mean over tokens, because it is from memory"
+        "verified: the formula, whitening by the population's variance, k2, clip and mean over tokens in the "
+        "first author's library and script (OpenRLHF/OpenRLHF@3c3be62, "
+        "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py, "
+        "examples/scripts/train_reinforce_baseline_hybrid_engine.sh); verl's code has the sample's variance"
     )
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reading
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reader, Reading
 from grpobench.algorithms.policy_gradient import GroupNormalised
 
 LOWEST, HIGHEST = math.log(1e-8), 20.0
 """Where the log ratio of a sequence is cut off, so that its weight is a finite number."""
+
+
+@dataclass(frozen=True)
+class Signed(Advantage):
+    """Advantages with the sign of what the whole response earned."""
+
+    negative: torch.Tensor
+    """Bool (B,): the advantage that its reward gave a response is negative, before a KL was taken from its
+    tokens."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +43,28 @@ class VESPO(GroupNormalised):
     )
     formula = (
         "w_i = Π_t ρ_t;  φ(w) = w^k e^{λ(1 − w)};  loss = −1/Σ|o_i| Σ_i Σ_t sg[φ(w_i)] A_i log π_θ(o_it);  "
-        "(k, λ) by the sign of A_i"
+        "(k, λ) by the sign of A_i, which a KL in the advantage does not change"
     )
     departures = (
-        "None known; the paper's abstract was read, not its text. log w is cut off to log 1e-8 and 20, as in "
-        "TRL; the cut of single tokens' log ratios at ±20 that TRL has besides is left out."
+        "log w is cut off to log 1e-8 and 20, as in the authors' code; the cut of single tokens' log ratios "
+        "at ±20 that they have besides is left out, and so is their least λ of 1e-4. A correction of the "
+        "sampler's probabilities multiplies the term here; there it multiplies w, inside φ. Their mean over "
+        "tokens is that of each micro-batch. They make 8 to 64 updates per rollout batch: set "
+        "train.minibatches, since with one update φ is always 1. The paper's abstract was read, not its text."
     )
-    evidence = "verified: loss and gradient equal TRL 1.16's, with its defaults of k and λ"
+    evidence = (
+        "verified: loss, (k, λ) by the sign of the response's advantage, the mean over tokens, GRPO's "
+        "advantage and all defaults in the authors' code (FloyedShen/VESPO@aa1f304, "
+        "recipe/vespo/code/core_algos.py, recipe/vespo/run); loss and gradient equal TRL 1.16's, with its "
+        "defaults of k and λ"
+    )
     metrics = (
         Metric("policy/sequence_weight", "factor", "mean of φ(w) over responses, 1 on policy"),
         *parts.KL_METRICS,
     )
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged; token_mean in TRL."""
+    """How token terms are averaged; token_mean is the authors' and TRL's."""
     power_positive: float = 2.0
     """k where the advantage is not negative: how fast φ falls below a ratio of 1."""
     decay_positive: float = 3.0
@@ -66,13 +83,19 @@ class VESPO(GroupNormalised):
             decay_negative=self.decay_negative,
         )
 
+    def credit(self, batch: Batch, models: Reader) -> Signed:
+        earned = self.credit_rewards(batch, models)
+        signal = self.penalise(batch, earned)
+        negative = (earned.advantage < 0).any(-1)
+        return Signed(signal.unit, signal.advantage, signal.reference_logp, negative)
+
     def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+        assert isinstance(signal, Signed)
         log_ratio = (now.logp.detach() - batch.old_logp) * batch.written
         log_w = log_ratio.sum(-1, keepdim=True).clamp(LOWEST, HIGHEST)
-        negative = (signal.advantage < 0).any(-1, keepdim=True)
 
         def by_sign(positive: float, other: float) -> torch.Tensor:
-            return torch.full_like(log_w, positive).masked_fill(negative, other)
+            return torch.full_like(log_w, positive).masked_fill(signal.negative[:, None], other)
 
         power = by_sign(self.power_positive, self.power_negative)
         decay = by_sign(self.decay_positive, self.decay_negative)

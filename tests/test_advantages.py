@@ -223,6 +223,25 @@ def test_default_averages_by_hand() -> None:
             close(cls().weigh(batch), [[short, 0, 0], [long] * 3])
 
 
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 2e-7), (torch.float64, 4e-16)])
+def test_weights_have_the_precision_of_the_batch(
+    dtype: torch.dtype, rounding: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1/3 of float32 is 1e-8 away from 1/3; two roundings of half a unit in the last place are allowed."""
+    monkeypatch.undo()  # of `.float()`, which is `.double()` in this file
+    batch = rollouts([[3, 1], [2]])
+    batch = dataclasses.replace(batch, reward=batch.reward.to(dtype))
+    for kind, expected in (
+        ("sequence_mean", 1 / 9),
+        ("sequence_sum", 1 / 3),
+        ("token_mean", 1 / 6),
+        ("constant", 1 / 36),
+    ):
+        weights = parts.average(batch, kind)
+        assert weights.dtype == dtype
+        assert weights[0, 0].item() == pytest.approx(expected, rel=rounding)
+
+
 def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
     """So that what holds for GRPO's loss, its equality with TRL's among it, holds for them."""
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])

@@ -90,6 +90,7 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "passk": known["passk"](k=2),
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
+        "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
         "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
     }
 
@@ -111,11 +112,13 @@ def ratios() -> dict[str, Algorithm[Any]]:
         "sapo-steep": known["sapo"](temperature_positive=3.0, temperature_negative=5.0),
         "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
         "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
+        "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
         "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
         "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
         "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
         "entropy_mask-half": known["entropy_mask"](top_fraction=0.5, beta=0.1),
         "dppo-tight": known["dppo"](threshold=0.02, ratio_cap=1.2),
+        "dppo-token_mean": known["dppo"](averaging="token_mean", scale="group"),
         "dppo-kl": known["dppo"](divergence="kl", threshold=0.01),
         "kimi-free": known["kimi"](temperature=0.0),
         "kimi-strict": known["kimi"](temperature=2.0),

@@ -44,6 +44,26 @@ def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> Non
 
 
 @every
+def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
+    said = re.split(r"(?<=[.;]) ", f"{cls.departures} {cls.evidence}")
+    assert sorted(said) == sorted(set(said))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bnpo", "dppo", "gpg", "maxrl", "mc_grpo", "rebel", "reinforce_pp", "reinforce_pp_baseline", "vespo"],
+)
+def test_what_was_read_in_the_authors_code_names_repository_commit_and_file(name: str) -> None:
+    evidence = ALGORITHMS[name].evidence
+    assert evidence.startswith("verified: ") and "reconstruction" not in evidence
+    assert re.search(r"\([\w-]+/[\w-]+@[0-9a-f]{7,}, [\w/.-]+\.(py|sh)\b", evidence)
+
+
+def test_n_grpo_is_told_from_its_namesake() -> None:
+    assert "arXiv:2509.18851" in ALGORITHMS["ngrpo"].departures
+
+
+@every
 def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) -> None:
     text = written()[f"algorithms/{cls.name}.md"]
     flat = " ".join(text.split())

@@ -106,8 +106,8 @@ ON_POLICY: dict[str, Algorithm[Any]] = {
     "clip_cov": ClipCov(averaging="sequence_mean", lowest=99, highest=100),
     "kl_cov": KLCov(averaging="sequence_mean", fraction=1.0),
     "entropy_mask": EntropyMask(averaging="sequence_mean", top_fraction=1.0),
-    "dppo-tv": DPPO(averaging="sequence_mean"),
-    "dppo-kl": DPPO(averaging="sequence_mean", divergence="kl"),
+    "dppo-tv": DPPO(averaging="sequence_mean", scale="group"),
+    "dppo-kl": DPPO(averaging="sequence_mean", scale="group", divergence="kl"),
 }
 
 
@@ -170,7 +170,8 @@ def test_cispo_without_cap_has_the_gradient_of_the_plain_ratio() -> None:
     batch, logp = example()
     free = GRPO(clip_low=1.0, clip_high=1e9, averaging="token_mean")
     close(slope(CISPO(ratio_cap=1e9), batch, logp), slope(free, batch, logp))
-    close(slope(DPPO(threshold=2.0, ratio_cap=1e9), batch, logp), slope(free, batch, logp))
+    unmasked = DPPO(averaging="token_mean", scale="group", threshold=2.0, ratio_cap=1e9)
+    close(slope(unmasked, batch, logp), slope(free, batch, logp))
     close(slope(KLCov(coefficient=0.0), batch, logp), slope(free, batch, logp))
 
 
@@ -259,6 +260,19 @@ def test_vespo_weighs_by_the_ratio_of_the_whole_sequence() -> None:
     close(torch.tensor(shares(VESPO(**HALF), batch, logp)["policy/sequence_weight"]), phi)
 
 
+def test_vespo_takes_its_shape_from_what_the_response_earned_not_from_a_token_of_its_kl() -> None:
+    batch, logp = pair([[2.0, 0.25], [2.0, 1.5]])
+    reference = torch.full(batch.written.shape, -1.0)
+    reference[0, 0] = -9.0  # k1 of the first token of the first response: −1 − −9 = 8
+    algorithm = VESPO(beta=0.1, kl_placement="advantage", **HALF)
+    signal = algorithm.credit(batch, Fixed(reference=reading(reference)))
+    # ½ − 0.1·8 is negative, but the response earned ½: φ(½) with (k, λ) = (2, 3) for both of its tokens
+    close(signal.advantage, [[-0.3, 0.5], [-0.5, -0.5]])
+    found = algorithm.loss(batch, signal, {"policy": reading(logp)}).metrics["policy/sequence_weight"]
+    close(found, [0.5**2 * math.exp(3 * 0.5), 3**3 * math.exp(2 * -2)])
+    assert signal[torch.tensor([1])].negative.tolist() == [True]  # cut with its rows
+
+
 def test_vespo_is_finite_where_the_ratio_is_not() -> None:
     batch, _ = pair([[1.0] * 6, [1.0] * 6])
     far = torch.full(batch.written.shape, 200.0)
@@ -297,12 +311,35 @@ def test_dppo_binary_kl_by_hand() -> None:
 
 def test_dppo_truncates_weights_and_stays_finite_at_certainty() -> None:
     batch, logp = pair([[30.0], [1.0]], old=-5.0)
-    # e^-5·30 = .2 > .007 + .15: masked; with a wide threshold its weight is the cap
+    # e^-5·30 = .2 > .007 + .15: masked; with a wide threshold its weight is the cap, which is 10⁴ by default
     assert slope(DPPO(**HALF), batch, logp)[0, 0] == 0
-    close(slope(DPPO(threshold=0.9, **HALF), batch, logp)[0, 0], -0.5 * 20 / 2)
+    close(slope(DPPO(threshold=0.9, ratio_cap=20.0, **HALF), batch, logp)[0, 0], -0.5 * 20 / 2)
+    close(slope(DPPO(threshold=0.9), batch, logp)[0, 0], -0.5 * 30 / 2)
+    batch, logp = pair([[2e4], [1.0]], old=-11.0)
+    close(slope(DPPO(threshold=0.9), batch, logp)[0, 0], -0.5 * 1e4 / 2)
     sure = torch.zeros(2, 1)  # probability 1
     for kind in ("tv", "kl"):
         assert slope(DPPO(divergence=kind, **HALF), batch, sure).isfinite().all()
+
+
+def test_dppo_sums_tokens_of_centred_rewards_as_the_authors_do() -> None:
+    batch, logp = pair([[1.0, 1.0, 1.0], [1.0]])
+    # advantages ½ and −½, which no deviation divides; every token weighs 1 of 2 completions, short or long
+    close(slope(DPPO(), batch, logp), [[-0.25] * 3, [0.25, 0, 0]])
+
+
+def test_dppo_adds_a_hundredth_of_a_millionth_to_the_probability_of_the_other_tokens() -> None:
+    batch, _ = pair([[1.0], [1.0]])
+    ten = 1e-8
+    old, new = (torch.log1p(torch.tensor([[-rest], [-rest]])) for rest in (ten, 3 * ten))
+    batch = dataclasses.replace(batch, old_logp=old)
+    # The others have 1e-8, then 3e-8: D = 2e-8 + 1e-8·ln((1 + 1)/(3 + 1)), 1.31e-8; a lower bound of 1e-8
+    # instead makes it 2e-8 + 1e-8·ln(1/3), 0.90e-8. (D itself is a difference of numbers near 1e-8, rounded
+    # at 1e-16 in float64.) The second completion has A < 0, the direction of the move.
+    assert (2 + math.log(1 / 2), 2 + math.log(1 / 3)) == pytest.approx((1.307, 0.901), abs=1e-3)
+    for threshold, masked in ((1.30e-8, 1.0), (1.31e-8, 0.0)):
+        algorithm = DPPO(divergence="kl", threshold=threshold)
+        assert shares(algorithm, batch, new)["policy/divergence_masked"] == [[0.0], [masked]]
 
 
 # Statistics of the batch
