@@ -178,17 +178,20 @@ VERL_LOOP = (
     ),
     Fact("train.epochs", 1, f"{ACTOR}: ppo_epochs"),
 )
-VERL_GAPS = (
-    Gap(
-        "The logarithm of the ratio is held in [−20, 20]; ours is not.",
-        f"{CORE}: compute_policy_loss_vanilla",
-    ),
-    Gap(
-        "A group of one completion has the plain reward as its advantage; ours has 0.",
-        f"{CORE}: compute_grpo_outcome_advantage",
-    ),
+VERL_RATIO = Gap(
+    "The logarithm of the ratio is held in [−20, 20]; ours is not.",
+    f"{CORE}: compute_policy_loss_vanilla",
 )
-
+VERL_SINGLE = Gap(
+    "A group of one completion has the plain reward as its advantage; ours has 0.",
+    f"{CORE}: compute_grpo_outcome_advantage",
+)
+VERL_K3 = Gap(
+    "Where the KL is turned on, k3 of each token is held in [−10, 10] and its logarithm in [−20, 20], and "
+    "beyond these bounds it has no gradient; ours is not.",
+    f"{CORE}: kl_penalty_forward",
+)
+VERL_GAPS = (VERL_RATIO, VERL_SINGLE, VERL_K3)
 VERL_WHITEN = Gap(
     "Advantages are whitened with Bessel's correction; ours without.",
     "verl/utils/torch_functional.py: masked_whiten",
@@ -204,7 +207,9 @@ VERL_COVARIANCE = Gap(
     f"{CORE}: compute_policy_loss_clip_cov, compute_policy_loss_kl_cov",
 )
 VERL_MODE = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode"
-VERL_DAPO = "recipe/dapo/run_dapo_qwen2.5_32b.sh@03150d4"
+VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
+"""The script that moved there from verl, where it was the same in 0.7.0."""
+VERL_V0 = "the default trainer (v1) of this release cannot run it, its predecessor can"
 
 # OpenRLHF
 
@@ -522,7 +527,12 @@ DIALECTS: dict[str, Dialect] = {
             (
                 Fact("level", "token", f"{CORE}: compute_policy_loss_gspo"),
                 *VERL_GROUP,
-                VERL_AVERAGING,
+                Fact(
+                    "averaging",
+                    "token_mean",
+                    f"{ACTOR}: loss_agg_mode",
+                    "0.9.0 takes the mean over each sequence, whatever is set",
+                ),
                 *VERL_CLIP,
                 Fact("dual_clip", 0.0, f"{CORE}: compute_policy_loss_gspo"),
                 *VERL_KL,
@@ -533,7 +543,8 @@ DIALECTS: dict[str, Dialect] = {
                     "The logarithm of the ratio is at most 10; ours is not bounded.",
                     f"{CORE}: compute_policy_loss_gspo",
                 ),
-                VERL_GAPS[1],
+                VERL_SINGLE,
+                VERL_K3,
             ),
         ),
         Dialect(
@@ -562,7 +573,7 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_LOOP,
             ),
             (
-                VERL_GAPS[0],
+                VERL_RATIO,
                 VERL_WHITEN,
                 Gap(
                     "The critic's learning rate is ten times the actor's (1e-5, 1e-6); set "
@@ -634,13 +645,21 @@ DIALECTS: dict[str, Dialect] = {
             "algorithm.norm_adv_by_std_in_grpo=False "
             "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",
             (
-                Fact("averaging", "constant", f"{CORE}: agg_loss", "1/(B·data.max_response_length)"),
+                Fact("averaging", "constant", f"{CORE}: agg_loss", "1/(B·loss_scale_factor)"),
                 *VERL_CLIP,
                 VERL_DUAL,
                 *VERL_KL,
                 *VERL_LOOP,
             ),
-            VERL_GAPS,
+            (
+                Gap(
+                    "Unless actor.loss_scale_factor is set, every micro-batch divides by its own longest "
+                    "response, so that terms weigh more beside short ones; ours divides by the limit, which "
+                    "is actor.loss_scale_factor = data.max_response_length there.",
+                    f"{ACTOR}: loss_scale_factor; {CORE}: agg_loss",
+                ),
+                *VERL_GAPS,
+            ),
         ),
         Dialect(
             "dr_grpo",
@@ -670,14 +689,14 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             "dapo",
             "verl",
-            "0.9.1, its recipe at commit 03150d4",
-            "recipe/dapo/run_dapo_qwen2.5_32b.sh",
+            "0.9.1, its recipe at verl-recipe commit 21892b9",
+            "run_dapo_qwen2.5_32b.sh of verl-recipe",
             (
                 *VERL_GROUP,
-                VERL_AVERAGING,
+                Fact("averaging", "token_mean", f"{VERL_DAPO}: loss_agg_mode"),
                 Fact("clip_low", 0.2, f"{VERL_DAPO}: clip_ratio_low"),
                 Fact("clip_high", 0.28, f"{VERL_DAPO}: clip_ratio_high"),
-                VERL_DUAL,
+                Fact("dual_clip", 10.0, f"{VERL_DAPO}: clip_ratio_c", "3 where it is left out"),
                 *VERL_KL,
                 Fact(
                     "modify.dynamic_sampling",
@@ -705,6 +724,12 @@ DIALECTS: dict[str, Dialect] = {
                 Gap(
                     "Groups whose accuracies are all equal are replaced; ours those whose rewards are.",
                     f"{VERL_DAPO}: filter_groups_metric",
+                ),
+                Gap(
+                    "The run stops where ten draws do not fill a batch; ours trains on what it has. The "
+                    "trainer that is built into 0.9.1 draws on without a limit.",
+                    "verl-recipe/dapo/dapo_ray_trainer.py@e7f8895; verl/trainer/ppo/v1/trainer_base.py: "
+                    "_resolve_filter_groups_metric",
                 ),
                 *VERL_GAPS,
             ),
@@ -773,7 +798,15 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_KL,
                 *VERL_LOOP,
             ),
-            (VERL_GAPS[1],),
+            (
+                Gap(
+                    "The mean is over the responses of a micro-batch, and the micro-batches' means are added "
+                    "up, so that the gradient grows with their number; ours is the mean over the minibatch.",
+                    f"{CORE}: compute_policy_loss_geo_mean",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
         ),
         Dialect(
             "sapo",
@@ -875,7 +908,15 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_KL,
                 *VERL_LOOP,
             ),
-            (VERL_COVARIANCE, VERL_GAPS[1]),
+            (
+                VERL_COVARIANCE,
+                Gap(
+                    "Tokens that the ratio clips are not drawn; ours may be.",
+                    f"{CORE}: compute_policy_loss_clip_cov",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
         ),
         Dialect(
             "kl_cov",
@@ -890,7 +931,16 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_KL,
                 *VERL_LOOP,
             ),
-            (VERL_COVARIANCE, VERL_GAPS[1]),
+            (
+                VERL_COVARIANCE,
+                Gap(
+                    "The tokens of the largest covariances are penalised, negative ones too where there are "
+                    "not enough others; ours only those above 0.",
+                    f"{CORE}: compute_policy_loss_kl_cov",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
         ),
         Dialect(
             "dppo",
@@ -902,11 +952,12 @@ DIALECTS: dict[str, Dialect] = {
                 VERL_AVERAGING,
                 Fact("divergence", "tv", f"{CORE}: compute_policy_loss_dppo_tv"),
                 Fact("threshold", 0.2, f"{ACTOR}: clip_ratio_low, clip_ratio_high"),
-                Fact("ratio_cap", 3.0, f"{ACTOR}: clip_ratio_c", "20 in the paper"),
+                Fact("ratio_cap", 3.0, f"{ACTOR}: clip_ratio_c"),
                 *VERL_KL,
                 *VERL_LOOP,
             ),
             VERL_GAPS,
+            remark="these are not the settings of the authors' script for verl, which are our defaults",
         ),
         Dialect(
             "rloo",
@@ -985,7 +1036,7 @@ DIALECTS: dict[str, Dialect] = {
             VERL,
             "algorithm.adv_estimator=reinforce_plus_plus",
             (VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
-            (VERL_GAPS[0], VERL_WHITEN),
+            (VERL_RATIO, VERL_WHITEN, VERL_K3),
         ),
         Dialect(
             "reinforce_pp_baseline",
@@ -1062,7 +1113,7 @@ DIALECTS: dict[str, Dialect] = {
             "gdpo",
             "verl",
             VERL,
-            "algorithm.adv_estimator=gdpo with algorithm.gdpo_reward_keys",
+            "algorithm.adv_estimator=gdpo trainer.use_v1=False with algorithm.gdpo_reward_keys",
             (*VERL_DEVIATION, VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
             (
                 Gap(
@@ -1070,8 +1121,14 @@ DIALECTS: dict[str, Dialect] = {
                     "over its completions.",
                     f"{CORE}: compute_gdpo_outcome_advantage",
                 ),
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: the prompts and the single rewards do "
+                    "not reach the estimator.",
+                    "verl/trainer/ppo/v1/trainer_base.py: _compute_advantage",
+                ),
                 *VERL_GAPS,
             ),
+            remark=VERL_V0,
         ),
         Dialect(
             "passk",
@@ -1088,7 +1145,7 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_KL,
                 *VERL_LOOP,
             ),
-            VERL_GAPS[:1],
+            (VERL_RATIO, VERL_K3),
         ),
         Dialect(
             "gpg",
@@ -1102,7 +1159,8 @@ DIALECTS: dict[str, Dialect] = {
                     "of groups with a signal.",
                     f"{CORE}: compute_gpg_outcome_advantage",
                 ),
-                VERL_GAPS[1],
+                VERL_SINGLE,
+                VERL_K3,
             ),
         ),
         Dialect(
@@ -1117,9 +1175,18 @@ DIALECTS: dict[str, Dialect] = {
             "remax",
             "verl",
             VERL,
-            "algorithm.adv_estimator=remax",
+            "algorithm.adv_estimator=remax trainer.use_v1=False",
             (VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
-            (VERL_CLIPS, VERL_GAPS[0]),
+            (
+                VERL_CLIPS,
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: no greedy answers are sampled.",
+                    "verl/trainer/ppo/v1/trainer_base.py: _compute_advantage",
+                ),
+                VERL_RATIO,
+                VERL_K3,
+            ),
+            remark=VERL_V0,
         ),
     )
 }

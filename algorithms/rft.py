@@ -43,12 +43,11 @@ class RFT(Algorithm[Signal]):
     threshold: float = 1.0
     """Least reward of a completion that is trained on."""
     averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged, over the completions that are kept."""
 
     def __post_init__(self) -> None:
         if not abs(self.threshold) < float("inf"):
             raise ValueError("threshold: must be finite")
-
-    """How token terms are averaged, over the completions that are kept."""
 
     def credit(self, batch: Batch, models: Reader) -> Signal:
         return Signal(parts.rows(batch).masked_fill(batch.reward < self.threshold, -1))
