@@ -34,10 +34,10 @@ def explained(matrix: Matrix) -> pd.DataFrame:
     for run in matrix.runs:
         if (run.task, run.arm, run.seed) not in known:
             continue
-        steps = trained.loc[_of(trained, run), "step"]
+        steps = trained.loc[of(trained, run), "step"]
         first = _first(int(steps.max()))
-        last = own[_of(own, run) & (own["step"] >= first)]
-        group = others[_of(others, run) & (others["step"] >= first)]
+        last = own[of(own, run) & (own["step"] >= first)]
+        group = others[of(others, run) & (others["step"] >= first)]
         rows.append((run.task, run.arm, run.seed, len(last), last["value"].mean(), group["value"].mean()))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -47,7 +47,8 @@ def _first(last: int) -> int:
     return last - max(1, round(END * last)) + 1
 
 
-def _of(frame: pd.DataFrame, run: Run) -> pd.Series:
+def of(frame: pd.DataFrame, run: Run) -> pd.Series:
+    """Which rows are a run's."""
     return (frame["arm"] == run.arm) & (frame["task"] == run.task) & (frame["seed"] == run.seed)
 
 

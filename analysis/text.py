@@ -9,7 +9,11 @@ NONE = "–"
 
 
 def number(value: float, digits: int) -> str:
-    return NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}".replace("-", "−")
+    """With so many decimals; zero has no sign."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−" if float(text) else "")
 
 
 def small(value: float) -> str:

@@ -203,7 +203,13 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true")
     add_data(show)
 
-    docs = add("docs", docs_command, "write the pages on algorithms and dialects from the code")
+    keep = add("keep", keep_command, "keep a matrix's results as a small table that pages are written from")
+    keep.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    keep.add_argument(
+        "--to", type=Path, metavar="DIR", help="default: docs/results of the project's checkout"
+    )
+
+    docs = add("docs", docs_command, "write the pages on algorithms and dialects, and tables of results")
     docs.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="default: docs of the project's checkout"
     )
@@ -523,6 +529,23 @@ def show_command(options: argparse.Namespace) -> int:
     differs = options.library or options.kind == "dialect"
     lines = listing.dialect_lines(row) if differs else [listing.as_text(row)]
     print(as_json(row) if options.json else "\n".join(lines))
+    return DONE
+
+
+def keep_command(options: argparse.Namespace) -> int:
+    from grpobench.analysis import kept
+    from grpobench.analysis.load import LogError, load
+    from grpobench.runs import files, filled, pages
+    from grpobench.tasks.task import DataError
+
+    folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
+    try:
+        content = kept.keep(load(options.folder))
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(folder / f"{content['name']}.json", kept.as_text(content).encode())
+    print(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
     return DONE
 
 

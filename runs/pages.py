@@ -1,4 +1,5 @@
-"""The pages on algorithms and dialects, written from docstrings, class attributes and presets."""
+"""The pages on algorithms and dialects, written from docstrings, class attributes and presets; and tables of
+results inside other pages, from kept tables (`runs/filled.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpobench.runs import config as runs_config
-from grpobench.runs import files, listing
+from grpobench.runs import files, filled, listing
 from grpobench.runs.strict import ConfigError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -18,32 +19,34 @@ MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
 
-def own_folder() -> Path:
+def own_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     """`docs` of the project's checkout, wherever one stands. Raises ConfigError where this is none, but an
     installed package."""
     root = Path(__file__).resolve().parent.parent
     if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
-        raise ConfigError(["docs: this is no checkout of the project; name a folder: grpobench docs DIR"])
+        raise ConfigError([f"docs: this is no checkout of the project; {remedy}"])
     return root / "docs"
 
 
 def write(folder: Path) -> list[Path]:
-    """Write every page under a folder such as ``docs``, and remove pages of algorithms that are gone. Raises
-    ConfigError rather than write over a file that is not such a page."""
+    """Write every page under a folder such as ``docs``, remove pages of algorithms that are gone, and write
+    tables of results anew between their markers. Raises ConfigError rather than write over a file that is not
+    such a page."""
     found = pages()
     if folder.exists() and not folder.is_dir():
         raise ConfigError([f"docs {folder}: is no folder; name one to write pages to"])
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
+    tabled = filled.documents(folder)
     for path in (folder / "algorithms").glob("*.md"):
         ours = path.read_text(encoding="utf-8").startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
             path.unlink()
-    for name, text in found.items():
+    for name, text in (found | tabled).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files.write_atomic(folder / name, text.encode())
-    return [folder / name for name in found]
+    return [folder / name for name in found | tabled]
 
 
 def pages() -> dict[str, str]:
