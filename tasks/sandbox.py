@@ -37,6 +37,8 @@ class Execution:
     outcome: ExecutionOutcome
     values: tuple[Any, ...] = ()
     detail: str = ""
+    seconds: float = 0.0
+    """Processor time that it took, where that decides whether it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,11 @@ class Sandbox(ABC):
         """Run one program. Never raises for any program."""
         if len(program) > self.longest:
             return Execution("output_limit", detail=f"a program of {len(program)} characters")
-        job = Job(program, tuple(calls))
+        job, spent = Job(program, tuple(calls)), 0.0
         for _ in range(self.attempts):
             execution, again = self.once(job)
-            if not again:
+            spent += execution.seconds
+            if not again or spent >= self.limits.seconds:
                 break
         return execution
 

@@ -1,8 +1,10 @@
 """System calls that a program in bubblewrap does without, as a filter that bwrap hands to the kernel.
 
 The walls are bubblewrap's namespaces. This closes what they and the limits on resources leave open: processes
-and threads (a limit on their number does not bind root), memory that a limit on address space does not count
-(shared segments, memory files, message queues), sockets that no namespace covers (vsock), tracing.
+and threads (a limit on their number does not bind root); memory that a limit on address space does not count;
+sockets that no namespace covers (vsock); tracing; and what a program may do to files of the host that it
+cannot write to, as their owner (which root's is): change modes, owners, times and attributes, lock them, hear
+of their events, drop them from memory.
 """
 
 from __future__ import annotations
@@ -11,90 +13,194 @@ import errno
 import functools
 import platform
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-DENIED: Final[Mapping[str, Mapping[str, int]]] = {
-    # name: number, from the kernel's tables of system calls
-    "x86_64": {
-        "shmget": 29,
-        "socket": 41,
-        "clone": 56,
-        "fork": 57,
-        "vfork": 58,
-        "semget": 64,
-        "msgget": 68,
-        "ptrace": 101,
-        "mq_open": 240,
-        "add_key": 248,
-        "request_key": 249,
-        "keyctl": 250,
-        "perf_event_open": 298,
-        "process_vm_readv": 310,
-        "process_vm_writev": 311,
-        "memfd_create": 319,
-        "bpf": 321,
-        "userfaultfd": 323,
-        "io_uring_setup": 425,
-        "clone3": 435,
-        "memfd_secret": 447,
-    },
-    "aarch64": {
-        "ptrace": 117,
-        "mq_open": 180,
-        "msgget": 186,
-        "semget": 190,
-        "shmget": 194,
-        "socket": 198,
-        "add_key": 217,
-        "request_key": 218,
-        "keyctl": 219,
-        "clone": 220,
-        "perf_event_open": 241,
-        "process_vm_readv": 270,
-        "process_vm_writev": 271,
-        "memfd_create": 279,
-        "bpf": 280,
-        "userfaultfd": 282,
-        "io_uring_setup": 425,
-        "clone3": 435,
-        "memfd_secret": 447,
-    },
+Numbers = tuple[int | None, int | None]
+"""Of a system call on x86-64 and on ARM64, from the kernel's tables; None where there is none."""
+REFUSED: Final[Mapping[str, Numbers]] = {
+    # processes, threads, namespaces, tracing
+    "clone": (56, 220),
+    "fork": (57, None),
+    "vfork": (58, None),
+    "clone3": (435, 435),
+    "execveat": (322, 281),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "perf_event_open": (298, 241),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "seccomp": (317, 277),
+    "personality": (135, 92),
+    "modify_ldt": (154, None),
+    # memory outside of the address space
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "io_setup": (206, 0),
+    "io_uring_setup": (425, 425),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # beyond the machine
+    "socket": (41, 198),
+    # modes, owners, times and attributes of files
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    # events, locks and handles of files, and whether they are in memory
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "flock": (73, 32),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "mincore": (27, 232),
+    "fadvise64": (221, 223),
+    "readahead": (187, 213),
+    # mounts
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    # precedence: a program that steps back waits for a processor for as long as it likes
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
+    "ioprio_set": (251, 30),
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
 }
+IDLE: Final[Mapping[str, Numbers]] = {
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "sync_file_range": (277, 84),
+}
+"""Calls that succeed and do nothing: a program writes no file, and the host's are not its business."""
+NEWEST: Final = 450
+"""Last number of the tables above. Later ones, and all of x86-64's second table, do not exist (ENOSYS)."""
+
+# Calls that depend on one argument, of which the kernel reads 32 bits: (position, values)
+FCNTL, IOCTL, SOCKETPAIR, MADVISE, PRCTL = (72, 25), (16, 29), (53, 199), (28, 233), (157, 167)
+ONLY: Final[Mapping[Numbers, tuple[int, Sequence[int]]]] = {
+    # duplicates, flags, F_GETLK, owners and signals, F_DUPFD_CLOEXEC, F_GETPIPE_SZ: not locks,
+    # leases, notices and hints, which are the file's, and not the size of a pipe
+    FCNTL: (1, (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 15, 16, 1030, 1032)),
+    # TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+    IOCTL: (1, (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    # AF_UNIX; asking for another can load a module of the kernel
+    SOCKETPAIR: (0, (1,)),
+    # what memory allocation and Python's mmap ask for: not MERGEABLE, COLD, PAGEOUT, COLLAPSE
+    MADVISE: (2, (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23)),
+    # names of a thread and a mapping, and questions: not whether it dies with its parent or can be looked at
+    PRCTL: (0, (2, 3, 15, 16, 21, 23, 30, 39, 0x53564D41)),
+}
+"""The values with which these calls are let through; with any other they are refused."""
+
+MACHINES: Final = ("x86_64", "aarch64")
 ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of <linux/audit.h>."""
-X32: Final = 0x40000000
-"""Bit of the numbers of x86_64's second table."""
 
-# Instructions of <linux/filter.h>: load a word of seccomp_data, jump if equal or greater, return.
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-NUMBER_AT, ARCHITECTURE_AT = 0, 4
-KILL, REFUSE, ALLOW = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF0000
+# Instructions of <linux/filter.h>: load a word of seccomp_data, jump if equal or above, return.
+LOAD, EQUAL, ABOVE, RETURN = 0x20, 0x15, 0x25, 0x06
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+ERROR: Final = 0x00050000
+KILL, ALLOW = 0x80000000, 0x7FFF0000
+REFUSE, UNKNOWN, SUCCEED = ERROR | errno.EPERM, ERROR | errno.ENOSYS, ERROR
 
 
 @functools.cache
 def seccomp_filter() -> bytes | None:
-    """A program of struct sock_filter that refuses `DENIED` and allows the rest; None on other machines.
+    """The filter of this machine; None on a machine whose numbers are not known."""
+    machine = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine())
+    if machine not in MACHINES or struct.calcsize("P") != 8:
+        return None
+    return assemble(machine)
+
+
+def assemble(machine: str) -> bytes:
+    """A program of struct sock_filter for one of `MACHINES` (both have the low word of an argument first).
 
     Calls by another architecture's numbers kill the process: their numbers mean something else.
     """
-    machine = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine())
-    if machine not in DENIED or struct.calcsize("P") != 8:
-        return None
-    numbers = sorted(DENIED[machine].values())
+    place = MACHINES.index(machine)
     program = [
-        _instruction(LOAD, 0, 0, ARCHITECTURE_AT),
-        _instruction(EQUAL, 1, 0, ARCHITECTURES[machine]),
-        _instruction(RETURN, 0, 0, KILL),
-        _instruction(LOAD, 0, 0, NUMBER_AT),
-        _instruction(AT_LEAST, len(numbers) + 1, 0, X32),
-        # each jumps to the last instruction, over the numbers behind it and the one that allows
-        *(_instruction(EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)),
-        _instruction(RETURN, 0, 0, ALLOW),
-        _instruction(RETURN, 0, 0, REFUSE),
+        _instruction(LOAD, ARCHITECTURE_AT),
+        _instruction(EQUAL, ARCHITECTURES[machine], 1, 0),
+        _instruction(RETURN, KILL),
+        _instruction(LOAD, NUMBER_AT),
+        _instruction(ABOVE, NEWEST, 0, 1),
+        _instruction(RETURN, UNKNOWN),
+        *_one_of([n[place] for n in REFUSED.values()], REFUSE),
+        *_one_of([n[place] for n in IDLE.values()], SUCCEED),
     ]
-    return b"".join(program)
+    for numbers, (position, values) in ONLY.items():
+        number = numbers[place]
+        assert number is not None
+        choice = [
+            _instruction(LOAD, ARGUMENTS_AT + 8 * position),
+            *_one_of(values, ALLOW),
+            _instruction(RETURN, REFUSE),
+        ]
+        program += [_instruction(EQUAL, number, 0, len(choice)), *choice]
+    return b"".join([*program, _instruction(RETURN, ALLOW)])
 
 
-def _instruction(code: int, if_true: int, if_false: int, value: int) -> bytes:
+def _one_of(values: Sequence[int | None], then: int) -> list[bytes]:
+    """Return `then` where what was loaded is one of the values; go on behind these instructions otherwise."""
+    known = sorted({value for value in values if value is not None})
+    tests = [
+        # the last goes over the return where it does not match, the others straight to it where they do
+        _instruction(EQUAL, value, len(known) - 1 - i, int(i == len(known) - 1))
+        for i, value in enumerate(known)
+    ]
+    return [*tests, _instruction(RETURN, then)]
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)

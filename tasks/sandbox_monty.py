@@ -9,7 +9,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from grpobench.tasks import sandbox_wire
-from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier
+from grpobench.tasks.sandbox import PATIENCE, Execution, Job, Limits, Sandbox, Tier, cores
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -61,7 +61,6 @@ class MontySandbox(Sandbox):
     tier: Tier = "monty"
 
     def __init__(self, limits: Limits, workers: int = 0) -> None:
-        super().__init__(limits, workers)
         import pydantic_monty
 
         self.monty = pydantic_monty
@@ -71,8 +70,10 @@ class MontySandbox(Sandbox):
             "max_memory": limits.megabytes * 2**20,
             "max_total_sleep_secs": 0.0,
         }
-        self.pool = pydantic_monty.Monty(max_processes=self.workers, request_timeout=4 * seconds + 1)
+        workers = workers or cores()
+        self.pool = pydantic_monty.Monty(max_processes=workers, request_timeout=4 * seconds + 1)
         self.pool.__enter__()
+        super().__init__(limits, workers)  # which sees to `close`, of a pool that is there
 
     def close(self) -> None:
         super().close()

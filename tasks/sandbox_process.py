@@ -34,15 +34,15 @@ START: Final = 5.0
 """Seconds that a sandbox may take to come up before a program runs in it."""
 SHORTEST: Final = 0.01
 """Seconds between two looks at whether the time is up."""
-SLACK: Final = 2.0
-"""Seconds that a dead sandbox may take to be gone."""
 BOOTSTRAP: Final = "import sys,marshal;j=marshal.loads(sys.stdin.buffer.read());exec(j['code']);main(j)"
 PYTHON: Final = ("-s", "-S", "-P", "-B", "-c", BOOTSTRAP)
 """No site packages, no user folder, nothing on the path but the standard library."""
 ENVIRONMENT: Final = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
 """All of a program's environment. The fixed hash seed gives sets of text one order in every run."""
-SCRATCH: Final = 16 * 2**20
-"""Bytes of files that a program may write."""
+LARGEST_FILE: Final = 8 * 2**20
+"""Bytes of a file that a program writes, where the tier lets it write any."""
+MOST_SIGNALS: Final = 64
+"""Timers of a program, and signals under way to it: the kernel keeps memory for each."""
 
 ESCAPE: Final = """
 import os, socket, resource, threading
@@ -55,12 +55,14 @@ def escape():
     return [name for name, attempt in {
         "read a file of the host": lambda: open("/etc/passwd").read(),
         "list processes": lambda: os.listdir("/proc"),
-        "write beside its own files": lambda: open("/escaped", "w"),
+        "write a file": lambda: os.open("/tmp", os.O_TMPFILE | os.O_RDWR),
         "start a process": lambda: os.fork() or os._exit(0),
         "start a thread": lambda: threading.Thread(target=int).start(),
         "open a socket": lambda: socket.socket(),
         "see its parent": lambda: os.getppid() != 0,
         "raise a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+        "change a device": lambda: os.utime("/dev/null"),
+        "see the host's name": lambda: os.uname().nodename != "sandbox",
         "take a gigabyte": lambda: bytearray(2**30),
         "see the environment": lambda: set(os.environ) - {"PYTHONHASHSEED", "LC_ALL", "PWD"} != set(),
     }.items() if tried(attempt)]
@@ -90,14 +92,18 @@ class ProcessSandbox(Sandbox):
         super().__init__(limits, workers)
         self.rules = {
             "RLIMIT_CPU": math.ceil(2 * limits.seconds) + 1,  # should nobody look any more
-            "RLIMIT_FSIZE": SCRATCH // 2,
+            "RLIMIT_FSIZE": LARGEST_FILE,
             "RLIMIT_NOFILE": 32,
             "RLIMIT_CORE": 0,
             "RLIMIT_NPROC": 1,
         }
         if sys.platform == "linux":
-            rest = {"RLIMIT_AS": limits.megabytes * 2**20, "RLIMIT_MEMLOCK": 0, "RLIMIT_MSGQUEUE": 0}
-            self.rules |= rest
+            self.rules |= {
+                "RLIMIT_AS": limits.megabytes * 2**20,
+                "RLIMIT_MEMLOCK": 0,
+                "RLIMIT_MSGQUEUE": 0,
+                "RLIMIT_SIGPENDING": MOST_SIGNALS,
+            }
 
     @abstractmethod
     def command(self) -> contextlib.AbstractContextManager[tuple[list[str], tuple[int, ...]]]:
@@ -210,11 +216,18 @@ def installation() -> Installation:
 
 
 def walls(python: Installation) -> list[str]:
-    """Options of bwrap. What is mounted is read-only, but for a small folder of files of its own."""
+    """Options of bwrap. Everything is read-only: in a file system of its own a program could make so many
+    empty files that the kernel's records of them fill the memory; bwrap limits the size of contents alone.
+
+    The two devices are the host's, as those of bwrap's ``--dev`` would be, which brings terminals besides;
+    what could change them is refused by the filter.
+    """
     options = [
         "--unshare-all",
         "--unshare-user",
         "--disable-userns",
+        "--hostname",
+        "sandbox",
         "--die-with-parent",
         "--as-pid-1",
         "--new-session",
@@ -229,7 +242,7 @@ def walls(python: Installation) -> list[str]:
             options += ["--tmpfs", f"{python.library}/{name}", "--remount-ro", f"{python.library}/{name}"]
     for device in ("/dev/null", "/dev/urandom"):
         options += ["--dev-bind", device, device]
-    options += ["--size", str(SCRATCH), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
+    options += ["--dir", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
     for name, value in ENVIRONMENT.items():
         options += ["--setenv", name, value]
     return options
@@ -259,6 +272,9 @@ class Conversation:
         """The execution, and whether it should be tried again."""
         try:
             self.talk()
+        except BaseException:  # Ctrl-C, for one
+            self.kill()
+            raise
         finally:
             self.end()
         if self.late and self.ready:
@@ -268,21 +284,17 @@ class Conversation:
         found = sandbox_wire.read(bytes(self.answer), calls)
         if found is not None and self.status == 0:
             return found, False
+        if self.ready and self.seconds >= self.limits.seconds:
+            return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
         if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
             # It never came up, or the sandbox itself was killed, which nothing inside can do.
             complaint = self.complaint.decode(errors="replace").strip()
             return Execution("infra_error", detail=f"status {self.status}: {complaint}"[:200]), True
-        return self.death()
-
-    def death(self) -> tuple[Execution, bool]:
-        """Of a process that stopped without saying why."""
+        # A killed process may have been chosen by a machine short of memory, or have limited itself: the same
+        # again and again is the program's own doing, and so is what takes its time in all.
         number = abs(self.status) if self.status < 0 else self.status - 128
         killed = number in (signal.SIGKILL, signal.SIGXCPU)
-        if killed and self.seconds >= self.limits.seconds:
-            return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
-        # A killed process may have been chosen by a machine short of memory, or by itself: the same again
-        # twice more is the program's own doing.
-        return Execution("error", detail=f"ended with status {self.status}"), killed
+        return Execution("error", (), f"ended with status {self.status}", self.seconds), killed
 
     def talk(self) -> None:
         """Until the process has closed its output, is late, or has written too much."""
@@ -319,6 +331,7 @@ class Conversation:
     def is_late(self) -> bool:
         """Whether the time is up; if not, `look` is when it can be up at the earliest."""
         ran, waited = usage(self.process.pid)
+        self.seconds = max(self.seconds, ran)
         idle = time.monotonic() - self.began - ran - waited
         if self.ready:
             left = min(self.limits.seconds - ran, PATIENCE * self.limits.seconds - ran - idle)
@@ -328,28 +341,32 @@ class Conversation:
         return left <= 0
 
     def end(self) -> None:
-        """Reap the process, killing it if it is still there, and everything that it started."""
-        process, limit = self.process, time.monotonic() + SLACK
+        """Reap the process, killing it if its time is up, and everything that it started."""
+        process = self.process
         if self.late or self.flooded:
             self.kill()
         while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            pid, status, spent = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
-            if time.monotonic() > limit:
-                self.kill()
-                _, status, usage = os.wait4(process.pid, 0)
-                break
             time.sleep(0.0005)
+            if not (self.late or self.flooded) and time.monotonic() >= self.look and self.is_late():
+                self.late = True
+                self.kill()
         self.status = process.returncode = os.waitstatus_to_exitcode(status)
-        self.seconds = usage.ru_utime + usage.ru_stime
+        self.seconds = max(self.seconds, spent.ru_utime + spent.ru_stime)
         for file in (process.stdin, process.stdout, process.stderr):
             if file:
                 with contextlib.suppress(OSError):
                     file.close()
 
     def kill(self) -> None:
-        """The process has a session of its own, and bubblewrap takes its whole namespace with it."""
+        """The process has a session of its own. Bubblewrap's child, with which all of its namespace ends, has
+        another, and is not left to die with its parent: should a program find a way not to."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGSTOP)  # so that it frees no number of a child
+            for child in children(self.process.pid) if self.apart else []:
+                os.kill(child, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -373,9 +390,17 @@ def usage(pid: int) -> tuple[float, float]:
     """
     try:
         ran, waited = (int(part) / 1e9 for part in Path(f"/proc/{pid}/schedstat").read_text().split()[:2])
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            below = usage(int(child))
-            ran, waited = ran + below[0], waited + below[1]
     except (OSError, ValueError):
         return 0.0, 0.0
+    for child in children(pid):
+        below = usage(child)
+        ran, waited = ran + below[0], waited + below[1]
     return ran, waited
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process with one thread; none where the kernel does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (OSError, ValueError):
+        return []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # Containment. Each defines `attack()`, which returns something true where it got through. In the text, @NAME@
 # stands for a fact of the host: FILE and FOLDER hold a secret, PID is a process to be killed, PORT a TCP port
-# and SOCKET the name of an abstract socket that somebody listens on, MARK a path to be written to.
+# and SOCKET the name of an abstract socket that somebody listens on, MARK a path to be written to, HOST the
+# host's name.
 
 ENDLESS = {
     "endless loop": "def attack():\n    while True:\n        pass",
@@ -365,7 +366,260 @@ def attack():
     "NUL in the source": "x = '\0'\ndef attack():\n    return False",
 }
 
-ATTACKS = ENDLESS | GREEDY | ESCAPES
+NUMBERS = """
+import ctypes, errno, os
+c = ctypes.CDLL(None, use_errno=True)
+def call(intel, arm, *arguments):
+    'Whether a system call is more than refused or unknown; arm is -1 where there is none.'
+    number = arm if os.uname().machine == 'aarch64' else intel
+    known = [ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments]
+    got = c.syscall(ctypes.c_long(number), *known)
+    return got != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
+"""
+"""System calls by their numbers on x86-64 and ARM64."""
+HOST = {  # what a program does to files of the host that it may not write: as root they are its own
+    name: f"import os\ndef attack():\n    {line}\n    return True"
+    for name, line in {
+        "mode of a device": "os.chmod('/dev/urandom', 0o666)",
+        "mode of an open device": "os.fchmod(os.open('/dev/null', os.O_RDWR), 0o666)",
+        "owner of a device": "os.chown('/dev/urandom', os.getuid(), os.getgid())",
+        "owner of an open device": "os.fchown(os.open('/dev/null', os.O_RDWR), os.getuid(), os.getgid())",
+        "times of a device": "os.utime('/dev/urandom')",
+        "times of an open device": "os.utime(os.open('/dev/null', os.O_RDWR))",
+        "attributes of a device": "os.removexattr('/dev/null', 'system.posix_acl_access')",
+        "mode of the library": "os.chmod(os.__file__, 0o644)",
+        "times of the library": "os.utime(os.__file__)",
+    }.items()
+} | {
+    "times by number": NUMBERS
+    + """
+def attack():
+    return [name for name, reached in {
+        'utime': os.uname().machine == 'x86_64' and call(132, -1, b'/dev/null', 0),
+        'utimes': os.uname().machine == 'x86_64' and call(235, -1, b'/dev/null', 0),
+        'futimesat': os.uname().machine == 'x86_64' and call(261, -1, -100, b'/dev/null', 0),
+        'utimensat': call(280, 88, -100, b'/dev/null', 0, 0),
+        'fchmodat2': call(452, 452, -100, b'/dev/null', 0o666, 0),
+        'lsetxattr': call(189, 6, b'/dev/null', b'user.x', b'y', 1, 0),
+        'setxattrat': call(463, 463, -100, b'/dev/null', 0, b'user.x', b'y' * 16, 16),
+        'file_setattr': call(469, 469, -100, b'/dev/null', b'y' * 64, 64, 0),
+        'mknodat': call(259, 33, -100, b'/tmp/pipe', 0o10600, 0),
+        'name_to_handle_at': call(303, 264, -100, b'/dev/null', b'\\0' * 256, b'\\0' * 8, 0),
+    }.items() if reached]
+""",
+    "lease": """
+import fcntl, os
+def attack():
+    return fcntl.fcntl(os.open(os.__file__, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
+""",
+    "lock the library": """
+import fcntl, os
+def attack():
+    fcntl.flock(os.open(os.__file__, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
+""",
+    "lock a part of the library": """
+import fcntl, os
+def attack():
+    fcntl.lockf(os.open(os.__file__, os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return True
+""",
+    "notices of a folder": """
+import fcntl, os
+def attack():
+    folder = os.open(os.path.dirname(os.__file__), os.O_RDONLY)
+    return fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT) == 0
+""",
+    "events of files": """
+import ctypes, os
+def attack():
+    c = ctypes.CDLL(None)
+    events = c.inotify_init1(0o4000)
+    return events >= 0 and c.inotify_add_watch(events, os.path.dirname(os.__file__).encode(), 0xFFF) >= 0
+""",
+    "events of file systems": NUMBERS + "def attack():\n    return call(300, 262, 0x200, 0)",
+    "whether the library is in memory": """
+import mmap, ctypes, os
+def attack():
+    file = mmap.mmap(os.open(os.__file__, os.O_RDONLY), 4096, access=mmap.ACCESS_COPY)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(file))
+    return ctypes.CDLL(None).mincore(ctypes.c_void_p(place), 4096, ctypes.create_string_buffer(8)) == 0
+""",
+    "drop the library from memory": """
+import os
+def attack():
+    os.posix_fadvise(os.open(os.__file__, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
+    return True
+""",
+    "the host's name": "import os\ndef attack():\n    return os.uname().nodename == '@HOST@'",
+    "mounts by number": NUMBERS
+    + """
+def attack():
+    return [name for name, reached in {
+        'mount': call(165, 40, b'tmpfs', b'/tmp', b'tmpfs', 0, 0),
+        'umount2': call(166, 39, b'/dev/null', 2),
+        'open_tree': call(428, 428, -100, b'/', 1),
+        'fsopen': call(430, 430, b'tmpfs', 0),
+        'mount_setattr': call(442, 442, -100, b'/', 0, b'\\0' * 32, 32),
+        'unshare': call(272, 97, 0x10000000),
+        'setns': call(308, 268, 0, 0),
+        'chroot': call(161, 51, b'/tmp'),
+    }.items() if reached]
+""",
+    "odd corners of the kernel": NUMBERS
+    + """
+def attack():
+    return [name for name, reached in {
+        'personality': call(135, 92, 0xFFFFFFFF),
+        'keyctl': call(250, 219, 0, -3, 0),
+        'bpf': call(321, 280, 0, b'\\0' * 128, 128),
+        'perf_event_open': call(298, 241, b'\\0' * 128, 0, -1, -1, 0),
+        'userfaultfd': call(323, 282, 1),
+        'io_uring_setup': call(425, 425, 8, b'\\0' * 128),
+        'io_setup': call(206, 0, 8, b'\\0' * 8),
+        'memfd_create': call(319, 279, b'x', 0),
+        'memfd_secret': call(447, 447, 0),
+        'seccomp': call(317, 277, 2, 0, b'\\0' * 8),
+        'process_madvise': call(440, 440, -1, 0, 0, 20, 0),
+        'pidfd_open': call(434, 434, 1, 0),
+        'cachestat': call(451, 451, 0, b'\\0' * 16, b'\\0' * 64, 0),
+        'execveat': call(322, 281, -100, b'/none', 0, 0, 0),
+    }.items() if reached]
+""",
+    "load a module": """
+import socket
+def attack():
+    return socket.socketpair(30, socket.SOCK_SEQPACKET) and True
+""",
+    "page out the library": """
+import mmap, os
+def attack():
+    file = mmap.mmap(os.open(os.__file__, os.O_RDONLY), 4096, prot=mmap.PROT_READ)
+    file.madvise(21)
+    return True
+""",
+    "step back": "import os\ndef attack():\n    return os.nice(19)",
+    "step back for good": """
+import os
+def attack():
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    return True
+""",
+    "crowd one processor": """
+import os
+def attack():
+    os.sched_setaffinity(0, {0})
+    return True
+""",
+}
+
+KEPT = {  # memory of the kernel, which no limit of a process counts
+    "empty files": """
+import os
+def attack():
+    made = 0
+    for folder in ('/tmp', '/dev/shm', '/dev', '/', '/var/tmp', '/run', '.'):
+        try:
+            for number in range(2000):
+                os.close(os.open(f'{folder}/{number}', os.O_CREAT | os.O_WRONLY))
+                made += 1
+        except OSError:
+            pass
+    return made
+""",
+    "empty folders": """
+import os
+def attack():
+    made = 0
+    try:
+        while made < 2000:
+            os.mkdir(f'/tmp/{made}')
+            made += 1
+    except OSError:
+        pass
+    return made
+""",
+    "links": """
+import os
+def attack():
+    made = 0
+    try:
+        while made < 2000:
+            os.symlink('x' * 4000, f'/tmp/{made}')
+            made += 1
+    except OSError:
+        pass
+    return made
+""",
+    "files without names": """
+import mmap, os
+def attack():
+    made = 0
+    try:
+        while made < 2000:
+            file = os.open('/tmp', os.O_TMPFILE | os.O_RDWR)
+            os.write(file, b'x')
+            mmap.mmap(file, 1)
+            os.close(file)
+            made += 1
+    except OSError:
+        pass
+    return made
+""",
+    "locks": """
+import fcntl, os
+def attack():
+    file, made = os.open(os.__file__, os.O_RDONLY), 0
+    try:
+        while made < 10**5:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 2 * made)
+            made += 1
+    except OSError:
+        pass
+    return made
+""",
+    "timers": """
+import ctypes
+def attack():
+    c, made = ctypes.CDLL(None), 0
+    while made < 10**5 and c.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0:
+        made += 1
+    return made > 100
+""",
+    "signals under way": """
+import os, signal, ctypes
+def attack():
+    c, made = ctypes.CDLL(None), 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, {40})
+    while made < 10**5 and c.sigqueue(os.getpid(), 40, None) == 0:
+        made += 1
+    return made > 100
+""",
+    "large pipes": """
+import fcntl, os
+def attack():
+    return fcntl.fcntl(os.pipe()[1], 1031, 2**20)
+""",
+}
+
+ENDLESS |= {
+    "endless loop that outlives its parent": """
+import ctypes
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+def attack():
+    while True:
+        pass
+""",
+    "endless loop behind a closed door": """
+import os
+os.closerange(0, 64)
+def attack():
+    while True:
+        pass
+""",
+}
+
+ATTACKS = ENDLESS | GREEDY | ESCAPES | HOST | KEPT
 
 # Reward hacks. The task: `square(n)`, called as square(3) and square(12).
 

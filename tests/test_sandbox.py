@@ -7,12 +7,15 @@ process, two sockets and its own children.
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +28,7 @@ from attacks import ATTACKS, ENDLESS, HACKS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import programs, sandbox, sandbox_inside, sandbox_wire
+from grpobench.tasks import programs, sandbox, sandbox_inside, sandbox_process, sandbox_wire
 from grpobench.tasks.sandbox import Execution, Job, Limits, Sandbox, Tier
 from grpobench.tasks.sandbox_process import usage
 from grpobench.tasks.task import DataError, Problem
@@ -79,11 +82,12 @@ class Aftermath:
     survivors: list[str]
 
 
-@pytest.fixture(scope="module", params=TIERS)
+@pytest.fixture(scope="module", params=[*TIERS, "bubblewrap of an ordinary user"])
 def aftermath(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Aftermath]:
-    tier = need(request.param, BRIEF)
+    tier = need(request.param.split()[0], BRIEF)
+    run = as_nobody if " " in request.param else type(tier).run_all
     folder = tmp_path_factory.mktemp("host")
     (folder / "file").write_text(SECRET)
     os.environ["GRPOBENCH_TEST_SECRET"] = SECRET
@@ -98,8 +102,10 @@ def aftermath(
             "PID": canary.pid,
             "PORT": tcp.listener.getsockname()[1],
             "SOCKET": "grpobench",
+            "HOST": os.uname().nodename,
         }
-        executions = tier.run_all([Job(filled(text, facts), ("attack()",)) for text in ATTACKS.values()])
+        jobs = [Job(filled(text, facts), ("attack()",)) for text in ATTACKS.values()]
+        executions = run(tier, jobs)
         connections = tcp.seen + unix.seen
     time.sleep(0.2)
     left = children() - before
@@ -115,6 +121,60 @@ def aftermath(
     canary.kill()
     canary.wait()
     del os.environ["GRPOBENCH_TEST_SECRET"]
+
+
+NOBODY = 65534
+RELAY = """
+import json, sys
+from grpobench.tasks import sandbox
+if reason := sandbox.trouble("bubblewrap"):
+    raise SystemExit(f"skip: {reason}")
+seconds, megabytes, jobs = json.load(sys.stdin)
+chosen = sandbox.start("bubblewrap", sandbox.Limits(seconds, megabytes))
+found = chosen.run_all([sandbox.Job(program, tuple(calls)) for program, calls in jobs])
+print(json.dumps([[e.outcome, bool(e.values and e.values[0]), ascii(e.values), e.detail] for e in found]))
+"""
+
+
+def as_nobody(tier: Sandbox, jobs: list[Job]) -> list[Execution]:
+    """What a process of an ordinary user gives for the same jobs. True values come back as their text."""
+    if os.geteuid() != 0:
+        pytest.skip("these tests run as an ordinary user already")
+    asked = [[job.program, job.calls] for job in jobs]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        shutil.copytree(Path(sandbox.__file__).parent, f"{folder}/grpobench/tasks")
+        python = next((p for p in (sys.executable, "/usr/bin/python3") if usable(p)), None)
+        if python is None:
+            pytest.skip("no interpreter that an ordinary user can run: they are in folders of root's")
+        done = subprocess.run(
+            [python, "-P", "-c", RELAY],
+            input=json.dumps([tier.limits.seconds, tier.limits.megabytes, asked]),
+            env=dict(os.environ, PYTHONPATH=folder, HOME="/"),
+            cwd="/",
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.stderr.startswith("skip: "):
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    return [
+        Execution(outcome, (text if got else None,), detail)
+        for outcome, got, text, detail in json.loads(done.stdout)
+    ]
+
+
+def usable(python: str) -> bool:
+    """Whether an ordinary user can run it, and this code in it."""
+    try:
+        command = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        return subprocess.run(command, user=NOBODY, group=NOBODY, check=False, cwd="/").returncode == 0
+    except OSError:
+        return False
 
 
 def filled(text: str, facts: dict[str, object]) -> str:
@@ -177,6 +237,20 @@ def test_endless_programs_have_the_outcome_timeout(aftermath: Aftermath) -> None
     if aftermath.tier == "monty":  # it refuses some at once, and its regular expressions are linear
         outcomes = {name: outcomes[name] for name in ("endless loop", "endless definition")}
     assert set(outcomes.values()) == {"timeout"}, outcomes
+
+
+def test_program_cannot_outlive_its_sandbox() -> None:
+    """One that asks not to die with its parent is dead all the same when its time is up."""
+    chosen = need("bubblewrap")
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    before = children()
+    try:
+        for name in ("endless loop that outlives its parent", "endless loop behind a closed door"):
+            assert chosen.run(ATTACKS[name], ["attack()"]).outcome == "timeout"
+            time.sleep(0.5)  # a killed process is gone a moment later; left alone it has two more seconds
+            assert children() <= before, name
+    finally:
+        ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
 
 
 def test_attacks_are_live() -> None:
@@ -420,6 +494,28 @@ def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
     assert result[0].outcome == "pass" and result[0].values == (sum(range(count)),)
 
 
+def test_program_that_dies_of_a_limit_on_its_processor_time_has_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sandbox's own limit is one, when nobody looked. One that a program gives itself, which looks as if
+    the machine had killed it, earns it no more than the limit and one attempt."""
+    chosen, seen = need("bubblewrap", Limits(seconds=1.2, megabytes=256)), []
+    once = type(chosen).once
+
+    def counted(self: Sandbox, job: Job) -> tuple[Execution, bool]:
+        seen.append(once(self, job))
+        return seen[-1]
+
+    monkeypatch.setattr(type(chosen), "once", counted)
+    own = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True:\n    pass"
+    assert chosen.run(own, []).outcome in ("error", "timeout")
+    assert len(seen) <= 2
+    seen.clear()
+    monkeypatch.setattr(sandbox_process.Conversation, "is_late", lambda self: False)
+    assert chosen.run("while True:\n    pass", []).outcome == "timeout"
+    assert len(seen) == 1
+
+
 def test_many_hanging_programs_share_the_workers() -> None:
     """Two that sleep take the time of one where there are two workers; the others do not wait for them."""
     chosen = need("bubblewrap", BRIEF)
@@ -452,6 +548,22 @@ def test_tiers_are_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(sandbox.UNSAFE_VARIABLE, "1")  # of a process that is neither this nor its parent
     with pytest.raises(DataError, match="apt-get install bubblewrap"):
         sandbox.sandbox()
+
+
+def test_monty_that_does_not_start_leaves_nothing_to_close() -> None:
+    """It says what is wrong once, and nothing more when the process ends."""
+    need("monty")
+    source = """
+import pydantic_monty
+from grpobench.tasks import sandbox
+def broken(*arguments, **settings):
+    raise OSError("no process could be started")
+pydantic_monty.Monty = broken
+print(sandbox.trouble("monty"))
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.stdout == "does not start (OSError: no process could be started)\n"
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tier_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

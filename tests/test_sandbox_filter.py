@@ -1,0 +1,119 @@
+"""The filter of system calls, on both architectures: its numbers, and what it says to each call."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grpobench.tasks import sandbox_filter
+from grpobench.tasks.sandbox_filter import ARCHITECTURES, IDLE, MACHINES, NEWEST, ONLY, REFUSED, assemble
+
+HEADERS = {
+    "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+    "aarch64": "/usr/include/asm-generic/unistd.h",
+}
+ALLOWED = {  # name: numbers on x86-64 and ARM64, of what every program needs
+    "read": (0, 63),
+    "write": (1, 64),
+    "mmap": (9, 222),
+    "openat": (257, 56),
+    "execve": (59, 221),
+    "exit_group": (231, 94),
+    "futex": (202, 98),
+    "getrandom": (318, 278),
+    "prlimit64": (302, 261),
+    "newfstatat": (262, 79),
+}
+
+
+def says(program: bytes, architecture: int, number: int, arguments: tuple[int, ...] = ()) -> int:
+    """What the kernel would make of it: an interpreter of the four instructions that the filter uses."""
+    data = struct.pack("<iIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
+    word, at = 0, 0
+    instructions = list(struct.iter_unpack("=HBBI", program))
+    while True:
+        code, if_true, if_false, value = instructions[at]
+        at += 1
+        if code == 0x20:
+            (word,) = struct.unpack_from("<I", data, value)
+        elif code == 0x15:
+            at += if_true if word == value else if_false
+        elif code == 0x25:
+            at += if_true if word > value else if_false
+        else:
+            assert code == 0x06
+            return value
+
+
+def each(machine: str) -> Iterator[tuple[str, int, int]]:
+    """Name, number and answer of every call that is not simply let through."""
+    for numbers, answer in ((REFUSED, 0x50000 | errno.EPERM), (IDLE, 0x50000)):
+        for name, pair in numbers.items():
+            number = pair[MACHINES.index(machine)]
+            if number is not None:
+                yield name, number, answer
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_filter_refuses_what_is_listed_and_nothing_else(machine: str) -> None:
+    program, own = assemble(machine), ARCHITECTURES[machine]
+    listed = {number: answer for _, number, answer in each(machine)}
+    choice = {numbers[MACHINES.index(machine)] for numbers in ONLY}
+    for number in range(NEWEST + 1):
+        if number not in choice:
+            assert says(program, own, number) == listed.get(number, 0x7FFF0000), number
+    for name, numbers in ALLOWED.items():
+        assert says(program, own, numbers[MACHINES.index(machine)]) == 0x7FFF0000, name
+    for later in (NEWEST + 1, 452, 0x40000000 + 90, 0x7FFFFFFF, -1):
+        assert says(program, own, later) == 0x50000 | errno.ENOSYS
+    for other in set(ARCHITECTURES.values()) - {own} | {0x40000003}:
+        assert says(program, other, ALLOWED["read"][0]) == 0x80000000
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_filter_reads_the_one_argument_that_matters(machine: str) -> None:
+    program, own, place = assemble(machine), ARCHITECTURES[machine], MACHINES.index(machine)
+    fcntl, ioctl, socketpair = (sandbox_filter.FCNTL, sandbox_filter.IOCTL, sandbox_filter.SOCKETPAIR)
+    cases = [
+        # numbers, arguments, whether it is let through
+        (fcntl, (3, 1), True),  # F_GETFD
+        (fcntl, (3, 1024), False),  # F_SETLEASE
+        (fcntl, (3, 1026), False),  # F_NOTIFY
+        (fcntl, (3, 6), False),  # F_SETLK
+        (fcntl, (1, 1024), False),  # the descriptor is not what is asked about
+        (fcntl, (3, 1024 + 2**32), False),  # the kernel reads 32 bits
+        (fcntl, (3, 1030), True),  # F_DUPFD_CLOEXEC
+        (ioctl, (0, 0x5412), False),  # TIOCSTI
+        (ioctl, (0, 0x5401), True),  # TCGETS
+        (socketpair, (1, 1), True),  # AF_UNIX
+        (socketpair, (30, 5), False),  # AF_TIPC
+        (sandbox_filter.MADVISE, (4096, 4096, 4), True),  # MADV_DONTNEED
+        (sandbox_filter.MADVISE, (4, 4, 21), False),  # MADV_PAGEOUT
+        (sandbox_filter.PRCTL, (1, 0), False),  # PR_SET_PDEATHSIG
+        (sandbox_filter.PRCTL, (4, 0), False),  # PR_SET_DUMPABLE
+        (sandbox_filter.PRCTL, (15, 0), True),  # PR_SET_NAME
+    ]
+    for numbers, arguments, through in cases:
+        number = numbers[place]
+        assert number is not None
+        answer = 0x7FFF0000 if through else 0x50000 | errno.EPERM
+        assert says(program, own, number, arguments) == answer, (numbers, arguments)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_numbers_are_those_of_the_kernel(machine: str) -> None:
+    header = Path(HEADERS[machine])
+    if not header.exists():
+        pytest.skip(f"{header} is not installed")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
+    known = {name: int(number) for name, number in found}
+    place = MACHINES.index(machine)
+    for name, numbers in {**REFUSED, **IDLE}.items():
+        assert known.get(name) == numbers[place], name
+    for name in ("fcntl", "ioctl", "socketpair", "madvise", "prctl"):
+        assert known[name] == getattr(sandbox_filter, name.upper())[place]
