@@ -228,6 +228,11 @@ def preference(row: Any, place: str, loaded: Loaded) -> Group:
     rollouts = []
     for key in ("chosen", "rejected"):
         completion = (*loaded.tokenizer.encode(row[key], add_special_tokens=False), loaded.end[0])
+        if (length := len(prompt) + len(completion)) > loaded.context:
+            raise DataError(
+                f"{place}: prompt and {key} completion have {length} tokens, beyond the model's "
+                f"{loaded.bound}; shorten or remove the line"
+            )
         unknown = np.zeros(len(completion), dtype=np.float32)
         rollouts.append(Rollout(prompt, completion, unknown, stopped=True))
     verdicts = [

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from grpobench.runs.models import Models
+from grpobench.runs.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
 
 DROP_SHARE = 8
 """Finished sequences are dropped from the batch when they are at least one in so many."""
@@ -208,9 +209,9 @@ class History:
         """What is known of the prompts; None where one of them goes on from nothing that is here."""
         found = []
         for prompt in prompts:
-            for length in self.lengths:
-                if length < len(prompt) and (place := self.places.get(prompt[:length])):
-                    found.append((*place, length))
+            for size in self.lengths:
+                if size < len(prompt) and (place := self.places.get(prompt[:size])):
+                    found.append((*place, size))
                     break
             else:
                 return None
@@ -297,26 +298,44 @@ def attend(
 
 
 def serves(models: Models, pad: int) -> bool:
-    """Whether decoding with shared prompts gives this model's own logits: two prompts of different length,
-    three completions of two tokens, with and without sharing."""
-    vocabulary = models.language.config.vocab_size
-    prompts = [[token % vocabulary for token in tokens] for tokens in ((5, 7, 11, 13), (5, 17))]
+    """Whether decoding with shared prompts gives what decoding with repeated prompts gives. Raises ModelError
+    where that is not what the model's own forward pass gives, in float32."""
+    whole = length(models)
+    tokens = random_tokens(models, 2, whole)
+    prompts = [
+        tokens[0, : max(1, whole - 3)].tolist(),
+        tokens[0, :1].tolist() + tokens[1, : whole // 3].tolist(),
+    ]
+    with plainly(models):
+        try:
+            repeated, texts = forced(models, prompts, pad, share=False)
+        except Exception as error:  # an architecture fails as it likes
+            raise unfit(models, f"decoding ends in {type(error).__name__}: {error}") from error
+        own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
+        wanted = torch.stack(own)
+        demand_equal(models, wanted, repeated, "decoded tokens")
+    try:
+        shared, _ = forced(models, prompts, pad, share=True)
+    except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
+    if models.dtype != torch.float32:
+        repeated, _ = forced(models, prompts, pad, share=False)
+    return torch.allclose(repeated, shared, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
+
+
+def forced(
+    models: Models, prompts: Sequence[Sequence[int]], pad: int, share: bool
+) -> tuple[torch.Tensor, list[list[int]]]:
+    """Log-probabilities (3, V) behind three completions of two tokens, and the whole texts so far; the first
+    and the last belong to the first prompt."""
     owner = torch.tensor([0, 1, 0], device=models.device)
     stopped = torch.zeros(3, dtype=torch.bool, device=models.device)
-    logits = []
-    for share in (False, True):
-        run = Decoding(models, prompts, owner, 3, pad, share)
-        try:
-            for token in (19, 23):
-                drawn = torch.tensor([token, token + 1, token + 2], device=models.device) % vocabulary
-                run.advance(drawn, stopped, None)
-        except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-            if not share:
-                raise
-            return False
-        logits.append(run.logits.log_softmax(-1))
-    tolerance = 1e-3 if models.dtype == torch.float32 else 0.1
-    return torch.allclose(logits[0], logits[1], atol=tolerance, rtol=0)
+    drawn = random_tokens(models, 2, 3)
+    run = Decoding(models, prompts, owner, 3, pad, share)
+    for column in drawn:
+        run.advance(column, stopped, None)
+    texts = [[*prompts[p], *drawn[:, row].tolist()] for row, p in enumerate(owner.tolist())]
+    return (run.logits / models.temperature).log_softmax(-1), texts
 
 
 def buffers(config: Any, columns: int) -> Any:

@@ -61,8 +61,8 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
     longest = max(map(len, prompts), default=0)
     if longest + limit > loaded.context:
         raise DataError(
-            f"a prompt of {longest} tokens and an episode of {limit} exceed the model's context of "
-            f"{loaded.context}; give the task fewer turns, lower sampler.max_new_tokens, or take a model "
+            f"a prompt of {longest} tokens and an episode of {limit} exceed the model's "
+            f"{loaded.bound}; give the task fewer turns, lower sampler.max_new_tokens, or take a model "
             "with a longer context"
         )
 
@@ -191,8 +191,8 @@ def demonstrated(loaded: Loaded, task: Task, problem: Problem) -> Rollout:
             raise ValueError(f"task {task.name}: the demonstration of {problem.id} ends before its last turn")
     if (length := len(episode.prompt) + len(episode.tokens)) > loaded.context:
         raise DataError(
-            f"the demonstration of problem {problem.id} and its prompt have {length} tokens, and the model's "
-            f"context is {loaded.context}; leave out what reads demonstrations (model.warm_start, "
+            f"the demonstration of problem {problem.id} and its prompt have {length} tokens, beyond "
+            f"the model's {loaded.bound}; leave out what reads demonstrations (model.warm_start, "
             "modify.schedule) or take a model with a longer context"
         )
     return episode.rollout()

@@ -52,6 +52,21 @@ PACKAGED = {
 }
 
 
+WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "window_size")
+"""Names in a model's configuration of how many tokens back some of its layers see."""
+
+
+def window(config: Any) -> int:
+    """Tokens that every attention layer of a model sees: sequences up to it are read as without a window. 0
+    for a model without one."""
+    settings = config.get_text_config()
+    kinds = getattr(settings, "layer_types", None)
+    if kinds and set(kinds) <= {"full_attention", "attention"}:
+        return 0
+    found = [getattr(settings, name, None) for name in WINDOWS]
+    return min((reach for reach in found if isinstance(reach, int) and reach > 0), default=0)
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model ready for a run: float32 weights, its tokenizer, and where both came from."""
@@ -64,7 +79,16 @@ class Loaded:
 
     @property
     def context(self) -> int:
-        return int(getattr(self.model.config, "max_position_embeddings", 0) or 2**20)
+        """Tokens of the longest sequence that is read and written as the model means it."""
+        most = int(getattr(self.model.config, "max_position_embeddings", 0) or 2**20)
+        return min(most, window(self.model.config) or most)
+
+    @property
+    def bound(self) -> str:
+        """What bounds a sequence, with its tokens, in words."""
+        if self.context == window(self.model.config):
+            return f"attention window of {self.context} tokens (longer sequences are not served)"
+        return f"context of {self.context}"
 
     @property
     def pad(self) -> int:

@@ -90,8 +90,8 @@ def _group(loaded: Loaded, prompt: tuple[int, ...], texts: Sequence[tuple[int, .
     longest = len(prompt) + max(len(text) for text in texts)
     if longest > loaded.context:
         raise DataError(
-            f"a prompt with its candidate has {longest} tokens, and the model's context holds "
-            f"{loaded.context}; take another model"
+            f"a prompt with its candidate has {longest} tokens, beyond the model's "
+            f"{loaded.bound}; take another model"
         )
     rollouts = [Rollout(prompt, text, np.zeros(len(text), np.float32), True) for text in texts]
     return Group(Problem("", "", None), rollouts, [Verdict({}, None)] * len(texts), [0.0] * len(texts))

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from grpobench.algorithms.algorithm import Batch, Reading, Role
 from grpobench.runs.library import ModelError
 from grpobench.runs.packing import Cost, micro_batches, pack
+from grpobench.runs.proof import demand_same_reading, demand_served_layers
 
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once; beyond it they are made in pieces and made again for the
@@ -123,6 +124,7 @@ class Models:
         self.optimisers: dict[Role, Optimiser] = {}
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
+        demand_same_reading(self)
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update every state is worth nothing."""
@@ -302,10 +304,7 @@ def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:
         raise ModelError(
             f"{type(language).__name__} has no separate trunk and output head; use another causal LM"
         )
-    if "sliding_attention" in (getattr(language.config, "layer_types", None) or ()):
-        raise ModelError(
-            "the model uses sliding-window attention, which packing does not serve; use another model"
-        )
+    demand_served_layers(language)
     device = next(trunk.parameters()).device
     probe = torch.tensor([[5, 7, 11, 13]], device=device) % language.config.vocab_size
     with torch.no_grad():

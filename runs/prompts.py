@@ -27,7 +27,7 @@ class Room:
         worst = max(long, key=lambda problem: long[problem])
         told = (
             f"{len(long)} of {len(problems)} {split} prompts leave no room for {self.limit} new tokens in "
-            f"the model's context of {self.loaded.context} (problem {worst} has {long[worst]} tokens); lower "
+            f"the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); lower "
             "sampler.max_new_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":

@@ -98,7 +98,7 @@ def test_problems_of_unlike_shape_do_not_disturb_each_other(loaded: Loaded) -> N
 def test_a_candidate_without_tokens_or_beyond_the_context_is_refused(loaded: Loaded) -> None:
     with pytest.raises(DataError, match="problem x: the candidate '' has no token"):
         continuation(loaded, Problem("x", "", None), "")
-    with pytest.raises(DataError, match=f"the model's context holds {loaded.context}"):
+    with pytest.raises(DataError, match=f"beyond the model's context of {loaded.context}"):
         score(Models(loaded.model), loaded, [((5,) * loaded.context, [(6,)])])
 
 
