@@ -40,8 +40,8 @@ LARGEST_SVG = 1_000_000
 SCREEN = 1.8
 """Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
 INTERVALS = (
-    "it takes the differences as normal and its pair as the only one, the test does neither, so it may leave "
-    "0 out where the test cannot reject, always so below the seeds needed."
+    "it takes the differences as normal and its pair as the only one. The test does neither, and below the "
+    "seeds needed it can never reject, so an interval may leave 0 out beside an unresolved difference."
 )
 """Why an interval and a verdict may disagree, said wherever both are shown."""
 
@@ -243,8 +243,8 @@ def _comparisons(compared: Sequence[Comparison]) -> Table:
         f"pairs of a task. Interval: t over seeds; {INTERVALS} MDE: smallest effect that these seeds find "
         f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
         f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
-        "differences with the SD observed; in brackets, with the ends of that SD's 95% interval, for few "
-        "seeds hardly tell it. None: so few seeds find no effect, however large. P(1st wins): share of "
+        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
+        "seeds leave wide. None: so few seeds find no effect, however large. P(1st wins): share of "
         "pairs of runs in which the first arm's is better, ties ½."
     )
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])

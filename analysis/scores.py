@@ -416,9 +416,10 @@ def _outlook(differences: Floats, needed: int, pairs: int, alpha: float) -> str:
     effect = findable_effect(differences, needed, pairs, alpha)
     if math.isnan(effect.value):
         return ""
+    high = f"{100 * effect.high:.1f}" if effect.high < 1 else "no limit"  # accuracies differ by 1 at most
     return (
         f"; {needed} would find {100 * effect.value:.1f} points in {power.POWER:.0%} of repetitions "
-        f"({100 * effect.low:.1f} to {100 * effect.high:.1f} for all that {differences.size} tell of the SD)"
+        f"({100 * effect.low:.1f} to {high} for all that {differences.size} tell of the SD)"
     )
 
 

@@ -216,6 +216,11 @@ def test_what_three_seeds_can_not_find_has_no_smallest_effect() -> None:
     # six seeds find 1.80 SD = .36 points; of three values the SD is known to a factor of .52 to 6.3
     assert "6 would find 0.4 points in 80% of repetitions (0.2 to 2.3 for all that 3 tell" in pair.needs
 
+    (pair,) = scores.compare(
+        "t", arms([0.9, 0.5], [0.1, 0.6])
+    )  # two differences: the SD is known to a factor of 32
+    assert "to no limit for all that 2 tell of the SD" in pair.needs
+
 
 def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitions() -> None:
     rng = np.random.default_rng(0)
