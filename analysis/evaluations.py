@@ -70,7 +70,11 @@ class Record:
 def read(matrix: Matrix) -> tuple[Record, ...]:
     """Every record below the matrix's folder, runs in their order and then models. Raises LogError."""
     runs = {run.name: run for run in matrix.runs}
-    models = sorted({path.parent.parent.name for path in matrix.folder.glob("*/evals/*.json")} - runs.keys())
+    models = sorted(
+        {path.parent.parent.name for path in matrix.folder.glob("*/evals/*.json")}
+        - runs.keys()
+        - matrix.strangers.keys()
+    )
     found = []
     for name in [*runs, *models]:
         for path in sorted((matrix.folder / name / "evals").glob("*.json")):

@@ -344,9 +344,9 @@ def _curves(
 def _arm_curve(
     axes: Axes, matrix: Matrix, rows: pd.DataFrame, colour: Any, dash: Any, marker: str | None
 ) -> bool:
-    """Every seed thin, the mean thick. True if a failed run was marked."""
+    """Every seed thin, the mean thick. True if a run that stopped early was marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
-    failed = {run.seed for run in matrix.runs if run.arm == arm and run.task == task and run.failed}
+    failed = {run.seed for run in matrix.runs if run.arm == arm and run.task == task and run.stopped}
     marked = False
     for seed, own in rows.groupby("seed"):
         own = own.sort_values("step")
@@ -490,7 +490,7 @@ def final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
     labels = ["seed", "mean, 95% interval", "before training"]
     if counted["final"].isna().any():
         handles.append(Line2D([], [], color=BASE_COLOUR, linestyle="", marker="x", markersize=5))
-        labels.append("failed, counted as 0")
+        labels.append("diverged, counted as 0")
     _above(figure, handles, labels)
     where = " and ".join(sorted({f"{row.split}, {row.mode}" for row in counted.itertuples()}))
     return Drawing(

@@ -1,8 +1,9 @@
 """Read the folder of a matrix of runs into tidy frames; from logs alone, without torch or the harness.
 
 A run that diverged, crashed, was preempted or never started is kept: it is listed with its state, never
-dropped. A last line that was cut while it was written is tolerated and counted; every other malformed line
-is an error that names file and line.
+dropped. A folder whose run.toml is another run's is none of the matrix's runs, and is told apart. A last line
+that was cut while it was written is tolerated and counted; every other malformed line is an error that names
+file and line.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import zstandard
 
 FINISHED = "finished"
-FAILED = ("diverged", "crashed")
-"""States that count as a failure of the run. Every other state but `finished` means: not done yet."""
+DIVERGED = "diverged"
+"""The algorithm failed: the run's accuracy counts as 0."""
+CRASHED = "crashed"
+"""The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
+other state but `finished` and `diverged` means: no result yet."""
+PROBLEMS = "problems.json.zst"
 RUN_COLUMNS = ["arm", "task", "seed", "step"]
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
 
@@ -50,6 +56,10 @@ class Run:
     """Half-written last lines that were left out, over the run's logs."""
     rewritten_rows: int
     """Rows that a later attempt wrote again after going back to a checkpoint; the last one counts."""
+    rows: int = 0
+    """Rows of metrics.jsonl."""
+    planned: bool = True
+    """Whether matrix.json lists it."""
 
     @property
     def finished(self) -> bool:
@@ -57,7 +67,13 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        return self.state in FAILED
+        """Whether the algorithm failed."""
+        return self.state == DIVERGED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last update, for whatever reason."""
+        return self.state in (DIVERGED, CRASHED)
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,10 @@ class Matrix:
     """One row per run: name, arm, task, seed, state, why, step, attempt, cut_lines, rewritten_rows."""
     configs: Mapping[str, Mapping[str, Any]]
     """run.toml by run name."""
+    described: bool = True
+    """Whether there is a matrix.json, which says what was planned."""
+    strangers: Mapping[str, str] = field(default_factory=dict)
+    """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
 
     def select(self, metric: str) -> pd.DataFrame:
         """arm, task, seed, step, value of one metric; rows without a finite value are left out."""
@@ -109,7 +129,15 @@ def load(folder: Path) -> Matrix:
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
     if not names:
         raise LogError(f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`")
-    read = [_run(folder, name, described) for name in names]
+    strangers = {name: who for name in names if (who := _stranger(folder / name))}
+    planned = set(map(str, described.get("runs", names)))
+    read = [
+        _run(folder, name, described, name in planned, strangers.get(name, ""))
+        for name in names
+        if name in planned or name not in strangers
+    ]
+    if not read:
+        raise LogError(f"{folder}: holds no run of its own, only folders of others: {', '.join(strangers)}")
     _demand_one_folder_each(folder, [run for run, _, _ in read])
     arms = _ordered(described.get("arms", ()), [run.arm for run, _, _ in read])
     tasks = _ordered(described.get("tasks", ()), [run.task for run, _, _ in read])
@@ -128,6 +156,8 @@ def load(folder: Path) -> Matrix:
         evaluations=_evaluations_frame([(run, rows) for run, _, rows in read]),
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
+        described=bool(described),
+        strangers=strangers,
     )
 
 
@@ -169,13 +199,43 @@ def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
     return read, 0
 
 
-def _run(
-    folder: Path, name: str, described: Mapping[str, Any]
-) -> tuple[Run, list[dict[str, float]], list[dict[str, Any]]]:
-    """A run with its rows of metrics.jsonl and of eval.jsonl."""
-    place = folder / name
+def problems(run: Path) -> dict[str, dict[str, str]]:
+    """{split: {problem: digest}} of what a run could train on and of what it evaluated; empty where it was
+    not kept. The first ten characters of a digest stand for the prompt, the others for prompt and truth."""
+    path = run / PROBLEMS
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, dict[str, str]] = json.loads(
+            zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        )
+    except (zstandard.ZstdError, ValueError) as error:
+        raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
+    return content
+
+
+def _stranger(place: Path) -> str:
+    """Which run a folder holds, where it is another than its name says; else empty."""
     config = _toml(place / "run.toml") if (place / "run.toml").exists() else {}
+    task = config["task"].get("name") if isinstance(config.get("task"), dict) else config.get("task")
+    arm, seed = config.get("arm"), config.get("seed")
+    if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
+        return ""
+    own = f"{arm}-{task.replace(':', '-')}-s{seed}"
+    return "" if own == place.name else own
+
+
+def _run(
+    folder: Path, name: str, described: Mapping[str, Any], planned: bool, stranger: str
+) -> tuple[Run, list[dict[str, float]], list[dict[str, Any]]]:
+    """A run with its rows of metrics.jsonl and of eval.jsonl. Where a `stranger` lies in its place, it is
+    missing."""
+    place = folder / name
+    config = _toml(place / "run.toml") if (place / "run.toml").exists() and not stranger else {}
     arm, task, seed = _identify(place, config, described)
+    if stranger:
+        why = f"its folder holds {stranger}"
+        return Run(name, arm, task, seed, "missing", why, 0, 0, {}, {}, 0, 0, 0, planned), [], []
     if not place.is_dir():
         status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
     elif (place / "status.json").exists():
@@ -197,6 +257,8 @@ def _run(
         origin=_json(place / "origin.json") if (place / "origin.json").exists() else {},
         cut_lines=cut_metrics + cut_evaluations,
         rewritten_rows=rewritten_metrics + rewritten_evaluations,
+        rows=len(metrics),
+        planned=planned,
     )
     return run, metrics, evaluations
 
@@ -260,7 +322,7 @@ def _identify(place: Path, config: Mapping[str, Any], described: Mapping[str, An
     if seed.isdigit():
         for arm in described.get("arms", ()):
             for known in described.get("tasks", ()):
-                if stem == f"{arm}-{known}":
+                if stem == f"{arm}-{str(known).replace(':', '-')}":
                     return str(arm), str(known), int(seed)
         arm, _, known = stem.rpartition("-")
         if arm and known:

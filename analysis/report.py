@@ -16,8 +16,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grpobench.analysis import critic, evaluations, figures, probes, summary
-from grpobench.analysis.load import FAILED, FINISHED, Matrix, load
+from grpobench.analysis import critic, evaluations, figures, probes, summary, uniform
+from grpobench.analysis.load import FINISHED, Matrix, load
 from grpobench.analysis.power import POWER
 from grpobench.analysis.scores import Comparison, seeds_needed, smallest_p
 from grpobench.analysis.text import (
@@ -72,6 +72,9 @@ class Facts:
     settings: Sequence[summary.Setting]
     origins: Mapping[str, Sequence[tuple[str, int]]]
     pairing: summary.Pairing
+    accounting: Mapping[str, int]
+    """How many of the planned runs stand how."""
+    alarms: Sequence[uniform.Alarm]
     curves: pd.DataFrame
     """What many samples tell, from `evaluations.sampling`."""
 
@@ -145,6 +148,8 @@ def gather(matrix: Matrix) -> Facts:
         settings=summary.settings(matrix),
         origins=summary.origins(matrix),
         pairing=summary.pairing(matrix),
+        accounting=summary.accounting(matrix, runs),
+        alarms=uniform.alarms(matrix),
         curves=curves,
     )
 
@@ -177,8 +182,9 @@ def _accuracy(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, note: s
     if not note:
         note = (
             f"Accuracy in percent ({where}), mean over seeds; interval: t over seeds, none for one seed. A "
-            "run that diverged or crashed without a final score counts as 0; a run still to come is left "
-            "out and keeps its comparisons unresolved. Validation best is the best evaluation during "
+            "run that diverged counts as 0. One that crashed, which says nothing about the algorithm, one "
+            "still to come and one without data are left out and keep their comparisons unresolved. "
+            "Validation best is the best evaluation during "
             "training, optimistic for that."
         )
     seeds = runs.drop(columns=["split", "mode"])
@@ -193,10 +199,10 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _seed_text(run: Mapping[str, Any]) -> str:
-    if run["state"] == FINISHED:
+    if run["standing"] == FINISHED:
         return percent(run["final"])
     value = NONE if math.isnan(run["counted"]) else percent(run["counted"])
-    return f"{value} ({run['state']})"
+    return f"{value} ({run['standing']})"
 
 
 def _other_mode(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
@@ -694,8 +700,9 @@ def _page(facts: Facts, drawn: Sequence[_Shown]) -> str:
         resolved=[_claim(pair) for pair in facts.compared if pair.verdict != "unresolved"],
         compared=facts.compared,
         outlook=_outlook(matrix),
-        failures=[run for run in matrix.runs if not run.finished],
-        failed=FAILED,
+        planned=_planned(facts),
+        alarms=facts.alarms,
+        failures=_failures(facts),
         dim=list(critic.warnings(critic.explained(matrix))),
         little=critic.LITTLE,
         damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],
@@ -719,16 +726,33 @@ def _claim(pair: Comparison) -> dict[str, str]:
 def _head(facts: Facts) -> dict[str, str]:
     """What was run, in a few words each."""
     matrix = facts.matrix
-    states = Counter(run.state for run in matrix.runs)
     return {
         "arms": ", ".join(matrix.arms),
         "tasks": ", ".join(matrix.tasks),
         "seeds": ", ".join(map(str, matrix.seeds)),
-        "runs": f"{len(matrix.runs)} ({', '.join(f'{n} {state}' for state, n in states.most_common())})",
+        "runs": _planned(facts),
         "model": _common(facts.settings, "model.name"),
         "updates": _common(facts.settings, "train.steps"),
         "sampler": _common(facts.settings, "sampler.kind"),
     }
+
+
+def _planned(facts: Facts) -> str:
+    """How every planned run stands, in numbers that add up, and how many were not planned."""
+    told = ", ".join(f"{n} {standing}" for standing, n in facts.accounting.items())
+    extra = sum(not run.planned for run in facts.matrix.runs)
+    planned = f"{sum(facts.accounting.values())} planned: {told}"
+    return f"{planned}; and {extra} that were not planned" if extra else planned
+
+
+def _failures(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Every run that has no final accuracy of its own, and why."""
+    standing = {(r.arm, r.task, r.seed): r.standing for r in facts.runs.itertuples()}
+    return [
+        (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
+        for run in facts.matrix.runs
+        if (how := standing[run.arm, run.task, run.seed]) != FINISHED
+    ]
 
 
 def _common(settings: Sequence[summary.Setting], key: str) -> str:
@@ -779,13 +803,16 @@ def as_json(facts: Facts) -> dict[str, Any]:
         ),
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.compared],
         "pairing": asdict(facts.pairing),
+        "accounting": dict(facts.accounting),
+        "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()
             if name not in ("comparisons", "runs")
         },
         "settings": {
-            setting.key: {**setting.values, "differs": setting.differs} for setting in facts.settings
+            setting.key: {**setting.values, "differs": setting.differs, "changed": sorted(setting.changed)}
+            for setting in facts.settings
         },
         "origin": {
             key: [{"value": v, "runs": n} for v, n in values] for key, values in facts.origins.items()

@@ -311,13 +311,14 @@ class Comparison:
 def compare(
     task: str,
     values: Mapping[str, Mapping[int, float]],
-    waiting: Mapping[str, Sequence[int]] | None = None,
+    waiting: Mapping[str, Sequence[int | str]] | None = None,
     alpha: float = 0.05,
 ) -> list[Comparison]:
-    """Every pair of arms on one task; `values` is arm → seed → score, `waiting` arm → seeds still to come.
+    """Every pair of arms on one task; `values` is arm → seed → score, `waiting` arm → seeds without a result,
+    each as it is to be named.
 
-    A verdict needs three things: no run of either arm is still to come, there are as many paired seeds as the
-    test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
+    A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
+    the test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
     alpha. Everything else is `unresolved`.
     """
     pairs = list(combinations(values, 2))
@@ -361,12 +362,12 @@ def compare(
 
 
 def _judge(
-    differences: Floats, adjusted: float, pairs: int, late: Mapping[str, Sequence[int]], alpha: float
+    differences: Floats, adjusted: float, pairs: int, late: Mapping[str, Sequence[int | str]], alpha: float
 ) -> tuple[Literal["first", "second", "unresolved"], str]:
     seeds, needed = differences.size, seeds_needed(alpha, pairs)
     if any(late.values()):
         named = "; ".join(f"{arm} seed {', '.join(map(str, seeds))}" for arm, seeds in late.items() if seeds)
-        return "unresolved", f"waits for unfinished runs: {named}"
+        return "unresolved", f"waits for runs without a result: {named}"
     if seeds == 0:
         return "unresolved", f"no seed that both arms ran; needs {needed}"
     beside = _beside(differences)

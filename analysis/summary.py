@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.load import FAILED, FINISHED, Matrix, Run
+from grpobench.analysis import changes
+from grpobench.analysis.load import CRASHED, DIVERGED, FINISHED, Matrix, Run
 from grpobench.analysis.scores import (
     Comparison,
     Estimate,
@@ -37,8 +38,21 @@ BIAS = (
 )
 OWN = " (own)"
 """Ends the name of the category that a run was trained on, where it is measured apart."""
-ATTEMPT_ONLY = ("attempts", "attempt", "started", "pid", "command", "diff", "changes", "caveat")
+ATTEMPT_ONLY = (
+    "attempts",
+    "attempt",
+    "id",
+    "started",
+    "pid",
+    "command",
+    "diff",
+    "changes",
+    "resumed_at",
+    "caveat",
+)
 """Keys of origin.json that say nothing about how runs compare."""
+WITHOUT_DATA = "finished without data"
+"""How a finished run stands whose logs lack the final accuracy."""
 IDENTITY = ("matrix", "arm", "seed", "task", "task.name")
 """Keys of run.toml that say which run it is rather than how it was set."""
 
@@ -68,11 +82,14 @@ def headline(matrix: Matrix, task: str, mode: str | None = None) -> Headline:
 
 
 def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
-    """One row per run: arm, task, seed, state, base, final, counted, validation_best, validation_last, items,
-    item_low, item_high (interval of the final accuracy over problems, which may share clusters).
+    """One row per run: arm, task, seed, state, standing, base, final, counted, validation_best,
+    validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share
+    clusters).
 
-    `final` is what the run logged after its last update. `counted` is what means and comparisons use: the
-    final accuracy; 0 for a run that diverged or crashed before it had one; NaN for a run still to come.
+    `final` is what a finished run logged after its last update. `counted` is what means and comparisons use:
+    the final accuracy; 0 for a run that diverged, which the algorithm answers for; NaN for one that crashed,
+    which it does not, for one still to come, and for one whose logs lack the final accuracy. `standing` is
+    the state, or `WITHOUT_DATA` for the last.
     """
     rows = []
     for task in matrix.tasks:
@@ -80,11 +97,9 @@ def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
         accuracy = matrix.select(chosen.metric)
         validation = matrix.select(f"eval/validation/{chosen.mode}/correct")
         for run in (run for run in matrix.runs if run.task == task):
-            own = _of(accuracy, run)
-            base, final = _at_start(own), _at_end(own)
-            if not run.finished and not run.failed:
-                final = math.nan
-            trained = _of(validation, run)
+            own = of(accuracy, run)
+            base, final = _at_start(own), _at_end(own, run) if run.finished else math.nan
+            trained = of(validation, run)
             trained = trained[trained["step"] > 0]
             rows.append(
                 {
@@ -92,11 +107,12 @@ def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
                     "task": task,
                     "seed": run.seed,
                     "state": run.state,
+                    "standing": WITHOUT_DATA if run.finished and lacks(run, accuracy, final) else run.state,
                     "split": chosen.split,
                     "mode": chosen.mode,
                     "base": base,
                     "final": final,
-                    "counted": 0.0 if run.failed and math.isnan(final) else final,
+                    "counted": 0.0 if run.failed else final,
                     "validation_best": float(trained["value"].max()) if len(trained) else math.nan,
                     "validation_last": float(trained["value"].iloc[-1]) if len(trained) else math.nan,
                 }
@@ -105,7 +121,7 @@ def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     return frame.merge(_item_intervals(matrix, mode), on=["arm", "task", "seed"], how="left")
 
 
-def _of(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+def of(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     return frame[(frame["arm"] == run.arm) & (frame["task"] == run.task) & (frame["seed"] == run.seed)]
 
 
@@ -114,9 +130,28 @@ def _at_start(own: pd.DataFrame) -> float:
     return float(values.iloc[0]) if len(values) else math.nan
 
 
-def _at_end(own: pd.DataFrame) -> float:
-    trained = own[own["step"] > 0]
+def _at_end(own: pd.DataFrame, run: Run) -> float:
+    """The value after the last of the run's updates; NaN where the log ends before."""
+    last = run.config.get("train", {}).get("steps", run.step)
+    trained = own[(own["step"] > 0) & (own["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
+
+
+def lacks(run: Run, accuracy: pd.DataFrame, final: float) -> bool:
+    """Whether a finished run should have a final accuracy and has none: its log is empty, or other runs of
+    the task have one. `accuracy` is the headline metric of the task."""
+    logged = bool((accuracy["task"] == run.task).any())
+    return math.isnan(final) and (logged or not run.rows)
+
+
+def accounting(matrix: Matrix, runs: pd.DataFrame) -> dict[str, int]:
+    """How many of the planned runs stand how, from the rows of `finals`: the numbers add up to the plan. Runs
+    that nobody planned are not among them."""
+    planned = {(run.arm, run.task, run.seed) for run in matrix.runs if run.planned}
+    keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
+    counted = Counter(s for key, s in zip(keys, runs["standing"], strict=True) if key in planned)
+    order = [FINISHED, WITHOUT_DATA, DIVERGED, CRASHED]
+    return {name: counted[name] for name in dict.fromkeys([*order, *counted]) if counted[name]}
 
 
 def _item_intervals(matrix: Matrix, mode: str | None) -> pd.DataFrame:
@@ -175,7 +210,7 @@ def accuracy_table(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
                     "final_of_finished": _mean(own.loc[own["state"] == FINISHED, "counted"]),
                     "gain": mean.value - _mean(own["base"]),
                     "seeds": len(counted),
-                    "failed": int(own["state"].isin(FAILED).sum()),
+                    "failed": int((own["state"] == DIVERGED).sum()),
                     "waiting": int(own["counted"].isna().sum()),
                     "validation_best": _mean(own["validation_best"]),
                     "validation_last": _mean(own["validation_last"]),
@@ -195,12 +230,14 @@ def comparisons(matrix: Matrix, runs: pd.DataFrame, alpha: float = 0.05) -> list
     for task in matrix.tasks:
         own = runs[runs["task"] == task]
         arms = [arm for arm in matrix.arms if arm in set(own["arm"])]
-        values, waiting = {}, {}
+        values: dict[str, dict[int, float]] = {}
+        waiting: dict[str, list[str]] = {}
         for arm in arms:
             rows = own[own["arm"] == arm]
             done = rows.dropna(subset=["counted"])
             values[arm] = dict(zip(done["seed"].astype(int), done["counted"].astype(float), strict=True))
-            waiting[arm] = sorted(int(seed) for seed in rows.loc[rows["counted"].isna(), "seed"])
+            late = rows[rows["counted"].isna()].sort_values("seed")
+            waiting[arm] = [f"{row.seed} ({row.standing})" for row in late.itertuples()]
         found += compare(task, values, waiting, alpha)
     return found
 
@@ -298,7 +335,8 @@ def equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     """Validation accuracy at the largest budget that every run of the task reached, on three axes: the last
     evaluation at or before it. One row per task, axis and arm: budget, accuracy (mean over seeds), seeds.
 
-    Runs that failed do not set the budget: they keep their last evaluation. Runs still to come are left out.
+    Runs that diverged do not set the budget: they keep their last evaluation. Runs without a result are left
+    out.
     """
     rows = []
     finished = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished}
@@ -488,25 +526,33 @@ class Setting:
     key: str
     values: Mapping[str, str]
     differs: bool
+    changed: frozenset[str] = frozenset()
+    """The arms in which a run changed it midway; their text says from which step."""
 
 
 def settings(matrix: Matrix) -> list[Setting]:
-    """Every resolved setting per arm, those that differ between arms first. A value that depends on the task
-    is written `task: value; …`; one that depends on the seed, as all its values."""
-    by_run = []
-    for run in matrix.runs:
-        flat = flatten(
-            run.config
-        )  # `algorithm.settings.clip_high` is `algorithm.clip_high` on the command line
-        by_run.append((run, {key.replace(".settings.", ".", 1): value for key, value in flat.items()}))
+    """Every resolved setting per arm: those that a run changed midway first, then those that differ between
+    arms. A value that depends on the task is written `task: value; …`; one that depends on the seed, as all
+    its values; one that changed, as ``0.0001 until step 17, then 0.001``."""
+    by_run = [(run, resolved(run)) for run in matrix.runs]
+    altered = {run.name: changes.histories(run) for run in matrix.runs}
+    for run, config in by_run:
+        config |= {key: changes.text(own) for key, own in altered[run.name].items() if key in config}
     keys = dict.fromkeys(key for _, config in by_run for key in config if key not in IDENTITY)
     found = []
     for key in keys:
         values = {}
         for arm in matrix.arms:
             values[arm] = _setting(key, [pair for pair in by_run if pair[0].arm == arm], matrix.tasks)
-        found.append(Setting(key, values, len(set(values.values())) > 1))
-    return sorted(found, key=lambda setting: not setting.differs)
+        arms = frozenset(run.arm for run in matrix.runs if key in altered[run.name])
+        found.append(Setting(key, values, len(set(values.values())) > 1, arms))
+    return sorted(found, key=lambda setting: (not setting.changed, not setting.differs))
+
+
+def resolved(run: Run) -> dict[str, Any]:
+    """run.toml as dotted keys, as they are on the command line: `algorithm.settings.clip_high` is
+    `algorithm.clip_high` there."""
+    return {key.replace(".settings.", ".", 1): value for key, value in flatten(run.config).items()}
 
 
 def _setting(key: str, runs: Sequence[tuple[Run, Mapping[str, Any]]], tasks: Sequence[str]) -> str:
@@ -533,22 +579,41 @@ def _text(value: Any) -> str:
 def origins(matrix: Matrix) -> dict[str, list[tuple[str, int]]]:
     """Where the runs come from, by their last attempt: key -> (value, number of runs), most frequent first.
 
-    `code`, the digests of the source files, is shortened to one digest; what is the attempt's own (process,
-    start, command, uncommitted diff) is left to origin.json.
+    `code`, the digests of the source files, is shortened to one digest, which differs between runs only where
+    a file that both depend on does; what is the attempt's own (process, start, command, uncommitted diff) is
+    left to origin.json.
     """
     counted: dict[str, Counter[str]] = {}
+    everywhere = {file: next(iter(found)) for file, found in files(matrix).items() if len(found) == 1}
     for run in matrix.runs:
-        attempts = run.origin.get("attempts")
-        tried = [attempt for attempt in attempts if isinstance(attempt, Mapping)] if attempts else []
+        tried = changes.attempts(run)
         told = {**run.origin, **(tried[-1] if tried else {})}
-        if isinstance(told.get("code"), Mapping):
-            told["code"] = hashlib.sha256(json.dumps(told["code"], sort_keys=True).encode()).hexdigest()[:12]
+        if code := source_files(run):
+            told["code"] = hashlib.sha256(
+                json.dumps({**everywhere, **code}, sort_keys=True).encode()
+            ).hexdigest()[:12]
         kept = {key: value for key, value in told.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
             kept["attempts"] = len(tried)
         for key, value in flatten(kept).items():
             counted.setdefault(key, Counter())[_text(value)] += 1
     return {key: values.most_common() for key, values in counted.items()}
+
+
+def source_files(run: Run) -> Mapping[str, str]:
+    """Digest by source file of the run's last attempt."""
+    tried = changes.attempts(run)
+    found = tried[-1].get("code") if tried else run.origin.get("code")
+    return found if isinstance(found, Mapping) else {}
+
+
+def files(matrix: Matrix) -> dict[str, dict[str, list[str]]]:
+    """Source file -> digest -> the runs that were made with it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in matrix.runs:
+        for file, digest in source_files(run).items():
+            found.setdefault(file, {}).setdefault(digest, []).append(run.name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ class Desk:
             "rows": len(rows),
             "versions": dict(origin.versions()),
             "harness": lm_eval.version() if through == "lm-eval" else "",
-            "code": origin.code(),
+            "code": origin.code("runs/assess.py", *([plan.task] if plan.task else [])),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

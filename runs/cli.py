@@ -98,7 +98,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--allow-change",
         action="store_true",
-        help="resume although settings, data or code changed; the change is recorded",
+        help="resume although settings, data, model or code changed, which is recorded and shown in reports; "
+        "what is finished with other settings or data is run again from the beginning",
     )
     add_data(run)
     add_unsafe(run)

@@ -31,7 +31,7 @@ import torch
 import zstandard
 
 from grpobench.runs import config as runs_config
-from grpobench.runs import files, origin
+from grpobench.runs import files, origin, pins
 from grpobench.runs.config import RunConfig
 from grpobench.runs.lock import FolderError, Lock
 
@@ -106,7 +106,9 @@ class RunFolder:
         attempts = self.origin["attempts"]
         self.threads = attempts[0]["threads"] if attempts else threads
         self.attempt = len(attempts) + 1
-        now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **origin.attempt(self.attempt, self.threads)}
+        code = origin.code("runs/loop.py", self.config.algorithm, self.config.task)
+        about = origin.attempt(self.attempt, self.threads, code)
+        now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
         changes = changed(self.path, self.config)
         if attempts and self.steps():
             changes += origin.code_differences(attempts[-1])
@@ -133,18 +135,20 @@ class RunFolder:
         self.origin["attempts"][-1] |= facts
         self.write_origin()
 
-    def pin(self, name: str, value: str) -> None:
+    def pin(self, values: Mapping[str, str]) -> None:
         """Record what must stay the same over attempts, such as the hash of the training problems.
 
-        Raises `FolderError` when it differs from the value that the checkpoints were made with.
+        Raises `FolderError` when one differs from the value that the checkpoints were made with.
         """
-        before = self.origin["pins"].get(name, value)
-        if before != value and self.steps():
-            self.refuse([f"{name}: {before} -> {value}"])
-            changes = self.origin["attempts"][-1].setdefault("changes", [])
-            changes.append(f"{name}: {before} -> {value}")
-        self.origin["pins"][name] = value
+        if self.steps() and (changes := pins.differences(self.origin["pins"], values)):
+            self.refuse(changes)
+            self.origin["attempts"][-1].setdefault("changes", []).extend(changes)
+        self.origin["pins"] |= values
         self.write_origin()
+
+    def problems(self, digests: pins.Digests) -> None:
+        """Keep what tells this run's problems from others'."""
+        files.write_atomic(self.path / pins.PROBLEMS, pins.pack(digests), durable=False)
 
     # Logs
 
@@ -204,8 +208,6 @@ class RunFolder:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         files.sync_folder(final.parent)
-        if len(loaded := origin.code()) > len(self.origin["attempts"][-1]["code"]):
-            self.note(code=loaded)  # The loop has imported more since the attempt began.
         for old in self.steps()[: -self.config.checkpoint.keep]:
             shutil.rmtree(self.place(old))
         self.step = step
@@ -247,7 +249,8 @@ class RunFolder:
         """Put logs, rollouts and checkpoints back to where they were when `step` was saved.
 
         What the logs hold beyond it moves to metrics.orphan-K.jsonl and eval.orphan-K.jsonl. Without a
-        checkpoint of that step (0, the beginning) the logs become empty.
+        checkpoint of that step (0, the beginning) the logs become empty. origin.json keeps the step, from
+        which what this attempt changed has effect.
         """
         manifest = read_json(self.place(step) / "manifest.json") or {"logs": {}}
         for name in LOGS:
@@ -259,6 +262,7 @@ class RunFolder:
             if later > step:
                 shutil.rmtree(self.place(later))
         self.step = step
+        self.note(resumed_at=step)
 
     def cut(self, name: str, length: int) -> None:
         """Truncate a log to `length` bytes, keeping what follows in an orphan file."""
@@ -405,7 +409,7 @@ def refusal(path: Path, changes: list[str]) -> str:
     shown = "".join(f"\n  {change}" for change in changes[:20])
     more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
     return (
-        f"{path} was made with other settings or code:{shown}{more}\n"
+        f"{path} was made with other settings, data or code:{shown}{more}\n"
         "choose another --out or recipe name, or resume all the same with --allow-change, which is recorded"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -269,7 +270,7 @@ def _place(name: str) -> tuple[str, dict[str, str]]:
             "name": name,
             "from": kind,
             "place": str(folder.resolve()) if kind != "built in" else name,
-            "sha256": _weights_hash(folder),
+            "sha256": weights_hash(folder),
         }
     if name in PACKAGED:
         file = PACKAGED[name].file
@@ -301,7 +302,7 @@ def _hub_origin(name: str) -> dict[str, str]:
     if config is None:
         return {}
     snapshot = Path(config).parent  # .../models--OWNER--NAME/snapshots/COMMIT
-    return {"place": f"{name}@{snapshot.name}", "sha256": _weights_hash(snapshot)}
+    return {"place": f"{name}@{snapshot.name}", "sha256": weights_hash(snapshot)}
 
 
 def cache_folder() -> Path:
@@ -311,12 +312,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "grpobench"
 
 
+def _unpacked_folder(name: str, packaged: Packaged) -> Path:
+    return cache_folder() / f"{name}-{packaged.sha256[:12]}"
+
+
 def _unpacked(name: str, packaged: Packaged) -> Path:
     """The package's quantised weights as an ordinary bf16 folder in the cache, made once."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = cache_folder() / f"{name}-{packaged.sha256[:12]}"
+    folder = _unpacked_folder(name, packaged)
     if (folder / "config.json").exists():
         return folder
     root = sources.find(packaged)
@@ -348,14 +353,67 @@ def _unpacked(name: str, packaged: Packaged) -> Path:
     return folder
 
 
-def _weights_hash(folder: Path) -> str:
+WEIGHTS = ("*.safetensors", "*.bin")
+MODEL_FILES = {
+    "model weights": WEIGHTS,
+    "model configuration": ("config.json", "generation_config.json"),
+    "tokenizer": (
+        "tokenizer*",
+        "vocab*",
+        "merges*",
+        "special_tokens*",
+        "added_tokens*",
+        "spiece*",
+        "*.model",
+        "chat_template*",
+        "additional_chat_templates/*",
+    ),
+}
+"""What a model folder consists of, and in which files it is."""
+
+
+def fingerprint(name: str) -> dict[str, str]:
+    """A sha256 of each part of a model (`MODEL_FILES`), told without torch; empty where its files are not on
+    this machine."""
+    folder = _files_of(name)
+    if folder is None:
+        return {}
+    return {part: _hash_of(folder, *patterns) for part, patterns in MODEL_FILES.items()}
+
+
+def _files_of(name: str) -> Path | None:
+    """The folder that a model's files are in; None where they must first be fetched or unpacked."""
+    if found := _folder(name):
+        return found[1]
+    if name in PACKAGED:
+        folder = _unpacked_folder(name, PACKAGED[name].file)
+        return folder if folder.is_dir() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json") if name.count("/") == 1 else None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def weights_hash(folder: Path) -> str:
     """One sha256 over the weight files of a folder, in order of name."""
+    return _hash_of(folder, *WEIGHTS)
+
+
+def _hash_of(folder: Path, *patterns: str) -> str:
+    """One sha256 over the files of a folder that match, in order of name."""
     whole = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         whole.update(path.name.encode() + bytes.fromhex(_sha256(path)))
     return whole.hexdigest()
 
 
 def _sha256(path: Path) -> str:
+    """The hash of a file. One whose size and times are as before is not read again in this process."""
+    found = path.stat()
+    return _sha256_once(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@functools.cache
+def _sha256_once(path: Path, *stamp: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

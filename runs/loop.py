@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import math
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Role, Signal, Study
+from grpobench.runs import pins
 from grpobench.runs.batch import Group, pack_groups
 from grpobench.runs.collect import Clock, OnPolicy, Preferences, Replay, Source, demand_problems
 from grpobench.runs.config import RunConfig, rates
@@ -23,7 +23,7 @@ from grpobench.runs.corrections import Correction, correct
 from grpobench.runs.episodes import conversation
 from grpobench.runs.evaluate import Evaluator
 from grpobench.runs.folder import Checkpoint, RunFolder
-from grpobench.runs.library import Loaded, load
+from grpobench.runs.library import Loaded, load, weights_hash
 from grpobench.runs.memory import peak_memory_gb, reset_peak_memory
 from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models, NonFinite, Ruined, deterministic
@@ -75,7 +75,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
 def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
     """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
     folder.note(**trainer.origin)
-    folder.pin("training problems", trainer.fingerprint())
+    fasten(trainer, folder)
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
@@ -83,6 +83,19 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     if not checkpoint:
         folder.log({"step": 0, **evaluate_all(trainer, folder, 0), "time/wall": time.monotonic() - began})
     return done
+
+
+def fasten(trainer: Trainer, folder: RunFolder) -> None:
+    """Pin what the run is made from, and say which problems it is both trained on and evaluated with."""
+    today = pins.Today()
+    folder.pin(today.of(trainer.config) | trainer.pins)
+    digests = today.digests(trainer.config)
+    if not digests.get("train"):  # pairs of a file, whose truth is not known
+        digests["train"] = {one.id: pins.prompt_digest(one) for one in trainer.source.problems}
+    folder.problems(digests)
+    if shared := {split: len(names) for split, names in pins.overlap(digests).items()}:
+        folder.note(trained_and_evaluated=shared)
+        warnings.warn(f"problems that are trained on are evaluated with: {shared}", stacklevel=2)
 
 
 def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
@@ -150,6 +163,8 @@ class Trainer:
         train = config.train
         self.loaded = load(config.model.name)
         self.origin: dict[str, Any] = {"model": self.loaded.origin}
+        self.pins: dict[str, str] = {}
+        """Hashes of what is only known when it has been loaded; the others are `pins.Today`'s."""
         data = {source for split in config.task.splits for source in config.task.sources(split)}
         if data:
             ordered = sorted(data, key=lambda source: (source.table, source.place))
@@ -164,6 +179,7 @@ class Trainer:
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name
+            self.pins["warm start"] = weights_hash(where)
         torch.manual_seed(config.seed)
         self.models = Models(
             self.loaded.model,
@@ -229,6 +245,7 @@ class Trainer:
         grader = Grader(config.task, config.reward, self.loaded, config.seed)
         if grader.origin:
             self.origin["reward_model"] = grader.origin
+            self.pins["reward model"] = grader.origin.get("sha256") or grader.origin.get("commit", "")
         table = self.loaded.model.get_input_embeddings().weight
         fresh = OnPolicy(config, self.loaded, self.sampler, grader, self.clock, self.algorithm, table)
         return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
@@ -249,13 +266,6 @@ class Trainer:
 
     def _tell_warm_start(self, update: int, updates: int, loss: float) -> None:
         self.tell(0, f"warm start {update}/{updates}, loss {loss:.3f}")
-
-    def fingerprint(self) -> str:
-        """A hash of the training problems, to notice changed data at a resume."""
-        whole = hashlib.sha256()
-        for problem in self.source.problems:
-            whole.update(json.dumps([problem.id, problem.prompt, problem.truth], default=str).encode())
-        return whole.hexdigest()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside tensors."""

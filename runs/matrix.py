@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from grpobench.runs import files, machine
+from grpobench.runs import files, machine, pins
 from grpobench.runs.config import RunConfig
 from grpobench.runs.folder import FolderError, changed, mark, read_json, refusal, settled, status
 from grpobench.runs.lock import Lock
@@ -32,6 +32,8 @@ GRACE = 25.0
 """Seconds that workers get to save a checkpoint; the launcher itself must be gone after 30."""
 GRACE_FULL = 2.0
 """The same when the disk is full, where nothing can be saved and 5 seconds are promised."""
+GRACE_RETIRED = 5.0
+"""Seconds that a worker whose run crashed gets to go by itself."""
 MOST_FAILED_STARTS = 3
 
 Place = Literal["waiting", "running", "finished", "diverged", "crashed", "preempted", "refused", "disk full"]
@@ -85,6 +87,8 @@ class Worker:
     connection: Connection
     ready: bool = False
     run: Run | None = None
+    retired: float | None = None
+    """When it was told to go, on the monotonic clock: after a crash the device may not be sound for it."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,15 @@ def run_matrix(
 
 
 def survey(runs: Sequence[Run], allow_change: bool) -> None:
-    """Find the runs that have a result. Raises `FolderError` for one that is owned or was changed."""
+    """Find the runs that have a result. Raises `FolderError` for one that is owned, or whose settings or
+    data are others by now."""
     faults = []
+    today = pins.Today()
     for run in runs:
         owner = Lock(run.path).owner()
         changes = changed(run.path, run.config)
+        if not owner and not changes:
+            changes = remade(run, today)
         if owner:
             faults.append(f"{run.path} is in use by process {owner.pid} on {owner.host}")
         elif changes and not allow_change:
@@ -147,8 +155,19 @@ def survey(runs: Sequence[Run], allow_change: bool) -> None:
         raise FolderError("\n".join(faults[:3]) + more)
 
 
+def remade(run: Run, today: pins.Today) -> list[str]:
+    """What a run with a result or a checkpoint was made from that is another thing now."""
+    origin = read_json(run.path / "origin.json") or {}
+    kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
+    if not (kept and origin.get("pins")):
+        return []
+    changes = pins.differences(origin["pins"], today.of(run.config))
+    return [*changes, *pins.explain(run.path, origin, run.config, today)] if changes else []
+
+
 def write_matrix(folder: Path, recipe: Recipe) -> None:
-    """matrix.json: this recipe's runs, and those that earlier starts (with other seeds) left here."""
+    """matrix.json: this recipe's runs, and those that earlier starts left here or had planned for the same
+    arms (other seeds): a run whose folder is gone stays planned, and shows as missing."""
     configs = recipe.runs()
     table: dict[str, Any] = {
         "name": recipe.name,
@@ -161,7 +180,12 @@ def write_matrix(folder: Path, recipe: Recipe) -> None:
         "sets": list(recipe.sets),
     }
     before = read_json(folder / "matrix.json") or {}
-    earlier = [name for name in before.get("runs", []) if (folder / name / "run.toml").exists()]
+    stems = {config.folder.rpartition("-s")[0] for config in configs}
+    earlier = [
+        name
+        for name in before.get("runs", [])
+        if (folder / name / "run.toml").exists() or name.rpartition("-s")[0] in stems
+    ]
     table["runs"] = list(dict.fromkeys([*table["runs"], *earlier]))
     if set(earlier) - {config.folder for config in configs}:
         for key in ("seeds", "arms", "tasks"):
@@ -218,9 +242,12 @@ class Launcher:
     def step(self, queue: list[Run], ended: Any) -> None:
         """Assign, wait a moment for news, act on it."""
         self.mind_signals()
+        for worker in self.workers:
+            if worker.retired is not None and time.monotonic() - worker.retired > GRACE_RETIRED:
+                worker.process.kill()
         if self.stopping_since is None:
             for worker in self.workers:
-                if worker.ready and not worker.run and queue:
+                if worker.ready and not worker.run and worker.retired is None and queue:
                     self.assign(worker, queue.pop(0))
         sources: dict[Any, Worker] = {worker.connection: worker for worker in self.workers}
         sources |= {worker.process.sentinel: worker for worker in self.workers}
@@ -254,6 +281,15 @@ class Launcher:
         elif isinstance(message, Ended) and worker.run:
             run, worker.run = worker.run, None
             self.end(run, message.fate, message.why, ended)
+            if message.fate == "crashed":
+                self.retire(worker)
+
+    def retire(self, worker: Worker) -> None:
+        """Send a worker home whose run crashed: what broke the run may break all that follow in the same
+        process. `bury` hires a fresh one when it has gone."""
+        worker.retired = time.monotonic()
+        with contextlib.suppress(OSError):
+            worker.connection.send(QUIT)
 
     def end(self, run: Run, place: Place, why: str, ended: Any) -> None:
         run.place, run.why = place, why

@@ -7,8 +7,10 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,27 +19,72 @@ PACKAGES = ("torch", "transformers", "numpy", "safetensors", "math-verify", "sym
 ROOMS = Path(__file__).resolve().parent.parent
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that a run's numbers can depend on."""
-BYSTANDERS = ("runs/cli.py", "runs/deferred.py")
-"""Loaded in every process, and of no effect on a run."""
+MENTIONS = (
+    re.compile(r"\bgrpobench\.(\w+)\.(\w+)"),
+    re.compile(r"^\s*from grpobench\.(\w+) import (\([^)]*\)|[^\n]*)", re.MULTILINE),
+)
+"""How a source file names another one: with dots (imports inside functions and names of functions in strings
+too), or as what is imported from a room."""
+BESIDE = re.compile(r"[\"'](\w+\.py)[\"']")
+"""A file of the same room that is run by its name."""
 LONGEST_DIFF = 200_000
 
 
-def code() -> dict[str, str]:
-    """Hash per source file of this package that the process has loaded and a run can depend on."""
-    found = {}
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None) if name.startswith("grpobench.") else None
-        if file:
-            path = Path(file).resolve()
-            relative = path.relative_to(ROOMS).as_posix() if path.is_relative_to(ROOMS) else ""
-            if relative.startswith(CODE_ROOMS) and relative not in BYSTANDERS:
-                found[relative] = digest(relative)
+def code(start: str, *parts: object) -> dict[str, str]:
+    """Hash per source file that the numbers of a run can depend on: what is reached from `start`, such as
+    ``runs/loop.py``, and from the files of the classes of `parts` (an algorithm, a task).
+
+    Read off the files' text, so that it depends neither on what else the process has loaded nor in which
+    order. A class from outside this package counts with its own file, by its absolute path.
+    """
+    homes = [home for part in parts for home in sources(type(part))]
+    return {name: digest(name) for name in sorted({*reached(start, *homes)})}
+
+
+def sources(cls: type) -> list[str]:
+    """The files that define a class and the bases that it has in the rooms."""
+    found = []
+    for base in cls.__mro__:
+        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        path = Path(file).resolve() if file else None
+        relative = path.relative_to(ROOMS).as_posix() if path and path.is_relative_to(ROOMS) else ""
+        if relative.startswith(CODE_ROOMS):
+            found.append(relative)
+        elif path and base is cls:
+            found.append(str(path))
+    return found
+
+
+def reached(*names: str) -> set[str]:
+    """The files of the rooms that some files name, those that these name, and so on; with the files."""
+    found: set[str] = set()
+    rest = list(names)
+    while rest:
+        if (name := rest.pop()) not in found:
+            found.add(name)
+            rest += named(name)
     return found
 
 
 @functools.cache
+def named(name: str) -> tuple[str, ...]:
+    """The files of the rooms that a file's text names. The registries in ``__init__.py``, which name all
+    algorithms and tasks, are not followed."""
+    try:
+        text = (ROOMS / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    dotted, imported = (pattern.findall(text) for pattern in MENTIONS)
+    asked = [f"{room}/{module}.py" for room, module in dotted]
+    asked += [f"{room}/{module}.py" for room, modules in imported for module in re.findall(r"\w+", modules)]
+    asked += [f"{Path(name).parent}/{file}" for file in BESIDE.findall(text)]
+    return tuple(file for file in asked if file.startswith(CODE_ROOMS) and (ROOMS / file).is_file())
+
+
+@functools.cache
 def digest(name: str) -> str:
-    """Short hash of a source file as this process first saw it, which is as it was loaded."""
+    """Short hash of a source file, below the rooms or absolute, as this process first saw it, which is as it
+    was loaded."""
     try:
         return hashlib.sha256((ROOMS / name).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
@@ -100,10 +147,11 @@ def device() -> str:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else cpu()
 
 
-def attempt(number: int, threads: int) -> dict[str, Any]:
+def attempt(number: int, threads: int, code: Mapping[str, str]) -> dict[str, Any]:
     """What is recorded about one attempt at a run."""
     return {
         "attempt": number,
+        "id": uuid.uuid4().hex,
         "pid": os.getpid(),
         "host": platform.node(),
         "platform": platform.platform(),
@@ -112,12 +160,12 @@ def attempt(number: int, threads: int) -> dict[str, Any]:
         "command": sys.argv,
         "versions": dict(versions()),
         **commit(),
-        "code": code(),
+        "code": dict(code),
     }
 
 
 def code_differences(attempt: Mapping[str, Any]) -> list[str]:
-    """What can change a run's numbers and has changed since an attempt: versions, and the files it loaded."""
+    """What can change a run's numbers and has changed since an attempt: its versions and its files."""
     now = versions()
     pairs = [(name, before, now.get(name, "(absent)")) for name, before in attempt["versions"].items()]
     pairs += [(name, before, digest(name)) for name, before in attempt["code"].items()]

@@ -55,7 +55,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
             "trainer": type(theirs).__name__,
             "arguments": {name: value for name, value in work.arguments.items() if name != "output_dir"},
         }
-        folder.pin("trl", version())
+        folder.pin({"trl": version()})
         begin(trainer, folder, checkpoint, began)
         steps = Steps(trainer, work, folder, stop, began, done)
         steps.without_updates(0)

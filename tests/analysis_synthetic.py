@@ -79,6 +79,7 @@ class Synthetic:
         attempt = {
             "attempt": 1,
             "started": "2026-01-01T00:00:00",
+            "id": f"{arm}-{task}-{seed}",
             "pid": 100 + seed,
             "host": f"worker-{seed}",
             "device": "cpu",

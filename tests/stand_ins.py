@@ -7,11 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Reader, Reading, Role, Signal
+from grpobench.runs import pins
 from grpobench.runs.config import RunConfig
 from grpobench.runs.folder import RunFolder
 from grpobench.runs.worker import Preempted, Progress
@@ -108,6 +110,23 @@ class Sums(Task):
 
 
 @dataclass(frozen=True)
+class Listed(Sums):
+    """Sums in a file: one question and answer a line, of each split."""
+
+    name = "listed"
+    path: str = ""
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        lines = Path(self.path).read_text().splitlines()
+        told = [line.split() for line in lines]
+        return [
+            Problem(f"{split}-{n}", prompt, truth)
+            for n, (of, prompt, truth) in enumerate(told)
+            if of == split
+        ]
+
+
+@dataclass(frozen=True)
 class Proofs(Sums):
     name = "proofs"
     scores = ("correct", "consistent")
@@ -122,7 +141,11 @@ class Absent(Sums):
 
 
 ALGORITHMS = {cls.name: cls for cls in (Plain, Critic, Pairs, Mixing, Consistent)}
-TASKS = {cls.name: cls for cls in (Sums, Proofs, Absent)}
+TASKS = {cls.name: cls for cls in (Sums, Listed, Proofs, Absent)}
+
+
+BROKEN: list[str] = []
+"""The run that broke this process's device for good."""
 
 
 def execute(
@@ -130,6 +153,9 @@ def execute(
 ) -> None:
     """A run that counts steps and checkpoints each of them. What goes wrong is in its algorithm's label;
     a file `mended` beside the run folder puts it right."""
+    today = pins.Today()
+    folder.pin(today.of(config))
+    folder.problems(today.digests(config))
     checkpoint = folder.latest()
     done = checkpoint.step if checkpoint else 0
     folder.rewind(done)
@@ -139,6 +165,10 @@ def execute(
         folder.log({"step": step, "reward/mean": step / 3})
         report(Progress(step, config.train.steps, step / 3, 1000.0, "training"))
         folder.save(step, {"policy": {"weight": torch.full((4,), step / 7)}}, {"step": step})
+        if trouble == "sticky":
+            BROKEN.append(config.arm)
+        if BROKEN:
+            raise RuntimeError(f"the device was broken by {BROKEN[0]}")
         if trouble == "raise":
             raise ArithmeticError("it went wrong")
         if trouble == "kill":

@@ -119,6 +119,7 @@ def test_runs_that_did_not_finish_stay_in(tmp_path: Path) -> None:
         ("ppo-arithmetic-s1", "unknown"),
         ("ppo-arithmetic-s2", "running"),
     ]
+    assert not any(run.stopped for run in matrix.runs[1:])
     assert [run.failed for run in matrix.runs] == [True, False, False, False]
     assert matrix.runs[0].why == "policy/entropy became NaN" and matrix.runs[0].step == 3
 
@@ -130,6 +131,19 @@ def test_announced_run_without_a_folder_is_listed_as_missing(tmp_path: Path) -> 
     (root / "matrix.json").write_text(json.dumps(described))
     run = load(root).runs[-1]
     assert (run.arm, run.task, run.seed, run.state) == ("ppo", "arithmetic", 3, "missing")
+
+
+def test_copied_run_folder_is_no_run_of_its_new_name(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s3")
+    shutil.rmtree(root / "ppo-arithmetic-s2")
+    shutil.copytree(root / RUN, root / "ppo-arithmetic-s2")
+    matrix = load(root)
+    assert matrix.strangers == {"grpo-arithmetic-s3": RUN, "ppo-arithmetic-s2": RUN}
+    assert [(run.name, run.state) for run in matrix.runs if not run.finished] == [
+        ("ppo-arithmetic-s2", "missing")
+    ]
+    assert len(matrix.select("reward/mean")) == 3 * 4  # three runs of four steps, none twice
 
 
 def test_rows_rewritten_after_a_restart_replace_the_old_ones(tmp_path: Path) -> None:
@@ -169,9 +183,10 @@ def test_wrong_folder_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 
 def test_two_folders_of_one_run_are_both_named(tmp_path: Path) -> None:
     root = small(tmp_path)
-    shutil.copytree(root / RUN, root / f"{RUN}-copy")
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s01")
+    (root / "grpo-arithmetic-s01" / "run.toml").write_text("steps = 4\n")  # which says nothing of whose it is
     with pytest.raises(
-        LogError, match=rf"{RUN} and \S+{RUN}-copy are both grpo on arithmetic with seed 1; move"
+        LogError, match=rf"{RUN} and \S+grpo-arithmetic-s01 are both grpo on arithmetic with seed 1; move"
     ):
         load(root)
 

@@ -52,7 +52,9 @@ def test_no_two_figures_of_the_page_share_an_id(report: Path) -> None:
 
 def test_page_names_failures_and_what_the_seeds_can_decide(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert "3 of 36 runs did not finish" in page
+    assert "3 of 36 runs have no final accuracy" in page
+    assert "36 planned: 33 finished, 1 diverged, 1 crashed, 1 running" in page
+    assert 'id="alarm"' not in page  # nothing is otherwise than planned
     assert "gspo on nanobias, seed 2: <b>diverged</b> at update 4, policy/entropy became NaN" in page
     assert "0 of 18 comparisons resolved" in page
     assert "smallest two-sided p of the exact test is 0.25" in page
@@ -82,8 +84,14 @@ def test_every_figure_is_there_in_both_formats(report: Path) -> None:
 def test_json_holds_runs_comparisons_and_no_nan(report: Path) -> None:
     content = json.loads((report / "report.json").read_text(), parse_constant=pytest.fail)
     assert len(content["runs"]) == 36 and len(content["comparisons"]) == 18
-    failed = [run for run in content["runs"] if run["name"] == "gspo-nanobias-s2"]
-    assert failed[0]["final"] is None and failed[0]["counted"] == 0 and failed[0]["state"] == "diverged"
+    failed = {run["name"]: run for run in content["runs"] if run["final"] is None}
+    assert {name: (run["state"], run["counted"]) for name, run in failed.items()} == {
+        "gspo-nanobias-s2": ("diverged", 0),
+        "dapo-arithmetic-s1": ("crashed", None),
+        "ppo-function-s3": ("running", None),
+    }
+    assert content["accounting"] == {"finished": 33, "diverged": 1, "crashed": 1, "running": 1}
+    assert content["alarms"] == {}
     assert content["seeds_needed"] == 8
     assert content["settings"]["algorithm.clip_high"]["differs"] is True
 
@@ -153,7 +161,37 @@ def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) ->
     ppo = facts.tables["accuracy"].frame.iloc[1]
     assert ppo["final"] == pytest.approx((0.6 + 0.8) / 2) and ppo["waiting"] == 1
     (pair,) = facts.compared
-    assert pair.verdict == "unresolved" and pair.needs == "waits for unfinished runs: ppo seed 2"
+    assert (
+        pair.verdict == "unresolved"
+        and pair.needs == "waits for runs without a result: ppo seed 2 (preempted)"
+    )
+
+
+def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 9),
+        states={("a", "arithmetic", 3): ("crashed", 4)},
+        accuracy=lambda arm, task, seed: (0.9 if arm == "a" else 0.5) + 0.005 * seed,
+    ).write(tmp_path)
+    facts = gather(load(root))
+    row = facts.tables["accuracy"].frame.iloc[0]
+    # the mean of seeds 1, 2, 4, 5, 6, 7, 8 is .9 + .005 · 33/7; a zero in it would make .81
+    assert row["final"] == pytest.approx(0.9 + 0.005 * 33 / 7)
+    assert (row["failed"], row["waiting"], row["seeds"]) == (0, 1, 7)
+    (pair,) = facts.compared
+    assert pair.verdict == "unresolved" and 3 not in pair.seeds
+    assert pair.needs == "waits for runs without a result: a seed 3 (crashed)"
+    assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
+
+
+def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("diverged", 5)}
+    matrix = matrix_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
+    run = summary.finals(matrix).query("arm == 'grpo' and seed == 1").iloc[0]
+    assert run["validation_last"] > 0 and run["counted"] == 0 and math.isnan(run["final"])
 
 
 def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:

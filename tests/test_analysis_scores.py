@@ -236,7 +236,7 @@ def test_a_run_still_to_come_blocks_the_verdict() -> None:
     first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
     values = arms(first, [value - 0.1 for value in first])
     (pair,) = scores.compare("t", values, {"B": [7]})
-    assert pair.verdict == "unresolved" and pair.needs == "waits for unfinished runs: B seed 7"
+    assert pair.verdict == "unresolved" and pair.needs == "waits for runs without a result: B seed 7"
 
 
 def test_only_shared_seeds_are_paired() -> None:

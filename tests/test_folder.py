@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -341,7 +342,7 @@ def test_settings_may_change_until_something_of_the_run_is_there(trace: str, tmp
 def test_changed_code_is_refused_once_there_is_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origin, "code", lambda: {"runs/loop.py": origin.digest("runs/loop.py")})
+    monkeypatch.setattr(origin, "code", lambda *_: {"runs/loop.py": origin.digest("runs/loop.py")})
     monkeypatch.setattr(origin, "digest", lambda name: "aaa")
     RunFolder.open(tmp_path, CONFIG).close()
     monkeypatch.setattr(origin, "digest", lambda name: "bbb")
@@ -356,12 +357,41 @@ def test_changed_code_is_refused_once_there_is_a_checkpoint(
 
 def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path, CONFIG) as run:
-        run.pin("problems", "aaa")
-        run.pin("problems", "bbb")
+        run.pin({"problems": "aaa", "model weights": "ddd"})
+        run.pin({"problems": "bbb", "model weights": "ddd"})
         save(run, 1)
-        run.pin("problems", "bbb")
-        with pytest.raises(FolderError, match="problems: bbb -> ccc"):
-            run.pin("problems", "ccc")
+        run.pin({"problems": "bbb", "tokenizer": "fff"})  # what was not known before is no change
+        with pytest.raises(FolderError, match="problems: bbb -> ccc\n  model weights: ddd -> eee"):
+            run.pin({"problems": "ccc", "model weights": "eee"})
+        assert run.origin["pins"] == {"problems": "bbb", "model weights": "ddd", "tokenizer": "fff"}
+        assert "changes" not in run.origin["attempts"][-1]
+    with RunFolder.open(tmp_path, CONFIG, allow_change=True) as run:
+        run.pin({"problems": "c" * 64})
+        run.rewind(1)
+    attempt = json.loads((tmp_path / "origin.json").read_text())["attempts"][-1]
+    assert attempt["changes"] == [f"problems: bbb -> {'c' * 12}"] and attempt["resumed_at"] == 1
+
+
+def test_code_of_a_run_depends_on_its_algorithm_and_task_and_not_on_what_is_loaded() -> None:
+    said = (
+        "import json; from grpobench.runs.origin import code; {}; print(json.dumps(code('runs/loop.py', {})))"
+    )
+    made = "__import__('grpobench.algorithms.grpo').algorithms.grpo.GRPO()"
+    orders = [said.format("pass", made), said.format("import grpobench.runs.cli, grpobench.runs.bench", made)]
+    told = [subprocess.check_output([sys.executable, "-c", text], text=True) for text in orders]
+    assert told[0] == told[1]
+    found = json.loads(told[0])
+    assert {"runs/loop.py", "runs/models.py", "algorithms/grpo.py", "algorithms/parts.py"} <= set(found)
+    assert not {"runs/cli.py", "runs/matrix.py", "algorithms/cora.py", "algorithms/__init__.py"} & set(found)
+    assert not [name for name in found if name.startswith(("tasks/__init__", "analysis/", "tests/"))]
+    # functions named in strings, and files run by name
+    gym = origin.code("runs/loop.py", importlib.import_module("grpobench.tasks").TASKS["humaneval"]())
+    assert {"tasks/humaneval.py", "tasks/sandbox.py", "tasks/sandbox_process.py"} <= set(gym)
+
+
+def test_code_of_a_class_from_elsewhere_counts() -> None:
+    found = origin.code("runs/loop.py", stand_ins.Plain())
+    assert found[str(Path(stand_ins.__file__).resolve())] == origin.digest(stand_ins.__file__)
 
 
 def test_threads_of_the_first_attempt_hold_for_all(tmp_path: Path) -> None:
@@ -392,4 +422,4 @@ def test_origin_names_versions_and_code(run: RunFolder) -> None:
     attempt = json.loads((run.path / "origin.json").read_text())["attempts"][0]
     assert attempt["sandbox"] == "monty"
     assert attempt["versions"]["torch"].startswith(torch.__version__.split("+")[0])
-    assert "runs/folder.py" in attempt["code"]
+    assert "runs/folder.py" in attempt["code"] and attempt["id"] != origin.attempt(1, 1, {})["id"]

@@ -128,6 +128,51 @@ def test_folder_owned_by_a_living_process_or_changed_is_refused_before_anything_
     assert [row["step"] for row in rows(outcome.runs[0].path / "metrics.jsonl")] == [1, 2, 3, 4]
 
 
+def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "sticky", "fine1", "fine2")
+    outcome, _ = launch(given, tmp_path, workers=1)
+    assert places(outcome) == {"sticky": "crashed", "fine1": "finished", "fine2": "finished"}
+    assert status(tmp_path / "m" / "sticky-sums-s0")["why"] == "RuntimeError: the device was broken by sticky"
+
+
+def listed(folder: Path, *lines: str) -> Recipe:
+    """One run of three steps on problems from a file."""
+    (folder / "data.txt").write_text("".join(f"{line}\n" for line in lines))
+    path = folder / "m.toml"
+    path.write_text(
+        f'name = "m"\ntasks = [{{ name = "listed", settings = {{ path = "{folder / "data.txt"}" }} }}]\n'
+        '[train]\nsteps = 3\n[[arm]]\nalgorithm = "plain"\nname = "fine"\n'
+    )
+    return read_recipe(str(path))
+
+
+DATA = ("train 1+1 2", "train 1+2 3", "validation 2+2 4", "test 3+3 6", "test 3+4 7")
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "split", "which"),
+    [
+        (1, "train 1+2 4", "train", "1 of 2 train problems differ, such as train-1"),
+        (2, "validation 2+3 4", "validation", "1 of 1 validation problems differ, such as validation-2"),
+        (4, "test 3+4 8", "test", "1 of 2 test problems differ, such as test-4"),
+    ],
+)
+def test_changed_data_under_a_result_are_refused_by_name_and_run_again_only_when_asked(
+    place: int, line: str, split: str, which: str, tmp_path: Path
+) -> None:
+    outcome, _ = launch(listed(tmp_path, *DATA), tmp_path)
+    assert places(outcome) == {"fine": "finished"}
+    assert "1 of 1 runs have a result already" in launch(listed(tmp_path, *DATA), tmp_path)[1]
+    edited = listed(tmp_path, *DATA[:place], line, *DATA[place + 1 :])
+    with pytest.raises(FolderError, match=rf"{split} problems: \w{{12}} -> \w{{12}}") as caught:
+        launch(edited, tmp_path)
+    assert which in str(caught.value) and "--allow-change" in str(caught.value)
+    outcome, _ = launch(edited, tmp_path, allow_change=True)
+    assert places(outcome) == {"fine": "finished"} and status(outcome.runs[0].path)["attempt"] == 2
+    assert launch(edited, tmp_path)[0].code == 0
+    assert status(outcome.runs[0].path)["attempt"] == 2
+
+
 LAUNCH = """
 import sys, pytest
 from pathlib import Path
@@ -248,6 +293,15 @@ def test_second_start_with_other_seeds_keeps_the_first_ones_in_the_matrix(tmp_pa
     table = json.loads((tmp_path / "m" / "matrix.json").read_text())
     assert table["runs"] == ["fine-sums-s1", "fine-sums-s2", "fine-sums-s0"]
     assert table["seeds"] == [1, 2, 0]
+    # Seed 1 never ran, and stays planned; an arm that is planned no more and has no run is forgotten.
+    write_matrix(tmp_path / "m", recipe(tmp_path, "fine", head="seeds = [2]\n"))
+    table = json.loads((tmp_path / "m" / "matrix.json").read_text())
+    assert table["runs"] == ["fine-sums-s2", "fine-sums-s1", "fine-sums-s0"]
+    write_matrix(tmp_path / "m", recipe(tmp_path, "other", head="seeds = [2]\n"))
+    assert json.loads((tmp_path / "m" / "matrix.json").read_text())["runs"] == [
+        "other-sums-s2",
+        "fine-sums-s0",
+    ]
 
 
 def test_time_left_counts_the_steps_of_this_attempt_alone(tmp_path: Path) -> None:
