@@ -239,7 +239,7 @@ def validation(matrix: Matrix, axis: str, definitions: Mapping[str, str]) -> Dra
     return Drawing(
         f"accuracy_{axis}",
         f"Validation accuracy against {summary.AXES[axis]}",
-        f"Validation accuracy ({' and '.join(sorted(modes))} decoding): {what}.",
+        f"Validation accuracy ({' and '.join(summary.decoding(matrix, m) for m in sorted(modes))}): {what}.",
         figure,
     )
 
@@ -492,7 +492,8 @@ def final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
         handles.append(Line2D([], [], color=BASE_COLOUR, linestyle="", marker="x", markersize=5))
         labels.append("diverged, counted as 0")
     _above(figure, handles, labels)
-    where = " and ".join(sorted({f"{row.split}, {row.mode}" for row in counted.itertuples()}))
+    counted_in = sorted({(str(row.split), str(row.mode)) for row in counted.itertuples()})
+    where = " and ".join(f"{split}, {summary.decoding(matrix, mode)}" for split, mode in counted_in)
     return Drawing(
         "final_accuracy",
         "Final accuracy by arm",

@@ -177,7 +177,9 @@ def _accuracy(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, note: s
         )
     header = ["task", "arm", "before", "after", "gain", "95% interval", "each seed", "val. best", "val. last"]
     where = " and ".join(
-        dict.fromkeys(f"{r['split']} split, {r['mode']} decoding" for r in frame.to_dict("records"))
+        dict.fromkeys(
+            f"{r['split']} split, {summary.decoding(matrix, r['mode'])}" for r in frame.to_dict("records")
+        )
     )
     if not note:
         note = (
@@ -211,7 +213,8 @@ def _other_mode(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
     if not any(matrix.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
         return []
     alternative = summary.finals(matrix, other)
-    title, note = f"Final accuracy, {other} decoding", "As above; comparisons use the table above only."
+    title = f"Final accuracy, {summary.decoding(matrix, other)}"
+    note = "As above; comparisons use the table above only."
     return [_accuracy(matrix, alternative, f"accuracy_{other}", title, note)]
 
 
@@ -734,6 +737,11 @@ def _head(facts: Facts) -> dict[str, str]:
         "model": _common(facts.settings, "model.name"),
         "updates": _common(facts.settings, "train.steps"),
         "sampler": _common(facts.settings, "sampler.kind"),
+        "evaluation": " and ".join(
+            summary.decoding(matrix, mode)
+            for mode in ("greedy", "sampled", "likelihood")
+            if any(name.split("/")[2] == mode for name in matrix.names("eval/"))
+        ),
     }
 
 

@@ -81,6 +81,22 @@ def headline(matrix: Matrix, task: str, mode: str | None = None) -> Headline:
     return Headline("test", modes[0])
 
 
+def decoding(matrix: Matrix, mode: str) -> str:
+    """A mode in words, with the temperature where the mode has one: the runs', or each arm's own. Runs whose
+    settings tell none of evaluation were evaluated at the sampler's."""
+    if mode != "sampled":
+        return f"{mode} decoding" if mode == "greedy" else mode
+    found: dict[str, list[str]] = {}
+    for run in matrix.runs:
+        told = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
+        if isinstance(value := told.get("temperature"), int | float):
+            found.setdefault(f"{value:g}", []).append(run.arm)
+    if len(found) < 2:
+        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in found)])
+    each = "; ".join(f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in found.items())
+    return f"sampled decoding at different temperatures ({each})"
+
+
 def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     """One row per run: arm, task, seed, state, standing, base, final, counted, validation_best,
     validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share

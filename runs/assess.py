@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import files, folder, lm_eval, origin, strict
-from grpobench.runs.config import EvaluateConfig, ModelConfig, SamplerConfig
+from grpobench.runs.config import EvaluateConfig, ModelConfig
 from grpobench.runs.display import Ticker
 from grpobench.runs.evaluate import Evaluator, Row, rows_of, summarise
 from grpobench.runs.library import Loaded, load, locate
@@ -209,10 +209,11 @@ def resolve(wish: Wish, subject: Subject) -> Plan:
         raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
     if wish.split not in task.splits:
         raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
-    temperature = _given(wish.temperature, sampler.get("temperature", 1.0))
+    # A run from before evaluation had a temperature of its own was evaluated at the sampler's.
+    evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
+    temperature = _given(wish.temperature, evaluated["temperature"])
     faults: list[str] = []
-    strict.build(EvaluateConfig, {"samples": samples}, "", faults)
-    strict.build(SamplerConfig, {"temperature": temperature}, "", faults)
+    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
     if faults:
         raise ConfigError([f"--{fault}" for fault in faults])
     settings = {
@@ -364,7 +365,11 @@ class Desk:
         assert task is not None
         count = told["problems"] or ALL
         settings = EvaluateConfig(
-            samples=told["samples"], greedy=told["greedy"], problems=count, test_problems=count
+            samples=told["samples"],
+            greedy=told["greedy"],
+            problems=count,
+            test_problems=count,
+            temperature=told["temperature"],
         )
         models = Models(loaded.model, dtype=told["dtype"])
         evaluator = Evaluator(
@@ -374,7 +379,6 @@ class Desk:
             settings,
             told["seed"],
             told["max_new_tokens"],
-            told["temperature"],
             at_once=ROWS,
             tell=tell,
             texts=True,

@@ -124,7 +124,9 @@ def parser() -> argparse.ArgumentParser:
         help="sampled completions per problem; pass@k is reported for k up to N/2; default: 1",
     )
     evaluate.add_argument("--no-greedy", action="store_true", help="leave greedy decoding out")
-    evaluate.add_argument("--temperature", type=float, metavar="X", help="default: the run's, else 1")
+    evaluate.add_argument(
+        "--temperature", type=float, metavar="X", help="of sampled answers; default: the run's, else 1"
+    )
     evaluate.add_argument(
         "--max-new-tokens", type=whole, metavar="N", help="default: the run's or the task's"
     )

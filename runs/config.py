@@ -94,7 +94,8 @@ class SamplerConfig:
     behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
     preferred and rejected completions."""
     temperature: float = 1.0
-    """Softmax temperature of sampling and of every log-probability."""
+    """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
+    has one of its own, `evaluate.temperature`."""
     max_new_tokens: int = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
     rows: int = 256
@@ -290,10 +291,14 @@ class EvaluateConfig:
     """Compare the log-probabilities of a task's candidates too, where it has any."""
     before: bool = True
     """Evaluate the base model before the first update."""
+    temperature: float = 1.0
+    """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
+    compared are evaluated at one. Greedy decoding and likelihoods have none."""
 
     def __post_init__(self) -> None:
         most = MOST_SAMPLES
         demand(
+            (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
             *at_least(self, 0, "every", "problems", "samples", "test_problems"),
             (self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"),
         )

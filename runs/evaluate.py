@@ -50,7 +50,6 @@ class Evaluator:
     settings: EvaluateConfig
     seed: int
     limit: int
-    temperature: float
     at_once: int = 0
     """Sequences after which `tell` hears of it; 0: all problems go to the sampler in one call."""
     tell: Callable[[int, int], None] = lambda done, of: None
@@ -116,7 +115,7 @@ class Evaluator:
         seeds: Sequence[tuple[int, ...]],
         temperature: float | None = None,
     ) -> list[list[Rollout]]:
-        chosen = self.temperature if temperature is None else temperature
+        chosen = self.settings.temperature if temperature is None else temperature
         return episodes(self.sampler, self.loaded, self.task, problems, seeds, self.limit, chosen)
 
     def _grade(

@@ -217,7 +217,6 @@ class Trainer:
             config.evaluate,
             config.seed,
             self.limit,
-            config.sampler.temperature,
             models=self.models,
             long_prompts=config.model.long_prompts,
         )

@@ -91,7 +91,6 @@ def shares(
         settings,
         SEED,
         measure.max_new_tokens or task.max_new_tokens,
-        temperature=1.0,
         at_once=256,
         tell=lambda done, of: tell(f"accuracy {when}: {done}/{of} problems"),
         models=models,

@@ -403,3 +403,21 @@ def test_captions_define_metrics_that_are_logged() -> None:
     named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in figures.DEFINITIONS]
     unknown = [name for name in named if not known(name) and "<" not in name]
     assert not unknown
+
+
+def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
+    """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
+    root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
+    matrix = load(root)
+    assert summary.decoding(matrix, "sampled") == "sampled decoding at temperature 1"
+    assert summary.decoding(matrix, "greedy") == "greedy decoding"
+    page = write_report(root).read_text()
+    assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
+    assert "Accuracy in percent (test split, greedy decoding)" in page
+    assert "Final accuracy, sampled decoding at temperature 1" in page
+    for run in matrix.runs:
+        if run.arm == matrix.arms[0]:
+            config = root / run.name / "run.toml"
+            config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
+    told = summary.decoding(load(root), "sampled")
+    assert told.startswith(f"sampled decoding at different temperatures (0.6: {matrix.arms[0]}; 1: ")

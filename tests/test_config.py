@@ -223,6 +223,10 @@ algorithm = "plian"
         (arm("[arm.on.sums.train]\nsteps = -1"), "arm.plain.on.sums.train.steps: must be at least 0, not -1"),
         (arm("settings.count = 1.5"), "arm.plain.settings.count: must be a whole number, not 1.5"),
         (
+            arm("[arm.evaluate]\ntemperature = 0"),
+            "arm.plain.evaluate.temperature: must be in (0, 10], not 0.0",
+        ),
+        (
             arm("[arm.sampler]\ntemperature = nan"),
             "arm.plain.sampler.temperature: must be a number, not nan",
         ),

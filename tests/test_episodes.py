@@ -480,7 +480,7 @@ def test_evaluation_plays_episodes() -> None:
         return answers[prompt][history.count(END)] + END
 
     settings = EvaluateConfig(problems=3, samples=2)
-    evaluator = Evaluator(task, nano(), Scripted(script), settings, 0, task.max_new_tokens, 1.0)
+    evaluator = Evaluator(task, nano(), Scripted(script), settings, 0, task.max_new_tokens)
     rows, summary = evaluator.evaluate(0, "validation")
     assert len(rows) == 9
     assert all(row["length"] == 10 and row["stopped"] and row["scores"]["correct"] for row in rows)

@@ -50,7 +50,7 @@ def nano() -> Loaded:
 def evaluator(loaded: Loaded, settings: EvaluateConfig = SMALL, **changes: Any) -> Evaluator:
     models = Models(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 64, loaded.context)
-    made = Evaluator(Arithmetic(), loaded, sampler, settings, 0, 40, 1.0, models=models)
+    made = Evaluator(Arithmetic(), loaded, sampler, settings, 0, 40, models=models)
     return dataclasses.replace(made, **changes)
 
 
@@ -148,7 +148,7 @@ def configure(arm: str = "a", seed: int = 0, **sections: Any) -> RunConfig:
         "sampler": SamplerConfig(temperature=0.7, max_new_tokens=30),
         "reward": RewardConfig(),
         "train": TrainConfig(steps=3),
-        "evaluate": EvaluateConfig(),
+        "evaluate": EvaluateConfig(temperature=1.3),
         "checkpoint": CheckpointConfig(),
     }
     return RunConfig(arm=arm, seed=seed, algorithm=GRPO(), **{**settings, **sections})
@@ -208,10 +208,13 @@ def test_a_runs_own_task_is_asked_as_the_run_was_set(tmp_path: Path, nano: Loade
     place = finished(tmp_path / "run", nano)
     settings = only(assess.assess(str(place), greedy())).content["settings"]
     assert settings["task_settings"]["operations"] == [2]
-    assert (settings["temperature"], settings["max_new_tokens"]) == (0.7, 30)
+    assert (settings["temperature"], settings["max_new_tokens"]) == (1.3, 30)
+    earlier = (place / "run.toml").read_text().replace("temperature = 1.3\n", "")
+    (place / "run.toml").write_text(earlier)  # before evaluation had a temperature of its own
+    assert only(assess.assess(str(place), greedy())).content["settings"]["temperature"] == 0.7
     changed = only(assess.assess(str(place), greedy(sets={"operations": [3]}, temperature=1.0)))
     assert changed.content["settings"]["task_settings"]["operations"] == [3]
-    assert len(list((place / "evals").glob("*.json"))) == 2  # another question stands beside the first
+    assert len(list((place / "evals").glob("*.json"))) == 3  # another question stands beside the first
 
 
 def test_what_is_still_true_is_not_asked_for_again(tmp_path: Path, nano: Loaded) -> None:
@@ -291,7 +294,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
         ),
         (
             ["nano", "--task", "arithmetic", "--temperature", "nan"],
-            "--temperature: must be in (0, 10], not nan",
+            "--temperature: must be a number, not nan",
         ),
         (["nano", "--task", "arithmetic", "--samples", "100000000"], "--samples: must be at most 100,000"),
         (["nano", "--task", "arithmetic", "--out", "file"], "--out file: cannot write there"),

@@ -106,7 +106,7 @@ def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) ->
     models = Models(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
     settings = EvaluateConfig(samples=2, test_problems=2)
-    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, 1.0, models=models)
+    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
     rows, summary = evaluator.evaluate(3, "test")
     assert [row["mode"] for row in rows] == ["greedy", "greedy", "likelihood", "likelihood"]
     likely = [row for row in rows if row["mode"] == "likelihood"]

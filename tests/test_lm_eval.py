@@ -49,7 +49,7 @@ def ours(loaded: Loaded, task: Task, count: int, limit: int) -> list[Row]:
     models = Models(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 64, loaded.context)
     settings = EvaluateConfig(samples=0, test_problems=count)
-    made = Evaluator(task, loaded, sampler, settings, 0, limit, 1.0, texts=True, models=models)
+    made = Evaluator(task, loaded, sampler, settings, 0, limit, texts=True, models=models)
     return made.evaluate(0, "test")[0]
 
 

@@ -35,6 +35,7 @@ from grpobench.runs.config import (
 from grpobench.runs.folder import RunFolder, status
 from grpobench.runs.metrics import known
 from grpobench.runs.models import Optimiser
+from grpobench.runs.recipe import read_recipe
 from grpobench.runs.worker import Preempted
 from grpobench.tasks.task import DataError
 
@@ -154,6 +155,39 @@ def test_evaluation_before_training_is_the_same_for_every_algorithm(policy: str,
         run(config, path)
         first.append(rows(path, "eval.jsonl"))
     assert first[0] == first[1]
+
+
+def test_a_sweep_of_temperatures_is_evaluated_at_one(policy: str, tmp_path: Path) -> None:
+    """The same policy has the same evaluation in every arm, whatever temperature its rollouts have."""
+    arms = "".join(
+        f'[[arm]]\nalgorithm = "grpo"\nname = "t{round(10 * t)}"\n[arm.sampler]\ntemperature = {t}\n'
+        for t in (0.3, 1, 3)
+    )
+    text = f"""
+        name = "sweep"
+        seeds = [3]
+        tasks = ["arithmetic"]
+        model.name = "nano"
+        train = {{ steps = 1, prompts = 2, group = 2 }}
+        evaluate = {{ every = 0, problems = 2, samples = 2, test_problems = 2, temperature = 0.7 }}
+        {arms}"""
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    found, sampled, entropies = [], [], []
+    for config in read_recipe(str(file)).configs:
+        config = dataclasses.replace(config, task=Letters(), model=ModelConfig(policy))
+        first = run(config, tmp_path / config.arm)[1]
+        found.append([row for row in rows(tmp_path / config.arm, "eval.jsonl") if row["step"] == 0])
+        sampled.append(
+            [c["text"] for group in transcript(tmp_path / config.arm, 1) for c in group["completions"]]
+        )
+        entropies.append(first["policy/entropy"])
+    assert found[0] == found[1] == found[2] and len(found[0]) == (2 + 2) * 3
+    assert sampled[0] != sampled[1] != sampled[2]
+    assert entropies == sorted(entropies), "rollouts have their arm's temperature"
+    hot = dataclasses.replace(config.evaluate, temperature=3.0)
+    run(dataclasses.replace(config, evaluate=hot), tmp_path / "hot")
+    assert [row for row in rows(tmp_path / "hot", "eval.jsonl") if row["step"] == 0] != found[0]
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(beta=0.1), PPO(), DPO()], ids=["grpo", "ppo", "dpo"])
