@@ -87,11 +87,17 @@ def write_report(
     `definitions` are metric name -> definition, quoted in captions. Raises ValueError for an unknown format
     and LogError for logs that cannot be read.
     """
+    return write(gather(load(Path(folder))), formats, definitions)
+
+
+def write(
+    facts: Facts, formats: Sequence[str] = FORMATS, definitions: Mapping[str, str] | None = None
+) -> Path:
+    """`write_report` of what was gathered already."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         raise ValueError(f"unknown report format {unknown}; choose from {', '.join(FORMATS)}")
-    facts = gather(load(Path(folder)))
-    place = Path(folder) / "report"
+    place = facts.matrix.folder / "report"
     for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
         (place / part).mkdir(parents=True, exist_ok=True)
         for suffix in suffixes:  # what an earlier report left, which these logs may no longer support

@@ -19,6 +19,7 @@ from grpobench.runs.deferred import defer
 
 if TYPE_CHECKING:
     from grpobench.runs.matrix import Outcome
+    from grpobench.runs.recipe import Recipe
     from grpobench.tasks.task import Task
 
 # The suite's own modules are imported inside the commands, after torch has been deferred: a mistake in a
@@ -67,6 +68,7 @@ def complain(message: str, code: int) -> int:
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = argparse.ArgumentParser(prog="grpobench", description="Compare GRPO with its variants and rivals.")
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and end")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -101,8 +103,22 @@ def parser() -> argparse.ArgumentParser:
         help="resume although settings, data, model or code changed, which is recorded and shown in reports; "
         "what is finished with other settings or data is run again from the beginning",
     )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, and show the runs, what they may take and a prompt of each task; starts and "
+        "writes nothing",
+    )
+    run.add_argument("--json", action="store_true", help="with --dry-run")
     add_data(run)
     add_unsafe(run)
+
+    status = add("status", status_command, "how the runs of a folder stand, from any other shell")
+    status.add_argument(
+        "folder", type=Path, metavar="DIR", help="a matrix folder, a run's, or one of matrices"
+    )
+    status.add_argument("--watch", action="store_true", help="show it again and again until nothing runs")
+    status.add_argument("--json", action="store_true")
 
     report = add("report", report_command, "rebuild the report of a matrix folder from its logs")
     report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
@@ -264,6 +280,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class Version(argparse.Action):
+    """Prints the version; the metadata of packages are only read when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"grpobench {version('grpobench')}")
+        parser.exit()
+
+
 def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data-dir", metavar="DIR", help="folder with data sets, looked into first")
     command.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
@@ -335,11 +361,16 @@ def seed_list(text: str) -> list[int]:
 
 def run_command(options: argparse.Namespace) -> int:
     from grpobench.runs.recipe import read_recipe
+    from grpobench.runs.strict import ConfigError
 
     sets = list(options.sets)
     if options.seeds:
         sets.append(f"seeds={seed_list(options.seeds)}")
     recipe = read_recipe(options.recipe, sets)
+    if options.json and not options.dry_run:
+        raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
+    if options.dry_run:
+        return dry_run(recipe, options)
     if recipe.left_out:
         print("left out, because the task does not serve the algorithm:")
         print("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
@@ -353,8 +384,19 @@ def run_command(options: argparse.Namespace) -> int:
     if outcome.code != PREEMPTED and not outcome.named("disk full"):
         results = outcome.named("finished") + outcome.named("diverged")
         if results:
-            print(f"report: {report(outcome.folder, FORMATS)}")
+            path, table = report(outcome.folder, FORMATS)
+            print("\n".join([*table, f"report: {path}"]))
     return outcome.code
+
+
+def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
+    from grpobench.runs.dry_run import as_lines, preview
+    from grpobench.runs.machine import cores
+
+    workers = options.workers or recipe.head.workers or cores()
+    found = preview(recipe, options.out, workers, options.allow_change)
+    print(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
+    return DONE
 
 
 def tell(outcome: Outcome) -> None:
@@ -374,17 +416,39 @@ def tell(outcome: Outcome) -> None:
         print("stopped; the same command resumes", file=sys.stderr)
 
 
-def report(folder: Path, formats: Sequence[str]) -> Path:
-    from grpobench.analysis.load import LogError
-    from grpobench.analysis.report import write_report
+def report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
+    """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
+    from grpobench.analysis.load import LogError, load
+    from grpobench.analysis.report import gather, write
     from grpobench.runs.metrics import catalogue
+    from grpobench.runs.results_table import lines
     from grpobench.tasks.task import DataError
 
     definitions = {name: metric.definition for name, metric in catalogue().items()}
     try:
-        return write_report(folder, formats, definitions)
+        facts = gather(load(folder))
+        return write(facts, formats, definitions), lines(facts)
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error
+
+
+def status_command(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from grpobench.runs import status
+    from grpobench.runs.strict import ConfigError
+
+    if options.json and options.watch:
+        raise ConfigError(["status: --json shows one moment and --watch goes on; choose one of them"])
+    if options.watch:
+        status.watch(options.folder, Console())
+        return DONE
+    found = status.overviews(options.folder)
+    if options.json:
+        print(as_json([one.row() for one in found]))
+    else:
+        print("\n\n".join("\n".join(one.lines()) for one in found))
+    return DONE
 
 
 def report_command(options: argparse.Namespace) -> int:
@@ -401,7 +465,7 @@ def report_command(options: argparse.Namespace) -> int:
         faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
-    print(f"report: {report(options.folder, formats)}")
+    print(f"report: {report(options.folder, formats)[0]}")
     return DONE
 
 

@@ -72,12 +72,12 @@ class Source(Protocol):
         ...
 
 
-def demand_problems(prompts: int, source: Source) -> None:
-    """Raise DataError where a single step would have to ask a problem twice."""
-    if prompts > len(source.problems):
+def demand_problems(prompts: int, count: int) -> None:
+    """Raise DataError where a single step would have to ask one of the `count` problems twice."""
+    if prompts > count:
         raise DataError(
-            f"train.prompts is {prompts:,}, and there are {len(source.problems):,} problems to train on: "
-            f"a step would ask some of them twice; set train.prompts = {len(source.problems)} or less"
+            f"train.prompts is {prompts:,}, and there are {count:,} problems to train on: "
+            f"a step would ask some of them twice; set train.prompts = {count} or less"
         )
 
 

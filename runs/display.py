@@ -1,4 +1,5 @@
-"""The progress of a matrix: a live table in a terminal, one line per finished run elsewhere."""
+"""The progress of a matrix: a live table in a terminal; elsewhere a line per run that ends, and one on all of
+them every `INTERVAL` seconds."""
 
 from __future__ import annotations
 
@@ -16,6 +17,11 @@ from rich.text import Text
 if TYPE_CHECKING:
     from grpobench.runs.matrix import Run
 
+INTERVAL = 30.0
+"""Seconds between two lines of a matrix where there is no terminal."""
+MOST_NAMED = 8
+"""Running runs that such a line tells of."""
+
 COLOURS = {
     "running": "cyan",
     "finished": "green",
@@ -32,7 +38,7 @@ class Display:
         self.console = console
         self.runs = runs
         self.workers = workers
-        self.began = time.monotonic()
+        self.began = self.told = time.monotonic()
         self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
         self.ends = [run for run in runs if run.place != "waiting"]
         """Runs in the order of their end."""
@@ -55,8 +61,33 @@ class Display:
             self.live.stop()
 
     def refresh(self) -> None:
+        """Show how it stands; without a terminal, only where `INTERVAL` seconds have gone by."""
         if self.live:
             self.live.update(self.table())
+        elif time.monotonic() - self.told >= INTERVAL:
+            self.told = time.monotonic()
+            self.console.print(Text(self.news()), soft_wrap=True)
+
+    def news(self) -> str:
+        """How the matrix stands, in one line: counts, times, and where each running run is."""
+        running = [run for run in self.runs if run.place == "running"]
+        shown = [self.standing(run) for run in running[:MOST_NAMED]]
+        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+        return " | ".join([self.summary(), *shown, *more])
+
+    def standing(self, run: Run) -> str:
+        """A running run in a few words."""
+        progress = run.progress
+        if not progress:
+            return f"{run.name} starting"
+        parts = [run.name, progress.phase, f"step {progress.step}/{progress.steps}"]
+        if not math.isnan(progress.reward):
+            parts += [
+                f"reward {progress.reward:.3f}",
+                f"{number(progress.tokens_per_second, ',.0f')} tokens/s",
+            ]
+        left = duration(run.left())
+        return " ".join([*parts, *([f"{left} left"] if left else [])])
 
     def ended(self, run: Run) -> None:
         """One run has ended."""

@@ -87,6 +87,14 @@ def writable(folder: Path, option: str) -> Path:
         raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"]) from None
 
 
+def demand_writable(folder: Path, option: str) -> None:
+    """`writable` without making anything: asks the nearest folder that is there."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        why = "read-only" if place.is_dir() else f"{place} is no folder"
+        raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"])
+
+
 def sync_file(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())

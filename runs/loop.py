@@ -29,7 +29,7 @@ from grpobench.runs.metrics import catalogue
 from grpobench.runs.models import Models, NonFinite, Ruined, deterministic
 from grpobench.runs.observe import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.packing import micro_batches
-from grpobench.runs.prompts import Room
+from grpobench.runs.prompts import dropped
 from grpobench.runs.rewards import Grader
 from grpobench.runs.sampler import Sampler, sampler_for
 from grpobench.runs.seeds import derive
@@ -174,8 +174,8 @@ class Trainer:
         if tier := config.task.sandbox():
             self.origin["sandbox"] = tier
         self.limit = config.sampler.max_new_tokens or config.task.max_new_tokens
-        if dropped := self._demand_room():
-            self.origin["dropped_prompts"] = dropped
+        if lost := dropped(config, self.loaded):
+            self.origin["dropped_prompts"] = lost
         if config.model.warm_start:
             where = warm_start(self.loaded, config.task, config.model, self._tell_warm_start)
             self.origin["warm_start"] = where.name
@@ -202,7 +202,7 @@ class Trainer:
         self.clock = Clock()
         self.sampler: Sampler = sampler_for(config, self.models, self.loaded)
         self.source = self._source()
-        demand_problems(train.prompts, self.source)
+        demand_problems(train.prompts, len(self.source.problems))
         traits = [problem.traits for problem in self.source.problems]
         self.curriculum = algorithm.curriculum(
             traits,
@@ -226,16 +226,6 @@ class Trainer:
         self.dump = False
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
-
-    def _demand_room(self) -> dict[str, int]:
-        """How many prompts are dropped by split; raises where they are refused."""
-        config = self.config
-        used: dict[Split, int] = {
-            "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
-            "validation": config.evaluate.problems,
-            "test": config.evaluate.test_problems,
-        }
-        return Room(self.loaded, self.limit, config.model.long_prompts).dropped(config.task, used)
 
     def _source(self) -> Source:
         config = self.config

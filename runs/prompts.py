@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from grpobench.runs.config import LongPrompts
+from grpobench.runs.config import LongPrompts, RunConfig
 from grpobench.runs.library import Loaded
 from grpobench.tasks.task import DataError, Problem, Split, Task
 
@@ -64,3 +64,15 @@ class Room:
                 self.first(count, problems, split)
                 found[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
         return {split: count for split, count in found.items() if count}
+
+
+def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:
+    """How many of the prompts that a run uses are left out, by split; raises DataError where they are
+    refused."""
+    used: dict[Split, int] = {
+        "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
+        "validation": config.evaluate.problems,
+        "test": config.evaluate.test_problems,
+    }
+    limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+    return Room(loaded, limit, config.model.long_prompts).dropped(config.task, used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -49,6 +50,12 @@ def test_good_recipe_is_read_without_torch(tmp_path: Path) -> None:
     done = command("show", "recipe", "quickstart", "--json", folder=tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     assert json.loads(done.stdout)["runs"]  # LOADED would break the JSON
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = command("--version", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"grpobench {importlib.metadata.version('grpobench')}\n"
 
 
 DEFER = """
@@ -165,7 +172,15 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert cli.main([*words, "--set", "model.name=nobody/nothing"]) == 2
     assert "model 'nobody/nothing' is not on this machine" in capsys.readouterr().err
     assert cli.main(words) == 0  # the same folder, another model
-    assert "1 runs: 1 finished" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 runs: 1 finished" in lines
+    # The run ends with the report's own accuracies, and where the report is.
+    table = json.loads((tmp_path / "results/quickstart/report/report.json").read_text())["tables"]["accuracy"]
+    header, row = lines[-3].split(), lines[-2].split()
+    assert header[:5] == ["task", "arm", "before", "after", "gain"] and "each seed" in lines[-3]
+    assert row[:2] == ["arithmetic", "grpo"] and len(table) == 1
+    assert row[2:4] == [f"{100 * table[0]['base']:.1f}", f"{100 * table[0]['final']:.1f}"]
+    assert lines[-1] == "report: results/quickstart/report/index.html"
     assert cli.main([*words, "--set", "train.steps=2"]) == 2
     assert "train.steps: 1 -> 2" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from rich.console import Console
 from test_folder import rows
 
 from grpobench.runs import lock, machine
-from grpobench.runs.display import Display, duration
+from grpobench.runs.display import INTERVAL, Display, duration
 from grpobench.runs.folder import FolderError, mark, status
 from grpobench.runs.matrix import Outcome, Run, death, exit_code, run_matrix
 from grpobench.runs.recipe import Recipe, read_recipe
@@ -345,6 +346,29 @@ def test_table_shows_active_runs_when_there_are_too_many(tmp_path: Path) -> None
     assert "sampling" in shown and "3/40" in shown and "1,234" in shown and "0.250" in shown
     assert "100 runs: 1 running, 99 waiting" in shown
     assert len(shown.splitlines()) == 3
+
+
+def test_without_a_terminal_a_line_tells_of_all_runs_at_the_stated_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("grpobench.runs.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    runs = [fake(place, tmp_path, f"fine{n}") for n, place in enumerate(("finished", "waiting", "waiting"))]
+    console = Console(file=io.StringIO(), width=60)
+    with Display(console, runs, 1) as display:
+        runs[1].place = "running"
+        for _ in range(700):  # the launcher looks four times a second: 175 s
+            clock[0] += 0.25
+            runs[1].began = time.monotonic() - 20
+            runs[1].heard(Progress(12 if clock[0] > 1020 else 2, 40, 0.5625, 1646.2, "sampling"))
+            display.refresh()
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "1 of 3 runs have a result already" and len(lines) == 1 + 175 // INTERVAL == 6
+    assert lines[1].startswith("3 runs: 1 finished, 1 running, 1 waiting; 30 s so far, ")
+    # ten steps in 20 s, and 28 to go
+    standing = f"{runs[1].name} sampling step 12/40 reward 0.562 1,646 tokens/s 56 s left"
+    assert lines[1].split(" | ")[1] == standing
 
 
 def test_durations_and_deaths_in_words() -> None:
