@@ -156,7 +156,9 @@ def _job(problem: Problem, expression: str) -> Job:
 
 def _verdict(problem: Problem, expression: str, execution: Execution) -> Verdict:
     expected = problem.truth["outputs"]
-    correct = len(execution.values) == len(expected) and all(map(same, execution.values, expected))
+    # what is right is never long
+    values = execution.values if execution.brief else ()
+    correct = len(values) == len(expected) and all(map(same, values, expected))
     scores = {"correct": float(correct), "format": float(execution.outcome == "pass")}
     return Verdict(scores, expression, OUTCOMES[execution.outcome])
 

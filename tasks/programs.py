@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from grpobench.tasks import sandbox
-from grpobench.tasks.asserts import holds
+from grpobench.tasks import judging, sandbox
 from grpobench.tasks.sandbox import Choice, Job, Limits, Sandbox
 from grpobench.tasks.task import Outcome, Problem, Task, Verdict
 
@@ -169,17 +168,16 @@ def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> li
     for i, (truth, source) in enumerate(asked):
         if calls := called(truth, chosen):
             jobs[i] = Job(source, calls)
-    values: dict[int, tuple[Any, ...]] = {}
+    questions: dict[int, judging.Question] = {}
     for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
-        outcomes[i], values[i] = execution.outcome, execution.values
+        outcomes[i] = execution.outcome
+        if execution.outcome == "pass":
+            questions[i] = judging.Question(execution.wire, asked[i][0].get("conditions"))
     replays: dict[int, Job] = {}
-    for i, (truth, _) in enumerate(asked):
-        if outcomes[i] != "pass":
-            continue
-        if "judge" in truth:
-            replays[i] = replay(truth, values[i], chosen)
-        elif not all(holds(condition, values[i]) for condition in truth["conditions"]):
-            outcomes[i] = "wrong"
+    for i, (outcome, source) in zip(questions, judging.judge(list(questions.values())), strict=True):
+        outcomes[i] = outcome
+        if outcome == "pass" and "judge" in asked[i][0]:
+            replays[i] = replay(asked[i][0], source, chosen)
     for i, execution in zip(replays, chosen.run_all(list(replays.values())), strict=True):
         if execution.values != (True,):
             outcomes[i] = "infra_error" if execution.outcome == "infra_error" else "wrong"
@@ -199,10 +197,10 @@ def called(truth: Mapping[str, Any], chosen: Sandbox) -> tuple[str, ...]:
         return ()
 
 
-def replay(truth: Mapping[str, Any], values: tuple[Any, ...], chosen: Sandbox) -> Job:
-    """The judge with these values for its calls; its own value is True where they satisfy it."""
+def replay(truth: Mapping[str, Any], values: str, chosen: Sandbox) -> Job:
+    """The judge with these values (source of a list) for its calls; its own is True where they satisfy it."""
     arguments = ", ".join(recorded(*key(truth), chosen))
-    return Job(truth["judge"] + REPLAY, (f"_replay([{arguments}], {list(values)!r})",))
+    return Job(truth["judge"] + REPLAY, (f"_replay([{arguments}], {values})",))
 
 
 def key(truth: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -35,10 +35,24 @@ class Execution:
     """What running one program gave: the values of its calls (only when `outcome` is "pass")."""
 
     outcome: ExecutionOutcome
-    values: tuple[Any, ...] = ()
+    wire: tuple[str, ...] = ()
+    """The values as `sandbox_wire` has them, which anybody inside may have written. `tasks/judging.py` reads
+    and compares them at a bounded cost."""
     detail: str = ""
     seconds: float = 0.0
     """Processor time that it took, where that decides whether it is tried again."""
+
+    @property
+    def brief(self) -> bool:
+        """Whether reading and comparing the values takes no time to speak of, whatever they are."""
+        return sum(map(len, self.wire)) <= BRIEF
+
+    @functools.cached_property
+    def values(self) -> tuple[Any, ...]:
+        """The values themselves, read in this process. Raises ValueError where the text stands for none."""
+        from grpobench.tasks import sandbox_wire
+
+        return sandbox_wire.values(self.wire)
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,8 @@ class Limits:
 
 
 PATIENCE = 3
+BRIEF = 4000
+"""Characters of values on the wire that are read and compared where they are, in hundredths of a second."""
 
 
 class Sandbox(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from grpobench.tasks.sandbox import Execution, ExecutionOutcome
@@ -14,6 +14,8 @@ LARGEST: Final = 1_000_000
 """Characters of all values of a program together, on the wire."""
 MOST_KEYS: Final = 3_000
 """Elements of a set or dictionary: with equal hashes, building one takes the square of their number."""
+MOST_WORK: Final = 3_000_000
+"""Steps of comparing elements with equal hashes, while values are built: a fraction of a second."""
 FAILURES: Final[tuple[ExecutionOutcome, ...]] = ("error", "syntax", "oom", "output_limit")
 """What the program of `sandbox_inside` may say went wrong."""
 
@@ -22,11 +24,23 @@ class Malformed(ValueError):
     """The bytes are not what an honest run writes."""
 
 
+class Work:
+    """How much comparing of elements with equal hashes a set of values may cost."""
+
+    def __init__(self, left: int = MOST_WORK) -> None:
+        self.left = left
+
+    def spend(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise Malformed("too much work to compare")
+
+
 def read(answer: bytes, calls: int) -> Execution | None:
     """The execution that an answer tells of; None where it stops early, as that of a process that died.
 
     Exactly one value per call, in order, then the end: a line too many, one twice, one of another form, or
-    anything behind the end is an error. Never raises.
+    anything behind the end is an error. Values that are not brief are read later. Never raises.
     """
     try:
         lines = answer.decode("ascii").split("\n")
@@ -34,20 +48,31 @@ def read(answer: bytes, calls: int) -> Execution | None:
             return None
         if lines.pop(0) != "ready":
             raise Malformed("it does not begin with ready")
-        return _lines(lines, calls)
+        found = _lines(lines, calls)
+    except ValueError as error:
+        return Execution("error", detail=f"malformed answer: {error}"[:200])
+    return found and checked(found)
+
+
+def checked(execution: Execution) -> Execution:
+    """The execution, or an error where it is brief and its values are no values."""
+    try:
+        if execution.brief:
+            _ = execution.values
     except (ValueError, RecursionError) as error:
         return Execution("error", detail=f"malformed answer: {error}"[:200])
+    return execution
 
 
 def _lines(lines: list[str], calls: int) -> Execution | None:
-    values: list[Any] = []
+    texts: list[str] = []
     for number, line in enumerate(lines):
         word, _, rest = line.partition(" ")
         last = number == len(lines) - 1
-        if word == "value" and len(values) < calls:
-            values.append(decode(json.loads(rest)))
-        elif line == "end" and last and len(values) == calls:
-            return Execution("pass", tuple(values))
+        if word == "value" and len(texts) < calls:
+            texts.append(rest)
+        elif line == "end" and last and len(texts) == calls:
+            return Execution("pass", tuple(texts))
         elif word == "failed" and last:
             kind, _, detail = rest.partition(" ")
             for known in FAILURES:
@@ -59,15 +84,16 @@ def _lines(lines: list[str], calls: int) -> Execution | None:
     return None
 
 
-def value(text: str) -> Any:
-    """What one value's text stands for; `Malformed` itself where it is no such text."""
+def values(texts: Sequence[str]) -> tuple[Any, ...]:
+    """What the texts stand for. Raises ValueError where one stands for nothing or takes too much work."""
+    work = Work()
     try:
-        return decode(json.loads(text))
-    except (ValueError, RecursionError):
-        return Malformed
+        return tuple(decode(json.loads(text), work) for text in texts)
+    except RecursionError:
+        raise Malformed("too deep") from None
 
 
-def decode(node: Any, depth: int = 0) -> Any:
+def decode(node: Any, work: Work, depth: int = 0) -> Any:
     """The value that a parsed JSON node stands for. Raises ValueError for any other."""
     if node is None or node is True or node is False:
         return node
@@ -81,7 +107,7 @@ def decode(node: Any, depth: int = 0) -> Any:
     if tag not in MANY or len(content) != 1 or type(content[0]) is not list or depth == DEEPEST:
         raise Malformed("not a value")
     try:
-        return _many(tag, content[0], depth + 1)
+        return _many(tag, content[0], work, depth + 1)
     except TypeError:
         raise Malformed("an element cannot be hashed") from None
 
@@ -95,18 +121,49 @@ def _single(tag: str, content: list[str]) -> Any:
         raise Malformed("a number too large") from None
 
 
-def _many(tag: str, content: list[Any], depth: int) -> Any:
+def _many(tag: str, content: list[Any], work: Work, depth: int) -> Any:
     if tag in "szd" and len(content) > MOST_KEYS:
         raise Malformed("too many elements in a set or dictionary")
     if tag == "d":
         if any(type(pair) is not list or len(pair) != 2 for pair in content):
             raise Malformed("not a pair")
-        value: Any = {decode(key, depth): decode(item, depth) for key, item in content}
+        keys = [decode(key, work, depth) for key, _ in content]
+        charge(keys, work)
+        value: Any = dict(zip(keys, (decode(item, work, depth) for _, item in content), strict=True))
     else:
-        value = MANY[tag]([decode(item, depth) for item in content])
+        items = [decode(item, work, depth) for item in content]
+        if tag in "sz":
+            charge(items, work)
+        value = MANY[tag](items)
     if len(value) != len(content):
         raise Malformed("the same element twice")
     return value
+
+
+def charge(elements: Sequence[Any], work: Work) -> None:
+    """Pay for making a set of these elements: those with equal hashes are compared, each with each.
+
+    Raises TypeError where one cannot be hashed.
+    """
+    groups: dict[int, list[Any]] = {}
+    for element in elements:
+        groups.setdefault(hash(element), []).append(element)
+    for group in groups.values():
+        if len(group) > 1:
+            work.spend(len(group) ** 2 * max(weight(element, work) for element in group))
+
+
+def weight(value: Any, work: Work) -> int:
+    """How many steps comparing a value with one just like it takes at most."""
+    work.spend(1)
+    if type(value) in (tuple, list):
+        return 1 + sum(weight(item, work) for item in value)
+    if type(value) in (set, frozenset):
+        groups: dict[int, list[int]] = {}
+        for item in value:
+            groups.setdefault(hash(item), []).append(weight(item, work))
+        return 1 + sum(len(group) ** 2 * max(group) for group in groups.values())
+    return 1 + (len(value) // 64 if type(value) in (str, bytes) else 0)
 
 
 SINGLE: Final[Mapping[str, Callable[..., Any]]] = {

@@ -628,6 +628,38 @@ value ["i","10"]
 end
 """
 """9 is right for 3, 16 (0x10) is wrong for 12."""
+COSTLY = {  # values that are dear to read or compare: with equal hashes, each element is compared with each
+    name: f"def square(n):\n    return {value}"
+    for name, value in {
+        "numbers with equal hashes": "set(i * (2**61 - 1) for i in range(60000))",
+        "list of numbers with equal hashes": "[i * (2**61 - 1) for i in range(60000)]",
+        "few numbers with equal hashes": "[i * (2**61 - 1) for i in range(2900)]",
+        "sets of numbers with equal hashes": "[{i * (2**61 - 1) for i in range(2000)} for _ in range(8)]",
+    }.items()
+} | {
+    "nested tuples with equal hashes": """
+def square(n):
+    made = []
+    for i in range(2900):
+        deep = i * (2**61 - 1)
+        for _ in range(24):
+            deep = (deep,)
+        made = made + [deep]
+    return set(made) if n == 3 else made
+""",
+    "long tuples with equal hashes": """
+def square(n):
+    return {(0,) * 30 + (i * (2**61 - 1),) for i in range(2000)}
+""",
+    "keys with equal hashes": """
+def square(n):
+    return {(((i * (2**61 - 1),),),): 0 for i in range(2900)}
+""",
+    "sets of sets with equal hashes": """
+def square(n):
+    return [{frozenset([i * (2**61 - 1), j]) for i in range(1000)} for j in range(9)]
+""",
+}
 HACKS = {
     "exit at once": "import sys\nsys.exit(0)",
     "leave at once": "import os\nos._exit(0)",
