@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis import critic, summary
+from grpobench.analysis import critic, summary, uniform
 from grpobench.analysis.load import FINISHED, LogError, Matrix, Run
 
 VERSION = 1
@@ -84,6 +84,8 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         raise LogError(
             f"{matrix.folder}: only whole matrices are kept; {len(lacking)} without result: {named}"
         )
+    if faults := [*uniform.incomplete(matrix)]:
+        raise LogError(f"{matrix.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     explained = critic.explained(matrix)
     accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
     ends = _both_ends(matrix)

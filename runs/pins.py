@@ -31,9 +31,10 @@ Digests = Mapping[str, Mapping[str, str]]
 
 @dataclass
 class Today:
-    """Pins as files and code are now. Problems are made once per task and settings."""
+    """Pins as files and code are now. Problems are made, and hashed, once per task and settings."""
 
     made: dict[str, Sequence[Problem]] = field(default_factory=dict)
+    hashed: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def of(self, config: RunConfig) -> dict[str, str]:
         """Name -> hash of everything that can be told without loading a model. Raises DataError where the
@@ -44,7 +45,12 @@ class Today:
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
             found["reward model"] = library.weights_hash(reward)
-        return found | {f"{split} problems": whole(used) for split, used in self.problems(config).items()}
+        for split, used in self.problems(config).items():
+            key = self.key(config, split), len(used)
+            if key not in self.hashed:
+                self.hashed[key] = whole(used)
+            found[f"{split} problems"] = self.hashed[key]
+        return found
 
     def problems(self, config: RunConfig) -> dict[Split, Sequence[Problem]]:
         """What the run may train on, and what it evaluates. Where prompts that are too long are left out, all
@@ -62,10 +68,13 @@ class Today:
         return found
 
     def split(self, config: RunConfig, split: Split) -> Sequence[Problem]:
-        key = json.dumps([config.task.name, split, strict.plain(config.task)], default=str)
+        key = self.key(config, split)
         if key not in self.made:
             self.made[key] = config.task.problems(split)
         return self.made[key]
+
+    def key(self, config: RunConfig, split: Split) -> str:
+        return json.dumps([config.task.name, split, strict.plain(config.task)], default=str)
 
     def digests(self, config: RunConfig) -> dict[str, dict[str, str]]:
         """The content of `PROBLEMS`, but for the pairs of a preference file."""

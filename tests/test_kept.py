@@ -109,6 +109,13 @@ def test_a_matrix_with_a_run_to_come_is_not_kept(tmp_path: Path, capsys: pytest.
     root = matrix(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
     assert "1 without result: a-arithmetic-s1 (running)" in capsys.readouterr().err
+
+
+def test_a_matrix_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = matrix(tmp_path)
+    (root / "a-arithmetic-s1" / "metrics.jsonl").write_text("")
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
+    assert "a-arithmetic-s1: metrics.jsonl is missing or empty" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
 
 
