@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpobench.tasks.answers import Found, How, compare_all, extract, normalise, number
+from grpobench.tasks.answers import compare_all, normalise, number
+from grpobench.tasks.extraction import Found, How, extract
 from grpobench.tasks.latex import clean
 from grpobench.tasks.symbolic import OUTCOMES, Comparison
 from grpobench.tasks.task import DataError, Problem, Task, Verdict

@@ -1,9 +1,9 @@
-"""Read the final answer out of a completion and compare it with the truth.
+"""Compare a final answer with the truth.
 
-What can be settled without algebra is settled here: equal spellings, exact numbers (`Fraction`), words, and
-lists and tuples of these. Only the rest (``\\sqrt{16}`` for 4, ``x+1`` for ``1+x``) goes to math-verify, and
-only where answer and truth are of one kind: it would take ``5=6`` for 6, ``\\ne 12`` for 12 and ``seat`` for
-``east``.
+What can be settled without algebra is settled here: equal spellings, exact numbers (`Fraction`), words, lists
+and tuples of these, intervals and inequalities with such bounds. Only the rest (``\\sqrt{16}`` for 4, ``x+1``
+for ``1+x``) goes to `tasks.symbolic`, and only where answer and truth are of one kind: math-verify would take
+``5=6`` for 6, ``\\ne 12`` for 12 and ``seat`` for ``east``.
 """
 
 from __future__ import annotations
@@ -12,31 +12,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
-from grpobench.tasks.latex import balanced, clean, closing
+from grpobench.tasks import reals
+from grpobench.tasks.expressions import Expression, exact, read, repeating, unfinished
+from grpobench.tasks.extraction import LONGEST
+from grpobench.tasks.latex import balanced, clean
+from grpobench.tasks.parts import shape, split
 from grpobench.tasks.symbolic import Comparison, ask_all
+from grpobench.tasks.units import unit
 
-MARKER = "####"
-TAIL = 4096
-"""The final answer is looked for in this many characters at the end of a completion."""
-LONGEST = 300
-"""A longer text is not an answer."""
-APART = 60
-"""Boxes with more characters than this between them are two answers."""
-
-How = Literal["marker", "boxed", "phrase", "last number"]
 Question = tuple[str, str]
-"""Truth and answer for math-verify."""
-_NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+"
-_LAST_NUMBER = re.compile(rf"(?<![0-9A-Za-z.])-?\$?(?:{_NUMBER})(?![0-9])")
-_PHRASE = re.compile(r"answer(?: is|:)[ \t]{0,5}:?[ \t]{0,5}([^\n]{1,300})", re.IGNORECASE)
-_STARTS_AS_VALUE = re.compile(r"[-+−$£€*({. ]{0,8}[0-9\\]|\$[^$\n]{1,200}\$")
-_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
-_BETWEEN_BOXES = re.compile(
-    r"[\s$.,)\]\\]*(?:(?<=,)|,|(?:\\(?:text|mbox)\{\s*)?\b(?:and|or)\b\s*\}?)"
-    r"[\s$(\[\\]*(?:[A-Za-z]\w{0,3}\s*=\s*)?[\s$]*"
-)
+"""Truth and answer that take algebra, for `tasks.symbolic`."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _DIGITS = r"[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300}"
 _DECIMAL = re.compile(rf"([-+]?)({_DIGITS})(?:[eE]([-+]?[0-9]{{1,3}}))?")
@@ -51,87 +37,36 @@ _TEXT_UNIT = re.compile(r"(.*[^\s(\[,;=<>+*/^_-])\s*\\text\{([^{}0-9]*)\}(?:\^\{
 _LINKING = re.compile(
     r"\b(?:and|or|not|to|than|least|most|if|when|unless|either|neither|both)\b", re.IGNORECASE
 )
-_LATEX = re.compile(r"[\\^√π]")
 _UNFINISHED = re.compile(r"[0-9)}]\s*(?:[-+*/×÷]|\\times|\\cdot|\\div)\s*(?!10\s*\^)[0-9(\\]")
 _LINK = re.compile(
     r"(\\text\{(?!\s*,?\s*(?:and|or)\s*\})[^{}]*\})|\\text\{[^{}]*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
-    r"|\\(?:lor|land|vee)(?![A-Za-z])"
+    r"|\\(?:lor|land|vee|wedge)(?![A-Za-z])"
 )
 _LOOSE_COMMAS = re.compile(r"(?:\s*,\s*)+")
 _RELATION = re.compile(
     r"[<>=]|\\(?:le|ge|ne|not|neg|approx|equiv|sim|in|notin|subset|implies|to)(?![A-Za-z])"
 )
+_SIDES = re.compile(r"=|\\approx(?![A-Za-z])")
+_MIRROR = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+_IDLE_SPACE = re.compile(r" (?![0-9])|(?<![0-9]) ")
+_ORDERED = re.compile(r"(<|>|\\[lg]e)")
 _SEVERAL = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]{1,12}(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?|\\text\{[^{}]*\}")
+_LETTER = re.compile(r"[A-Za-z](?:_\w)?")
 _BASED = re.compile(r"(-?[0-9A-Fa-f.]+)_\{?([0-9]{1,3})\}?")
-_EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
+_EQUALS = re.compile("=")
+_APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
+_DECIMALS = re.compile(r"-?[0-9]*\.?([0-9]*)")
+_BRACKETED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
+_NO_DESCRIPTION = re.compile(
+    r"\\(?:cup|cap|iff|implies|to|mapsto|b?mod|pmod|mid|[Ll]?(?:ong)?(?:[Ll]eft)?(?:[Rr]ight)?arrow)(?![A-Za-z])"
+    r"|[<>|/]|(?<![A-Za-z_])[0-9]"
+)
+_ANGULAR = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _WORDS = re.compile(r"\(?\\text\{[^{}]*\}\)?|\([A-Z]\)")
 _HOUR = re.compile(r"[0-9]\s*\\text\{\s*[ap]\.?\s?m\.?\s*\}", re.IGNORECASE)
 _WORD_DUST = re.compile(r"[\s.;()]+")
-
-
-@dataclass(frozen=True)
-class Found:
-    """A final answer as written, and what pointed to it."""
-
-    text: str
-    how: How
-
-
-def extract(
-    completion: str, ways: Sequence[How] = ("marker", "boxed", "phrase", "last number")
-) -> Found | None:
-    """The final answer by the first of `ways` that finds one: behind the last ``####``, in the last
-    ``\\boxed{}``, behind the last "answer is" or "answer:", the last number. None where none does.
-
-    Boxes that only "and", "or" or a comma part are one answer with commas.
-    """
-    tail = completion[-TAIL:]
-    for how in ways:
-        text = _FINDERS[how](tail)
-        if text:
-            return Found(text, how)
-    return None
-
-
-def _behind_marker(tail: str) -> str | None:
-    _, marker, behind = tail.rpartition(MARKER)
-    return behind.strip().partition("\n")[0].strip()[:LONGEST] if marker else None
-
-
-def _boxed(tail: str) -> str | None:
-    end = start = len(tail)
-    boxes: list[str] = []
-    while (start := tail.rfind("\\boxed{", 0, start)) >= 0:
-        close = closing(tail[: start + LONGEST + 8], start + len("\\boxed"))
-        between = tail[close + 1 : end]
-        if close < 0 or (boxes and (len(between) > APART or not _BETWEEN_BOXES.fullmatch(between))):
-            break
-        boxes.insert(0, tail[start + len("\\boxed{") : close].strip())
-        end = start
-    return ", ".join(boxes)[:LONGEST] or None
-
-
-def _behind_phrase(tail: str) -> str | None:
-    phrases = _PHRASE.findall(tail)
-    if not phrases:
-        return None
-    text: str = _SENTENCE_END.split(phrases[-1], maxsplit=1)[0].strip()
-    return text if _STARTS_AS_VALUE.match(text) else None
-
-
-def _last_number(tail: str) -> str | None:
-    numbers = _LAST_NUMBER.findall(tail)
-    return numbers[-1] if numbers else None
-
-
-_FINDERS = {
-    "marker": _behind_marker,
-    "boxed": _boxed,
-    "phrase": _behind_phrase,
-    "last number": _last_number,
-}
 
 
 def normalise(text: str) -> str:
@@ -145,9 +80,11 @@ def normalise(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a normalised decimal, ratio, fraction, mixed number or multiple of a power of ten;
-    None for anything else, for more than 300 digits and for an exponent of more than three."""
-    if match := (_DECIMAL.fullmatch(text) or _TIMES_TEN.fullmatch(text)):
+    """The exact value of a normalised decimal (may repeat), ratio, fraction, mixed number or multiple of a
+    power of ten; None for anything else, for over 300 digits and for an exponent of over three."""
+    if (period := repeating(text[text[:1] in ("+", "-") :])) is not None:
+        sign, value = text[0], period
+    elif match := (_DECIMAL.fullmatch(text) or _TIMES_TEN.fullmatch(text)):
         sign, digits, exponent = match.groups()
         value = Fraction(digits) * Fraction(10) ** int(exponent or 0)
     elif match := (_RATIO.fullmatch(text) or _FRACTION.fullmatch(text)):
@@ -171,13 +108,13 @@ def compare(truth: str, answer: str) -> Comparison:
 
     Against a number, an answer that still asks for arithmetic (``40+2``) is different: working it out is
     the task. An answer that gives several values, or leaves one open, equals no single value. `timeout`,
-    `crash` and `infra_error` say that math-verify gave no grade.
+    `crash` and `infra_error` say that there was no grade.
     """
     return compare_all([(truth, answer)])[0]
 
 
 def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
-    """`compare` of many pairs of truth and answer; what needs math-verify is asked all at once."""
+    """`compare` of many pairs of truth and answer; what takes algebra is asked all at once."""
     settled = [decide(truth, answer) for truth, answer in pairs]
     asked = ask_all([question for question in settled if not isinstance(question, str)])
     replies = iter(asked)
@@ -185,22 +122,30 @@ def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
 
 
 def decide(truth: str, answer: str) -> Comparison | Question:
-    """The comparison where it needs no algebra; else the question for math-verify."""
+    """The comparison where it needs no algebra; else the question for `tasks.symbolic`."""
     if len(answer) > LONGEST:
         return "different"
     wanted, given = clean(truth), clean(answer)
     if not given or not balanced(given):
         return "different"
-    if given == wanted:
+    wanted, given = _without_degrees(wanted, given)
+    if given == wanted or _mirrored(wanted, given):
         return "equal"
     words = _words(wanted)
     if words is not None:
         return _same(words == _words(given, plain=True))
-    wanted, given = _without_unit(_linked(wanted)), _without_unit(_linked(given))
+    bare = _without_unit(_linked(wanted))
+    value = None if _BASED.fullmatch(bare) else number(normalise(bare))
+    if value is None and (reals.is_set(wanted) or reals.is_set(given)):
+        found = _as_sets(wanted, given)
+        if found is not None:
+            return found
+    if (measured := unit(wanted)) and unit(given) not in ("", measured):
+        return "different"  # 10 m for 10 cm
+    wanted, given = bare, _without_unit(_linked(given))
     if based := _BASED.fullmatch(wanted):
         other = _BASED.fullmatch(given)
         return _same(based.groups() == other.groups() if other else based[1] == given)
-    value = number(normalise(wanted))
     if value is not None:
         return _against_number(value, wanted, given)
     return _against_expression(wanted, given)
@@ -210,33 +155,140 @@ def _same(same: bool) -> Comparison:
     return "equal" if same else "different"
 
 
+def _without_degrees(wanted: str, given: str) -> tuple[str, str]:
+    """Both without degree signs, which may be left out like any unit; but inside of a sine or its like they
+    make another number, and an answer only may leave out those of the truth."""
+    bare = wanted.replace("°", ""), given.replace("°", "")
+    left_out = bare[0] == given and "°" in wanted
+    return (wanted, given) if _ANGULAR.search(wanted + given) and not left_out else bare
+
+
+def _as_sets(wanted: str, given: str) -> Comparison | Question | None:
+    """Both as sets of real numbers; None where the truth is none. Against an interval or a solved inequality,
+    what is no solved set (``2x>6``) is different."""
+    one, other = reals.read(wanted), reals.read(_without_unit(given))
+    if one is None or other is None:
+        return "different" if one and reals.is_set(wanted) else None
+    same = reals.same(one, other, _order)
+    return (wanted, _without_unit(given)) if same is None else _same(same)
+
+
+def _order(one: Expression, other: Expression) -> int | None:
+    if one == other:
+        return 0
+    left, right = exact(one), exact(other)
+    return None if left is None or right is None else (left > right) - (left < right)
+
+
 def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Question:
-    sides = [_within_brackets(side) for side in _EQUALS.split(given)]
-    given = sides[-1]
-    if "," in given or "\\text{" in given or _SEVERAL.search(given) or _RELATION.search(given):
+    claims = _claims(given)
+    if claims is None or len(split(given) or ()) != 1 or _SEVERAL.search(given):
+        return "different"  # several values, or a bracket that was never opened
+    if any(sign in claim for claim in claims.exactly for sign in (",", "\\text{")):
         return "different"
-    known = [number(normalise(side)) for side in sides]
-    if any(other not in (None, known[-1]) for other in known):
-        return "different"  # 5=6
-    read = known[-1]
-    if read is not None:
-        hundredths = "%" in given and "%" not in wanted
-        return _same(value == read or (hundredths and value == read / 100))
-    if not _LATEX.search(given) or _UNFINISHED.search(given):
+    known = [_exact(claim) for claim in claims.exactly]
+    if claims.exactly and _left_to_do(claims.exactly[-1]):
         return "different"
-    return normalise(wanted), normalise(given)
+    if claims.rounded:
+        return _against_rounded(value, wanted, claims, known)
+    values = {each for each in known if each is not None}
+    if None not in known:
+        hundredths = {value * 100} if "%" in given and "%" not in wanted else set()
+        return _same(len(values) == 1 and values <= {value} | hundredths)  # not 5=6
+    trees = [read(normalise(claim)) for claim in claims.exactly]
+    if not values <= {value} or any(tree is None or tree.names for tree in trees):
+        return "different"
+    return normalise(wanted), "=".join(map(normalise, claims.exactly))
+
+
+def _against_rounded(
+    value: Fraction, wanted: str, claims: Claims, known: Sequence[Fraction | None]
+) -> Comparison | Question:
+    """``\\frac13\\approx 0.33`` for one third, or for 0.33: where both are near, either is right."""
+    rounded = number(claims.rounded)
+    digits = _DECIMALS.fullmatch(claims.rounded)
+    if rounded is None or digits is None:
+        return "different"
+    if not known:
+        return _same(rounded == value)
+    if None in known:
+        texts = [normalise(claim) for claim in claims.exactly]
+        return normalise(wanted), "=".join(texts) + f"\\approx {claims.rounded}"
+    exactly = known[0] if len(set(known)) == 1 else None
+    near = exactly is not None and abs(exactly - rounded) < Fraction(1, 10 ** len(digits[1]))
+    return _same(near and value in (rounded, exactly))
+
+
+def _exact(text: str) -> Fraction | None:
+    """The value of a number, or of what arithmetic alone makes of numbers."""
+    value = number(normalise(text))
+    tree = read(normalise(text)) if value is None else None
+    return exact(tree) if tree else value
+
+
+def _left_to_do(text: str) -> bool:
+    """Whether a sum or product of plain numbers is left to do, as in ``40+2`` for 42."""
+    plain = normalise(text)
+    tree = read(plain) if number(plain) is None else None
+    return tree is not None and (unfinished(tree) or _UNFINISHED.search(plain) is not None)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The sides of an answer that give a value: all but names and what else only says of what."""
+
+    exactly: tuple[str, ...]
+    rounded: str = ""
+    """What stands behind "approximately"."""
+
+
+def _claims(given: str, names: frozenset[str] = frozenset()) -> Claims | None:
+    """Of ``A = \\pi r^2 = 4\\pi`` the last side, and those in no variables but `names`. None where another
+    side is no description either."""
+    text, *rounded = _APPROXIMATELY.split(given)
+    sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
+    if len(rounded) > 1 or not all(sides):
+        return None
+    claims: list[str] = []
+    for i, side in enumerate(sides):
+        tree = read(normalise(side))
+        of_these = (tree is not None and tree.names <= names) or number(normalise(side)) is not None
+        last = i == len(sides) - 1 and not rounded and not (claims and _LETTER.fullmatch(side))
+        if of_these or last:
+            claims.append(side)
+        elif tree is None and _NO_DESCRIPTION.search(_outside_brackets(side)):
+            return None
+    return Claims(tuple(claims), normalise(rounded[0]) if rounded else "")
+
+
+def _outside_brackets(text: str) -> str:
+    while (shorter := _BRACKETED.sub("", text)) != text:
+        text = shorter
+    return text
 
 
 def _against_expression(wanted: str, given: str) -> Comparison | Question:
-    wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
+    named, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
+    value = number(normalise(wanted)) if named else None
+    if value is not None:
+        return _against_number(value, wanted, given)
     if wanted.casefold() == given.casefold():  # math-verify does not mind the case of letters
         return _same(wanted == given)
-    if set(_RELATION.findall(wanted)) != set(_RELATION.findall(given)):
+    if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
+        tree = read(normalise(wanted))
+        claims = _claims(given, tree.names if tree else frozenset())
+        if claims is None or _SEVERAL.search(given):
+            return "different"
+        if claims.rounded or len(claims.exactly) > 1:
+            return _against_chain(wanted, claims)
+        given = claims.exactly[0]
+    relations = set(_RELATION.findall(wanted))
+    if set(_RELATION.findall(given)) not in (relations, {_MIRROR.get(sign, sign) for sign in relations}):
         return "different"
     if "\\text{" in given and "\\text{" not in wanted:
         return "different"
-    opening, items, closed = _shape(wanted)
-    other_opening, other_items, other_closed = _shape(given)
+    opening, items, closed = shape(wanted)
+    other_opening, other_items, other_closed = shape(given)
     several = len(items) > 1 or bool(_SEVERAL.search(wanted))
     if not several:
         if len(other_items) > 1 or _SEVERAL.search(given):
@@ -256,32 +308,48 @@ def _against_expression(wanted: str, given: str) -> Comparison | Question:
     return settled or (wanted, given)
 
 
-def _same_left_sides(wanted: str, given: str) -> tuple[str, str]:
-    """Both without the name on the left (``y = 2x`` as ``2x``), unless the names differ or one of the two is
-    an equation of another kind."""
+def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:
+    """An answer of several sides, all of which must be the truth, or rounded."""
+    if claims.rounded:
+        exactly = "=".join(claims.exactly)
+        return (wanted, f"{exactly}\\approx {claims.rounded}") if exactly else "different"
+    settled = _all(_settle(wanted, claim) for claim in claims.exactly)
+    return settled or (wanted, "=".join(claims.exactly))
+
+
+def _mirrored(wanted: str, given: str) -> bool:
+    """Whether the one is the chain of relations that the other is from right to left: ``3<x`` and ``x>3``."""
+    one, other = (_ORDERED.split(_IDLE_SPACE.sub("", text)) for text in (wanted, given))
+    return len(one) > 1 and one == [_MIRROR.get(side, side) for side in reversed(other)]
+
+
+def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
+    """Whether the truth had a name on the left, and both without it (``y = 2x`` as ``2x``), unless the names
+    differ or one of the two is a relation of another kind."""
     name, right = _named(wanted)
-    sides = _EQUALS.split(given)
-    if name or not _RELATION.search(wanted):
-        known = {value for side in sides if (value := number(normalise(side))) is not None}
-        other, rest = _named(given)
-        if not other and len(sides) > 1 and len(known) < 2:
-            other, rest = sides[0], sides[-1]  # a chain of equal values: its end is the answer
-        if not name or not other or name == other:
-            return (right, rest) if name or not _RELATION.search(rest) else (wanted, given)
-    return wanted, given
+    other, rest = _named(given)
+    if name and (not other or other == name):
+        return True, right, rest
+    if other and not name and not _RELATION.search(wanted):
+        return False, wanted, rest
+    return False, wanted, given
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The name on the left of ``name = value`` or ``name \\in value`` and the value; no name elsewhere."""
+    """The name in ``name = value``, ``value = name`` or ``name \\in value``, and the value; else no name."""
     parts = re.split(r"=|\\in(?![A-Za-z])", text)
-    if len(parts) == 2 and parts[1] and _NAME.fullmatch(parts[0].strip()):
-        return parts[0].strip(), parts[1].strip()
-    return "", text
+    if "=" in text and _LETTER.fullmatch(parts[-1].strip()) and not _NAME.fullmatch(parts[0].strip()):
+        parts.reverse()
+    if len(parts) != 2 or not parts[1] or not _NAME.fullmatch(parts[0].strip()):
+        return "", text
+    tree = read(parts[0].strip())
+    constant = tree is not None and not tree.names  # e, i and \pi
+    return ("", text) if constant else (parts[0].strip(), parts[1].strip())
 
 
 def _without_names(text: str) -> str:
     """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, is left as it is."""
-    named = [_named(item) for item in _split(text) or ()]
+    named = [_named(item) for item in split(text) or ()]
     single = len(named) > 1 and len({name for name, _ in named}) == 1
     return ",".join(value for _, value in named) if single else text
 
@@ -290,7 +358,7 @@ def _settle(wanted: str, given: str) -> Comparison | None:
     """Equal or different where spelling or numbers tell; None where it takes algebra."""
     if wanted == given:
         return "equal"
-    one, other = number(normalise(wanted)), number(normalise(given))
+    one, other = _exact(wanted), _exact(given)
     return None if one is None or other is None else _same(one == other)
 
 
@@ -332,32 +400,5 @@ def _words(text: str, plain: bool = False) -> tuple[str, ...] | None:
 
 def _within_brackets(text: str) -> str:
     """Without brackets around the whole, as in ``(42)``."""
-    opening, items, closed = _shape(text)
+    opening, items, closed = shape(text)
     return items[0] if (opening, closed) == ("(", ")") and len(items) == 1 else text.strip()
-
-
-def _shape(text: str) -> tuple[str, list[str], str]:
-    """(opening bracket, items between commas outside of inner brackets, closing bracket), where brackets hold
-    the whole text; else without brackets."""
-    pairs = {"(": 1, "\\{": 2, "[": 1}
-    opening = next((sign for sign in pairs if text.startswith(sign)), "")
-    closed = next((sign for sign in (")", "\\}", "]") if text.endswith(sign)), "")
-    if opening and closed and len(text) > len(opening) + len(closed):
-        inner = text[len(opening) : -len(closed)]
-        items = _split(inner)
-        if items is not None:
-            return opening, items, closed
-    return "", _split(text) or [text], ""
-
-
-def _split(text: str) -> list[str] | None:
-    """The text cut at commas outside of brackets; None where a bracket closes that was not opened in it."""
-    depth, start, items = 0, 0, []
-    for i, sign in enumerate(text):
-        depth += (sign in "([{") - (sign in ")]}")
-        if depth < 0:
-            return None
-        if sign == "," and depth == 0:
-            items.append(text[start:i].strip())
-            start = i + 1
-    return [*items, text[start:].strip()]

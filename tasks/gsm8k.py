@@ -10,8 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from grpobench.tasks.answered import Answered
-from grpobench.tasks.answers import MARKER, Found, normalise, number
+from grpobench.tasks.answers import normalise, number
 from grpobench.tasks.consistency import consistent, supported
+from grpobench.tasks.extraction import MARKER, Found
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Problem, Split
@@ -37,7 +38,7 @@ TEST = Table(
 class GSM8K(Answered):
     """The prompt asks for steps and a final line ``#### number``.
 
-    `correct` compares the final answer, which need not stand behind the marker (see `answers.extract`);
+    `correct` compares the final answer, which need not stand behind the marker (see `extraction.extract`);
     `format` is 1 where the marker is there with a number behind it. `consistent` and `supported` say whether
     the steps lead to that number, right or wrong (see `tasks.consistency`), and are 0 without it.
     `difficulty` counts the steps of the reference solution. The test split is the published one; validation

@@ -29,7 +29,6 @@ SIGNS: Mapping[str, str] = {
     "∩": "\\cap ",
     "∅": "\\emptyset ",
     "±": "\\pm ",
-    "°": "",
     "\u00a0": " ",
     "\u202f": " ",
     "\u2009": " ",
@@ -71,12 +70,12 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
 _THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
 _THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])")
+_DEGREES = re.compile(r"\^\s*\{?\s*(?:\\(?:circ|degree)(?![A-Za-z])|°)\s*\}?|\\degree(?![A-Za-z])")
 _CURRENCY = re.compile(r"\\?[$]|[€£]")
-_ENDS = re.compile(r"^(?:[\s,;:*_`]|\.(?![0-9]))+|[\s.,;:*_`]+$")
+_ENDS = re.compile(r"^(?:[\s,;:*_`]|\.(?![0-9]|\\(?:overline|bar|dot)))+|[\s.,;:*_`]+$")
 _ALONE = re.compile(r"([\^_])\{([A-Za-z0-9])\}(?![A-Za-z0-9])")
 _LONG_POWER = re.compile(r"(?<=[\^_])[0-9]{2,}")
-_FUNCTION = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_FUNCTION = re.compile(r"\\(frac|binom|sqrt|overline|bar|dot)(?![A-Za-z])")
 _NAME = re.compile(r"\\[A-Za-z]+")
 _TEXT = re.compile(r"\\text ?\{[^{}]*\}")
 MOST_PASSES = 20
@@ -86,9 +85,9 @@ MOST_PASSES = 20
 def clean(text: str) -> str:
     """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
 
-    Gone are: ``$`` in every role, degree signs, spaces that typesetting ignores, the size of brackets,
-    thousands separators outside of brackets, punctuation and emphasis at both ends. Words stay in
-    ``\\text{...}``.
+    Gone are: ``$`` in every role, spaces that typesetting ignores, the size of brackets, thousands separators
+    outside of brackets, punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of
+    degrees is ``°``.
     """
     for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
         before, text = text, _once(text)
@@ -102,7 +101,7 @@ def _once(text: str) -> str:
     text = _unwrap(_CURRENCY.sub("", text).strip())
     text = _THIN_THOUSANDS.sub("", text)
     text = _SIZE.sub(" ", text)
-    text = _DEGREES.sub("", text)
+    text = _DEGREES.sub("°", text)
     text = _COMMAND.sub(lambda found: COMMANDS.get(found[1], found.group()), text)
     text = "".join(_tight(piece) for piece in _pieces(_SPACE.sub(" ", text)))
     text = _ALONE.sub(r"\1\2", _LONG_POWER.sub(r"{\g<0>}", _braced(text)))
@@ -153,7 +152,7 @@ def _braced(text: str) -> str:
                 break
             made.append(text[position : close + 1])
             position = close + 1
-        for _ in range(1 if found[1] == "sqrt" else 2):
+        for _ in range(2 if found[1] in ("frac", "binom") else 1):
             argument, position = _argument(text, position)
             made.append(argument)
     made.append(text[position:])

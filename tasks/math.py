@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpobench.tasks import sources
 from grpobench.tasks.answered import Answered
-from grpobench.tasks.answers import Found, extract
+from grpobench.tasks.extraction import Found, extract
 from grpobench.tasks.latex import closing
 from grpobench.tasks.sources import Row, data_folder, parse
 from grpobench.tasks.tables import Hosted, Packaged, Source, Table

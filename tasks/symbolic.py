@@ -1,6 +1,8 @@
-"""Ask math-verify whether two expressions are equal, in processes that can be killed.
+"""Decide what takes algebra, in processes that can be killed.
 
-math-verify's own alarm does not fire inside C code, fails in threads, and calls a time-out a plain "no".
+What `tasks.values` reads is decided there, by computing both sides with many digits; where it does not read
+the truth, math-verify has the word. Its own alarm does not fire inside C code, fails in threads, and calls a
+time-out a plain "no".
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ KEPT = 256
 
 
 def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list[Comparison]:
-    """Compare pairs of expressions, LaTeX or plain; in each the truth stands first, for the order matters to
-    math-verify. A pair that comes twice is asked once.
+    """Compare pairs of cleaned texts; in each the truth stands first, for the order matters. A pair that
+    comes twice is asked once.
 
     `timeout` and `crash` are the answer's doing. `infra_error` means that there was no grade.
     """
@@ -67,10 +69,12 @@ def ask(truth: str, answer: str, wall_seconds: float = 0.0) -> Comparison:
 
 
 def comparer() -> Callable[[Sequence[str]], bool]:
-    """The function that the pool's workers run. Imports math-verify."""
+    """The function that the pool's workers run. Imports mpmath and math-verify."""
     import logging
 
     from math_verify import parse, verify
+
+    from grpobench.tasks import values
 
     logging.disable(logging.CRITICAL)
 
@@ -79,6 +83,10 @@ def comparer() -> Callable[[Sequence[str]], bool]:
         return tuple(parse(f"\\boxed{{{text}}}", parsing_timeout=None))
 
     def compare(pair: Sequence[str]) -> bool:
+        said = values.same(*pair)
+        return verified(pair) if said is None else said
+
+    def verified(pair: Sequence[str]) -> bool:
         try:
             gold, given = (list(read(text)) for text in pair)
             same = bool(gold) and bool(given) and bool(verify(gold, given, timeout_seconds=None))
@@ -89,7 +97,8 @@ def comparer() -> Callable[[Sequence[str]], bool]:
             return False
 
     for pair in USUAL:
-        compare(pair)
+        values.same(*pair)
+        verified(pair)
     return compare
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks import symbolic
-from grpobench.tasks.answers import Found, compare, compare_all, extract, normalise, number
+from grpobench.tasks.answers import compare, compare_all, normalise, number
+from grpobench.tasks.extraction import Found, extract
 from grpobench.tasks.pool import Reply
 
 TOWER = "9^{9^{9^{9^{9}}}}"
@@ -131,8 +132,31 @@ def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)
-    pairs = [("42", "\\sqrt{1764}"), ("42", TOWER), ("42", "\\sqrt{1765}"), ("42", TOWER)]
+    strange = "\\gcd(84,126)"  # a truth that is math-verify's to read
+    pairs = [("42", "\\sqrt{1764}"), (strange, TOWER), ("42", "\\sqrt{1765}"), (strange, TOWER)]
     assert compare_all(pairs) == ["equal", "timeout", "different", "timeout"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer", "outcome"),
+    [
+        ("42", TOWER, "different"),
+        ("7", "3^{10^{12}}\\bmod 7", "different"),
+        ("3^{10^{12}}", "3^{10^{12}}+1", "different"),
+        ("2^{10^{12}}", "4^{5\\cdot10^{11}}", "equal"),
+        ("10^{200}", "10^{200}+1", "different"),
+        ("\\sqrt{10^{200}+1}", "10^{100}", "different"),
+        ("\\frac{1}{2004!}", "\\frac{2}{2004!}", "different"),
+        ("\\frac{1}{2004!}", "\\frac{2005}{2005!}", "equal"),
+        ("x", f"x+{TOWER}", "different"),
+        ("0", "(10^9)!-(10^9)!", "different"),
+    ],
+)
+def test_what_is_too_large_to_compute_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, truth: str, answer: str, outcome: str
+) -> None:
+    monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)  # a time-out would show as such
+    assert compare(truth, answer) == outcome
 
 
 def test_pair_that_comes_twice_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

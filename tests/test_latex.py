@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks import symbolic
-from grpobench.tasks.answers import compare_all, decide, extract, normalise, number
+from grpobench.tasks.answers import compare_all, decide, normalise, number
+from grpobench.tasks.extraction import extract
 from grpobench.tasks.latex import balanced, clean
 
 # (truth, answer)
@@ -150,8 +151,32 @@ SAME = [
     ("x^{2}", "x^2"),
     ("25", "5^2"),
     ("\\tan 20^\\circ", "\\tan 20"),
+    ("1/3", "0.\\overline{3}"),
+    ("\\frac12", "\\sin 30^\\circ"),
+    ("-1", "e^{i\\pi}"),
+    ("x>3", "3<x"),
+    ("(3,\\infty)", "x>3"),
+    ("[1,2]", "1\\le x\\le 2"),
+    ("42", "6\\cdot 7 = 42"),
+    ("2", "\\sqrt4=2"),
+    ("2\\sqrt3", "2\\sqrt3\\approx 3.46"),
+    ("3.46", "2\\sqrt3\\approx 3.46"),
+    ("5", "5 = x"),
 ]
 OTHER = [
+    ("3", "x=7\\text{ or }x=3"),
+    ("3", "7\\cup 3"),
+    ("3", "7\\iff 3"),
+    ("7", "3^{10^{12}}\\bmod 7"),
+    ("2", "\\sqrt3=2"),
+    ("\\sqrt2", "\\sqrt3=\\sqrt2"),
+    ("\\sqrt2", "\\pi=\\sqrt2"),
+    ("x+1", "x+2=x+1"),
+    ("2\\sqrt3", "2\\sqrt3\\approx 5"),
+    ("\\frac12", "\\sin 30"),
+    ("\\sin 1", "\\sin 1^\\circ"),
+    ("10\\text{ cm}", "10\\text{ m}"),
+    ("x>3", "2x>6"),
     ("5", "5\\text{ or }6"),
     ("6", "5\\text{ or }6"),
     ("5", "5,6"),

@@ -14,7 +14,7 @@ import pytest
 
 from grpobench.tasks import answers, sources, symbolic
 from grpobench.tasks import math as math_task
-from grpobench.tasks.answers import extract
+from grpobench.tasks.extraction import extract
 from grpobench.tasks.math import Math
 from grpobench.tasks.pool import Pool
 from grpobench.tasks.task import DataError, Problem, Split
