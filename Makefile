@@ -9,6 +9,8 @@ ARGS    ?=
 BIN     := .venv/bin
 READY   := .venv/ready
 UNDONE  := .venv/unfinished
+# What pip says while it sets up; its end is shown where it fails.
+LOG     := .venv/setup.log
 # Each worker imports torch, a few seconds and 0.4 GB, so more than four cost more than they save; `auto`
 # would count physical cores, one on many two-core machines. A file stays on one worker because its
 # module fixtures (models, run folders) are dearer than its tests.
@@ -36,6 +38,7 @@ help:
 setup: $(READY)
 
 demo: $(READY)
+	@echo "Running the recipe $(RECIPE). Interrupt it whenever you like; the same command goes on from there."
 	@$(BIN)/grpobench run $(RECIPE) $(ARGS)
 
 test: $(READY)
@@ -74,8 +77,10 @@ $(READY): .ci/lock.txt pyproject.toml
 	@if [ -e $(UNDONE) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then rm -rf .venv; fi
 	@if [ ! -d .venv ]; then echo "Setting up .venv with `$(PYTHON) --version`."; $(PYTHON) -m venv .venv; fi
 	@rm -f $(READY) && touch $(UNDONE)
-	@$(BIN)/python -m pip install --disable-pip-version-check -r .ci/lock.txt
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "Installing `grep -c == .ci/lock.txt` packages into .venv, which takes some minutes (see $(LOG))."
+	@$(BIN)/python -m pip install --disable-pip-version-check -r .ci/lock.txt $(into-log)
+	@echo "Installing grpobench itself, from this folder."
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e . $(into-log)
 	@$(show-packages)
 	@rm -f $(UNDONE) && touch $(READY)
 
@@ -102,6 +107,11 @@ for text in requires(sys.argv[1]):
             print(text)
 endef
 export NEEDS
+
+define into-log
+>> $(LOG) 2>&1 || { code=$$?; echo "... the last lines of $(LOG):"; tail -n 40 $(LOG); \
+  echo "Setting up failed. All that pip said is in $(LOG); the same command tries again."; exit $$code; }
+endef
 
 define check-python
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

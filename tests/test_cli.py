@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import stand_ins
 
-from grpobench.runs import cli, listing, metrics
+from grpobench.runs import arguments, cli, listing, metrics
 from grpobench.runs.strict import ConfigError
 
 BAD = """
@@ -181,6 +181,10 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert row[:2] == ["arithmetic", "grpo"] and len(table) == 1
     assert row[2:4] == [f"{100 * table[0]['base']:.1f}", f"{100 * table[0]['final']:.1f}"]
     assert lines[-1] == "report: results/quickstart/report/index.html"
+    # What the report warns of is said in the terminal too.
+    (tmp_path / "results/quickstart/grpo-arithmetic-s0/origin.json").unlink()
+    table_and_warnings = cli.report(tmp_path / "results" / "quickstart", ("json",))[1]
+    assert table_and_warnings[-1] == "The report warns: Logs that lack something."
     assert cli.main([*words, "--set", "train.steps=2"]) == 2
     assert "train.steps: 1 -> 2" in capsys.readouterr().err
 
@@ -195,7 +199,7 @@ def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    for kind in cli.KINDS:
+    for kind in arguments.KINDS:
         assert cli.main(["list", kind, "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert rows and all({"name"} <= set(row) for row in rows)
@@ -228,9 +232,9 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
 
 
 def test_seed_list() -> None:
-    assert cli.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
+    assert arguments.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
     with pytest.raises(ConfigError):
-        cli.seed_list("1-")
+        arguments.seed_list("1-")
 
 
 def test_data_folder_of_the_command_line_reaches_the_tasks(
