@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,6 +168,9 @@ def execute(
         folder.save(step, {"policy": {"weight": torch.full((4,), step / 7)}}, {"step": step})
         if trouble == "sticky":
             BROKEN.append(config.arm)
+        if trouble == "linger":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            raise RuntimeError("a thread of its process never ends")
         if BROKEN:
             raise RuntimeError(f"the device was broken by {BROKEN[0]}")
         if trouble == "raise":

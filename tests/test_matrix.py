@@ -136,6 +136,14 @@ def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
     assert status(tmp_path / "m" / "sticky-sums-s0")["why"] == "RuntimeError: the device was broken by sticky"
 
 
+def test_a_crashed_process_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.runs.matrix.GRACE_RETIRED", 0.5)
+    outcome, _ = launch(recipe(tmp_path, "linger", "fine"), tmp_path, workers=1)
+    assert places(outcome) == {"linger": "crashed", "fine": "finished"}
+
+
 def listed(folder: Path, *lines: str) -> Recipe:
     """One run of three steps on problems from a file."""
     (folder / "data.txt").write_text("".join(f"{line}\n" for line in lines))
