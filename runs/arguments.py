@@ -241,7 +241,7 @@ def data_words(data: argparse.ArgumentParser, commands: Mapping[str, Callable[[A
 
 
 def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
-    actions = tasks.add_subparsers(required=True, metavar="check")
+    actions = tasks.add_subparsers(required=True, metavar="check|pairs")
     check = actions.add_parser(
         "check", help="0 when every task accepts its references and rejects corrupted answers, else 70"
     )
@@ -253,6 +253,13 @@ def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[
     check.add_argument("--json", action="store_true")
     add_data(check)
     add_unsafe(check)
+    pairs = actions.add_parser(
+        "pairs",
+        help="grade a table of answers with ours and other graders; 70 where ours is not as it should be",
+    )
+    pairs.set_defaults(command=commands["tasks pairs"], light=True)
+    pairs.add_argument("--keep", action="store_true", help="keep the verdicts, in the project's checkout")
+    pairs.add_argument("--json", action="store_true")
 
 
 class Version(argparse.Action):

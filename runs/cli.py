@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "data fetch": data_fetch_command,
         "data list": data_list_command,
         "tasks check": tasks_check_command,
+        "tasks pairs": tasks_pairs_command,
     }
     options = parser(commands).parse_args(arguments)
     # Before torch loads, here and in every worker: its threads wait for each other in a loop that holds the
@@ -394,6 +395,25 @@ def tasks_check_command(options: argparse.Namespace) -> int:
     if options.json:
         print(as_json(rows))
     return INFRASTRUCTURE if failed else DONE
+
+
+def tasks_pairs_command(options: argparse.Namespace) -> int:
+    """0 where every verdict of ours is the one expected or a kept exception, else 70."""
+    from grpobench.runs import files, pages
+    from grpobench.tasks import pairs
+
+    if options.keep:
+        pages.own_folder("--keep writes into one")
+    kept = pairs.load()
+    now, lacking = pairs.ask(kept)
+    faults = list(pairs.faults(kept, now))
+    if options.json:
+        print(as_json([pair.row() for pair in now]))
+    else:
+        print("\n".join([*pairs.as_lines(now), *lacking, *faults]))
+    if options.keep:
+        files.write_atomic(pairs.TABLE, pairs.as_text(now).encode())
+    return INFRASTRUCTURE if faults else DONE
 
 
 def doctor_command(options: argparse.Namespace) -> int:

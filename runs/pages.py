@@ -1,5 +1,5 @@
-"""The pages on algorithms and dialects, written from docstrings, class attributes and presets; and tables of
-results inside other pages, from kept tables (`runs/filled.py`)."""
+"""The pages on algorithms and dialects, written from docstrings, class attributes and presets, and on graded
+pairs; and tables of results inside other pages, from kept tables (`runs/filled.py`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from grpobench.runs import config as runs_config
 from grpobench.runs import files, filled, listing
 from grpobench.runs.strict import ConfigError
+from grpobench.tasks import pairs
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARK = "<!-- Written by `grpobench docs`"
@@ -76,6 +77,7 @@ def pages() -> dict[str, str]:
         example=dialects[0],
         note=runs_config.dialects_note(),
     )
+    found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
     return found
 
 

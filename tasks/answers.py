@@ -193,12 +193,18 @@ def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Qu
         return _against_rounded(value, wanted, claims, known)
     values = {each for each in known if each is not None}
     if None not in known:
-        hundredths = {value * 100} if "%" in given and "%" not in wanted else set()
-        return _same(len(values) == 1 and values <= {value} | hundredths)  # not 5=6
+        return _same(len(values) == 1 and values <= _as_written(value, wanted, given))  # not 5=6
     trees = [read(normalise(claim)) for claim in claims.exactly]
     if not values <= {value} or any(tree is None or tree.names for tree in trees):
         return "different"
     return normalise(wanted), "=".join(map(normalise, claims.exactly))
+
+
+def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
+    """What a right answer may give as a number: one half is 50 %, and so is 50, asked for in percent."""
+    if "%" not in given or "%" in wanted:
+        return {value}
+    return {value * 100} if "\\frac" in wanted or "/" in wanted else {value, value * 100}
 
 
 def _against_rounded(
