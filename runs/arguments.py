@@ -58,7 +58,7 @@ def run_words(run: argparse.ArgumentParser) -> None:
         "--workers",
         type=whole,
         metavar="N",
-        help="runs side by side; default: the recipe's, else one per core",
+        help="runs side by side; default: the recipe's, else one per GPU or core",
     )
     run.add_argument(
         "--allow-change",

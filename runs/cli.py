@@ -130,9 +130,9 @@ def run_command(options: argparse.Namespace) -> int:
 
 def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
     from grpobench.runs.dry_run import as_lines, preview
-    from grpobench.runs.machine import cores
+    from grpobench.runs.machine import places
 
-    workers = options.workers or recipe.head.workers or cores()
+    workers = options.workers or recipe.head.workers or places()
     found = preview(recipe, options.out, workers, options.allow_change)
     print(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
     return DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -9,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Literal
 
 from grpobench.runs import config as runs_config
 from grpobench.runs import origin
-from grpobench.runs.machine import cores
+from grpobench.runs.machine import cores, devices
 from grpobench.tasks import sources
 from grpobench.tasks.task import Task, family
 
@@ -40,7 +42,9 @@ def examine(out: Path) -> list[Finding]:
     probes: list[Callable[[], Finding | list[Finding]]] = [
         python,
         threads,
+        workers,
         torch_device,
+        training,
         packages,
         vllm,
         models,
@@ -79,6 +83,17 @@ def threads() -> Finding:
     return Finding("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {origin.cpu()}")
 
 
+def workers() -> Finding:
+    """What a matrix makes of this machine."""
+    found = devices()
+    detail = (
+        f"{len(found)}, each on a GPU of its own ({', '.join(found)})"
+        if found
+        else f"{cores()}, one per core"
+    )
+    return Finding("workers", "ok", detail)
+
+
 def torch_device() -> list[Finding]:
     """Import torch and compute something on every device that it sees."""
     import torch
@@ -94,6 +109,40 @@ def torch_device() -> list[Finding]:
         works = "ok" if total == 64 else "broken"
         found.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
     return found
+
+
+def training() -> Finding:
+    """A run of three steps on the device that runs use, stopped after the first and taken up again."""
+    import torch
+
+    from grpobench.runs.folder import RunFolder
+    from grpobench.runs.loop import execute
+    from grpobench.runs.recipe import read_recipe
+    from grpobench.runs.worker import Preempted
+
+    settings = (
+        "train.steps=3",
+        "train.prompts=2",
+        "train.group=4",
+        "train.minibatches=1",
+        "checkpoint.every=0",
+    )
+    quiet = ("evaluate.problems=0", "evaluate.test_problems=0")
+    config = read_recipe("quickstart", [*settings, *quiet]).runs()[0]
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ends = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
+            for stop in (True, False):
+                with RunFolder.open(Path(place), config, threads=threads) as folder:
+                    with contextlib.suppress(Preempted):
+                        execute(config, folder, lambda _: None, lambda stop=stop: stop)  # type: ignore[misc]
+                    ends.append((folder.step, folder.state))
+    finally:
+        torch.use_deterministic_algorithms(strict)
+    works: Health = "ok" if ends == [(1, "running"), (3, "finished")] else "broken"
+    return Finding("training", works, f"a step, a checkpoint and resumed steps on {device}", True)
 
 
 def packages() -> list[Finding]:

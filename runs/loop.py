@@ -372,9 +372,15 @@ class Trainer:
             [] if "policy" in roles and self.source.on_policy else None
         )
         row: dict[str, float] = {}
-        for rows in self._minibatches(batch, signal, step):
+        anew = "policy" in roles and self._layout_matters()
+        plan = [*self._minibatches(batch, signal, step)]
+        later = self._old_logp_of(batch, signal, plan[1:]) if anew else []
+        for place, rows in enumerate(plan):
             weight = None if correction is None else correction[rows]
-            loss = self._accumulate(batch[rows], signal[rows], roles, tally, fresh, weight)
+            part = batch[rows]
+            if anew and place:
+                part = dataclasses.replace(part, old_logp=later[place - 1])
+            loss = self._accumulate(part, signal[rows], roles, tally, fresh, weight, anew and not place)
             if fresh:  # the first minibatch read the very weights that sampled
                 row |= self._check_gap(gap_metrics(fresh))
                 fresh = None
@@ -393,6 +399,17 @@ class Trainer:
         row |= {f"learning_rate/{role}": self.models.optimisers[role].learning_rate * scale for role in roles}
         self._count_failures(bad, step)
         return row | {"grad/nonfinite": float(bad)}
+
+    def _layout_matters(self) -> bool:
+        """Whether log π_old is the trainer's in a precision in which it depends on what is read together, so
+        that each update needs it as the update itself reads it: else ratios are not 1 where nothing moved."""
+        rounded = self.models.dtype != torch.float32
+        return rounded and self.source.on_policy and self.config.sampler.old_logp != "sampler"
+
+    def _old_logp_of(self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """log π_old (b, T) of each minibatch, before any update."""
+        with self.clock("read"):
+            return [self.models.read("policy", batch[rows], signal.unit[rows]).logp for rows in plan]
 
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
         """Rows of every update of a step."""
@@ -416,9 +433,10 @@ class Trainer:
         tally: Tally,
         fresh: list[tuple[torch.Tensor, Batch]] | None,
         correction: Correction | None = None,
+        first: bool = False,
     ) -> torch.Tensor:
         """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
-        changes nothing."""
+        changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet."""
         algorithm, whole = self.algorithm, batch.reward.new_zeros(())
         weights = algorithm.weigh(batch)
         weights = weights if correction is None else correction.of(weights)
@@ -426,6 +444,8 @@ class Trainer:
             micro = batch[rows]
             with self.clock("read"):
                 now = self.models.read_now(roles, micro, algorithm.differentiates_entropy)
+                if first:
+                    micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
                 loss = algorithm.loss(micro, signal[rows], now)
                 total = (loss.terms * weights[rows]).sum()
             with self.clock("backward"):

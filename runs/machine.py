@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Device files of GPU drivers: NVIDIA's, AMD's, and that of Windows below Linux."""
+ASK = "import torch; print(torch.cuda.device_count())"
 
 
 def cores() -> int:
@@ -15,3 +25,40 @@ def threads(workers: int) -> int:
     cores."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2": four, and two within each
     return int(wanted) if wanted.isdigit() and int(wanted) else max(1, cores() // workers)
+
+
+def devices() -> list[str]:
+    """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them; empty without any. A process of its own
+    looks, because one that has touched CUDA can not be kept to another device, and holds memory on it."""
+    count = seen()
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return (named or [str(number) for number in range(count)])[:count]
+
+
+def seen() -> int:
+    """How many GPUs torch sees."""
+    if os.environ.get(VISIBLE) in ("", "-1") or not any(Path(sign).exists() for sign in SIGNS):
+        return 0
+    return _asked(os.environ.get(VISIBLE))
+
+
+@functools.cache
+def _asked(visible: str | None) -> int:
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
+    told = done.stdout.strip()
+    return int(told) if told.isdigit() else 0
+
+
+def places() -> int:
+    """Workers that this machine has room for: one per GPU, else one per core."""
+    return len(devices()) or cores()
+
+
+def environment(workers: int, place: int) -> Mapping[str, str]:
+    """Variables for a worker process, set before it imports anything. `place` is which of the workers it is,
+    from 0: each has a GPU of its own, unless there are more workers than GPUs."""
+    count = str(threads(workers))
+    own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+    if found := devices():
+        own[VISIBLE] = found[place % len(found)]
+    return own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -85,6 +86,8 @@ class Worker:
 
     process: multiprocessing.process.BaseProcess
     connection: Connection
+    place: int = 0
+    """Which of the workers it is, from 0; one that takes over from another has its place."""
     ready: bool = False
     run: Run | None = None
     retired: float | None = None
@@ -114,9 +117,9 @@ def run_matrix(
 ) -> Outcome:
     """Execute every run of a recipe that has no result yet, in `out`/<matrix>.
 
-    `workers` overrides the recipe; 0 means one per core. `execute` is the dotted name of the function that
-    does a run (tests put a stand-in there). Raises `FolderError` before anything starts when another
-    launcher owns the folder or a run's configuration has changed.
+    `workers` overrides the recipe; 0 means one per GPU, and one per core without one. `execute` is the dotted
+    name of the function that does a run (tests put a stand-in there). Raises `FolderError` before anything
+    starts when another launcher owns the folder or a run's configuration has changed.
     """
     folder = files.writable(out / recipe.name, "--out")
     lock = Lock(folder)
@@ -125,7 +128,7 @@ def run_matrix(
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change)
         write_matrix(folder, recipe)
-        count = workers or recipe.head.workers or machine.cores()
+        count = workers or recipe.head.workers or machine.places()
         launcher = Launcher(runs, count, allow_change, execute, console or Console())
         launcher.launch()
     finally:
@@ -320,15 +323,17 @@ class Launcher:
             self.hire()
 
     def hire(self) -> None:
-        """Start a worker. Its thread count is set before it imports anything."""
-        threads = machine.threads(self.count)
+        """Start a worker in the first free place."""
+        taken = {worker.place for worker in self.workers}
+        place = next(number for number in itertools.count() if number not in taken)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
+        threads = machine.threads(self.count)
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
-        with environment(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads)):
+        with environment(**machine.environment(self.count, place)):
             process.start()
         theirs.close()
-        self.workers.append(Worker(process, ours))
+        self.workers.append(Worker(process, ours, place))
 
     # Stopping
 

@@ -32,7 +32,8 @@ def deterministic() -> None:
     needs it: a mixture with three or more experts per token, for one, reads a state by index once for each.
     Where there is no such operator (some on a GPU), torch warns."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads what it did not write
+    # Nothing here reads what it did not write.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 class NonFinite(Exception):
@@ -166,18 +167,18 @@ class Models:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def read(self, role: Role, batch: Batch) -> Reading:
-        """A reading of the whole batch without gradient, in micro-batches."""
-        parts: list[tuple[torch.Tensor, Reading]] = []
-        with torch.no_grad():
-            for rows in micro_batches(batch, torch.arange(len(batch)), self.budget):
-                parts.append((rows, self.read_now((role,), batch[rows])[role]))
+    def read(self, role: Role, batch: Batch, unit: torch.Tensor | None = None) -> Reading:
+        """A reading of the whole batch without gradient, in micro-batches; given the signal's `unit` (B,),
+        none of them −1, in the micro-batches of an update of these rows, and with its very operations."""
+        parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
+        names = ("logp", "entropy", "value")
+        each = torch.arange(len(batch)) if unit is None else unit
+        with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
+            for rows in micro_batches(batch, each, self.budget):
+                now = self.read_now((role,), batch[rows])[role]
+                parts.append((rows, {name: getattr(now, name).detach() for name in names}))
         order = torch.cat([rows for rows, _ in parts]).argsort()
-        whole = {
-            name: torch.cat([getattr(reading, name) for _, reading in parts])[order]
-            for name in ("logp", "entropy", "value")
-        }
-        return Reading(**whole)
+        return Reading(**{name: torch.cat([found[name] for _, found in parts])[order] for name in names})
 
     def read_now(
         self, roles: Iterable[Role], batch: Batch, differentiate_entropy: bool = False
@@ -286,7 +287,7 @@ class Models:
                 for name, p in optimiser.parameters.items():
                     p.copy_(saved[name])
                     moments = {
-                        key.split(":", 2)[1]: tensor.clone()
+                        key.split(":", 2)[1]: tensor.detach().to(p.device, copy=True)
                         for key, tensor in saved.items()
                         if key.startswith("adam:") and key.split(":", 2)[2] == name
                     }

@@ -119,7 +119,7 @@ def probe(models: Models) -> Batch:
 def log_probabilities(models: Models, tokens: torch.Tensor) -> torch.Tensor:
     """Of every next token (rows, columns, V), by the model's own forward pass over tokens (rows, columns)."""
     logits = models.language(input_ids=tokens, use_cache=False).logits.float()
-    return (logits / models.temperature).log_softmax(-1)
+    return (logits / models.temperature).log_softmax(-1)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ class Head:
     summary: str = ""
     seeds: tuple[int, ...] = (0,)
     workers: int = 0
-    """Runs side by side; 0 means one per core."""
+    """Runs side by side; 0 means one per GPU, and one per core without one."""
     fail_on_divergence: bool = False
     """Exit with 3 when a run diverges."""
 

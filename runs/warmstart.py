@@ -141,7 +141,8 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
     models.optimise({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
     updates, rows = config.warm_start, config.warm_start_batch
     for update in range(1, updates + 1):
-        batch = pack_groups(lessons[(update - 1) * rows : update * rows], 0, 1, loaded.pad)
+        read = lessons[(update - 1) * rows : update * rows]
+        batch = pack_groups(read, 0, 1, loaded.pad, str(models.device))
         weights = parts.average(batch, "token_mean")
         total = 0.0
         for part in micro_batches(batch, parts.rows(batch), models.budget):

@@ -162,6 +162,8 @@ def execute(
     folder.rewind(done)
     trouble = "" if (folder.path.parent / "mended").exists() else getattr(config.algorithm, "label", "")
     print(f"running {config.arm}")
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        print("on GPU", os.environ["CUDA_VISIBLE_DEVICES"])
     for step in range(done + 1, config.train.steps + 1):
         folder.log({"step": step, "reward/mean": step / 3})
         report(Progress(step, config.train.steps, step / 3, 1000.0, "training"))

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 import zstandard
-from toys import Letters
+from toys import Letters, arithmetic_run
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Loss, Signal
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
 from grpobench.runs import loop
@@ -252,6 +253,29 @@ def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
     assert all(row["gap/mean"] < 1e-4 for row in found[1:])
 
 
+@pytest.mark.parametrize("algorithm", [GSPO(), PPO()], ids=["gspo", "ppo"])
+def test_nothing_moves_in_bfloat16_at_learning_rate_0(algorithm: Algorithm[Any], tmp_path: Path) -> None:
+    """Ratios are exactly 1 in every minibatch of every pass: log π_old is read as the update reads it. A
+    mixture of experts rounds differently with every other layout."""
+    config = arithmetic_run(
+        algorithm,
+        model=ModelConfig("nano-moe", dtype="bfloat16"),
+        train=TrainConfig(
+            steps=1,
+            prompts=4,
+            group=6,
+            minibatches=2,
+            epochs=2,
+            learning_rate={"policy": 0.0},
+            tokens_per_micro_batch=256,
+        ),
+    )
+    for row in run(config, tmp_path)[1:]:
+        assert row["grad_norm/policy"] > 0
+        assert row["trained/ratio_min"] == row["trained/ratio_max"] == 1
+        assert row["policy/clip_low"] == row["policy/clip_high"] == row["trained/kl_old"] == 0
+
+
 def test_gap_between_sampler_and_trainer_stops_the_run(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +288,27 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
     monkeypatch.setattr(loop, "pack_groups", skewed)
     with pytest.raises(RuntimeError, match=r"disagree by 0\.01 nats per token"):
         run(configure(policy), tmp_path)
+
+
+@pytest.mark.parametrize(("skew", "stops"), [(0.0, False), (0.1, False), (0.5, True)])
+def test_bfloat16_has_a_limit_of_the_gap_too(
+    skew: float, stops: bool, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = loop.pack_groups
+
+    def skewed(*args: Any, **settings: Any) -> Any:
+        batch = plain(*args, **settings)
+        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - skew)
+
+    monkeypatch.setattr(loop, "pack_groups", skewed)
+    config = configure(
+        policy, model=ModelConfig(policy, dtype="bfloat16"), evaluate=EvaluateConfig(0, 0, 0, 0)
+    )
+    if stops:
+        with pytest.raises(RuntimeError, match=r"disagree by 0\.5 nats per token"):
+            run(config, tmp_path)
+    else:
+        assert all(abs(row["gap/mean"] - skew) < 0.02 for row in run(config, tmp_path)[1:])
 
 
 @pytest.mark.parametrize("choice", ["sampler", "trainer"])
