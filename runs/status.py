@@ -107,12 +107,11 @@ class Overview:
     def summary(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.counts.items()))
         left = duration(_known(self.seconds_left))
+        time = f"; about {left} left" if left else ""
         who = "no launcher runs"
         if self.launcher:
             who = f"launcher {self.launcher.pid} on {self.launcher.host}"
-        return f"{self.folder}: {len(self.runs)} runs: {states}; {who}" + (
-            f"; about {left} left" if left else ""
-        )
+        return f"{self.folder}: {len(self.runs)} runs: {states}{time}; {who}"
 
     def lines(self, most: int | None = None) -> list[str]:
         """A table and a summary. With `most`, runs that are at work come first, and the rest is counted."""
