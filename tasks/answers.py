@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from grpobench.tasks import reals
-from grpobench.tasks.expressions import Expression, exact, read, repeating, unfinished
+from grpobench.tasks.expressions import Expression, exact, numeral, read, repeating, unfinished
 from grpobench.tasks.extraction import LONGEST
 from grpobench.tasks.latex import balanced, clean
 from grpobench.tasks.parts import shape, split
@@ -58,10 +58,11 @@ _EQUALS = re.compile("=")
 _APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
 _DECIMALS = re.compile(r"-?[0-9]*\.?([0-9]*)")
 _BRACKETED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
-_NO_DESCRIPTION = re.compile(
-    r"\\(?:cup|cap|iff|implies|to|mapsto|b?mod|pmod|mid|[Ll]?(?:ong)?(?:[Ll]eft)?(?:[Rr]ight)?arrow)(?![A-Za-z])"
-    r"|[<>|/]|(?<![A-Za-z_])[0-9]"
+_DESCRIPTION = re.compile(
+    r"(?:\\(?:angle|arg|deg|det|Delta|gcd|lcm|mathbb|max|min|overline|overrightarrow|text|triangle|vec)(?![A-Za-z])"
+    r"|[A-Za-z]+'*|[-+_^| ])+"
 )
+_NUMBERED = re.compile(r"\\text\{[^{}]*[0-9]")
 _ANGULAR = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _WORDS = re.compile(r"\(?\\text\{[^{}]*\}\)?|\([A-Z]\)")
@@ -181,7 +182,7 @@ def _order(one: Expression, other: Expression) -> int | None:
 
 
 def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Question:
-    claims = _claims(given)
+    claims = _claims(given, numeral(value))
     if claims is None or len(split(given) or ()) != 1 or _SEVERAL.search(given):
         return "different"  # several values, or a bracket that was never opened
     if any(sign in claim for claim in claims.exactly for sign in (",", "\\text{")):
@@ -201,7 +202,7 @@ def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Qu
 
 
 def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
-    """What a right answer may give as a number: one half is 50 %, and so is 50, asked for in percent."""
+    """What a right answer may give as a number: one half is 50 %, and so is 50, asked in percent."""
     if "%" not in given or "%" in wanted:
         return {value}
     return {value * 100} if "\\frac" in wanted or "/" in wanted else {value, value * 100}
@@ -248,23 +249,36 @@ class Claims:
     """What stands behind "approximately"."""
 
 
-def _claims(given: str, names: frozenset[str] = frozenset()) -> Claims | None:
-    """Of ``A = \\pi r^2 = 4\\pi`` the last side, and those in no variables but `names`. None where another
-    side is no description either."""
+def _claims(given: str, truth: Expression | None) -> Claims | None:
+    """Of ``A = 2^2\\pi = 4\\pi`` the last side, and those in no variables but the truth's. None where the
+    first is neither that nor a description, or another is not that."""
+    names: frozenset[str] = truth.names if truth else frozenset()
     text, *rounded = _APPROXIMATELY.split(given)
     sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
     if len(rounded) > 1 or not all(sides):
         return None
     claims: list[str] = []
     for i, side in enumerate(sides):
-        tree = read(normalise(side))
+        tree, last = read(normalise(side)), i == len(sides) - 1
+        if last and claims and _LETTER.fullmatch(side):
+            continue  # 5 = x
         of_these = (tree is not None and tree.names <= names) or number(normalise(side)) is not None
-        last = i == len(sides) - 1 and not rounded and not (claims and _LETTER.fullmatch(side))
-        if of_these or last:
+        if of_these or (last and not rounded):
             claims.append(side)
-        elif tree is None and _NO_DESCRIPTION.search(_outside_brackets(side)):
+        elif i > 0 or not _describes(side, tree, truth):
             return None
     return Claims(tuple(claims), normalise(rounded[0]) if rounded else "")
+
+
+def _describes(side: str, tree: Expression | None, truth: Expression | None) -> bool:
+    """Whether a left side says what has the value, and is no other value: an expression in other variables, a
+    name, names in brackets, ``P(A)`` or ``\\text{area}``. Only names, where the truth is no expression."""
+    _, items, _ = shape(side)
+    if _NAME.fullmatch(side) or (len(items) > 1 and all(map(_LETTER.fullmatch, items))):
+        return True
+    if truth is None or _NUMBERED.search(side):
+        return False
+    return tree is not None or _DESCRIPTION.fullmatch(_outside_brackets(side)) is not None
 
 
 def _outside_brackets(text: str) -> str:
@@ -282,7 +296,7 @@ def _against_expression(wanted: str, given: str) -> Comparison | Question:
         return _same(wanted == given)
     if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
         tree = read(normalise(wanted))
-        claims = _claims(given, tree.names if tree else frozenset())
+        claims = _claims(given, tree)
         if claims is None or _SEVERAL.search(given):
             return "different"
         if claims.rounded or len(claims.exactly) > 1:

@@ -91,7 +91,8 @@ def repeating(text: str) -> Fraction | None:
     return Fraction(int((whole + fixed) or "0"), scale) + ninths
 
 
-def number(value: int | Fraction) -> Expression:
+def numeral(value: int | Fraction) -> Expression:
+    """The tree of a number."""
     return Expression("number", value=Fraction(value))
 
 
@@ -221,8 +222,8 @@ class _Reader:
                 if self.starts_factor():  # 1/2x is half of x to some, and a half over x to others
                     _no("a factor behind a quotient")
             elif self.starts_factor():
-                if self.kind == "number" and factors[-1].kind in ("number", "name", "constant"):
-                    _no("a number right behind a number or name")
+                if self.kind == "number" and not self.behind_bracket():
+                    _no("a number right behind a factor")
                 factors.append(self.power())
             else:
                 return _times(factors)
@@ -239,6 +240,11 @@ class _Reader:
         if self.kind == "command":
             return self.token not in ("cdot", "times", "div", "rvert")
         return self.token in ("(", "[", "{") or (self.token == "|" and not self.bars)
+
+    def behind_bracket(self) -> bool:
+        """Whether the token stands right behind a closing bracket, as in ``(x+1)2``."""
+        before = self.text[: self.position - len(self.token)].rstrip()
+        return before.endswith(")")
 
     def power(self) -> Expression:
         base = self.postfixed(self.atom())
@@ -292,7 +298,7 @@ class _Reader:
     def numeral(self) -> Expression:
         text = self.advance()
         value = repeating(text)
-        return number(Fraction(text) if value is None else value)
+        return numeral(Fraction(text) if value is None else value)
 
     def mixed(self, whole: Expression) -> Expression:
         """With the fraction behind it where both make a mixed number, such as ``1\\frac{1}{2}``."""
@@ -304,7 +310,7 @@ class _Reader:
             _no("an improper fraction behind a number")
         self.position += behind.end()
         self.advance()
-        return number(whole.value + Fraction(above, below))
+        return numeral(whole.value + Fraction(above, below))
 
     def named(self, name: str) -> Expression:
         rest = self.text[self.position :]
@@ -341,7 +347,7 @@ class _Reader:
         return self.call(name) if name in FUNCTIONS else _no("a command of another kind")
 
     def root(self) -> Expression:
-        degree = number(2)
+        degree = numeral(2)
         if self.token == "[":
             degree = self.bracketed()
         inside = self.bracketed() if self.token == "(" else self.group()

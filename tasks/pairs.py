@@ -61,7 +61,11 @@ def load() -> list[Pair]:
     rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
     return [
         Pair(
-            *(row[name] for name in ("kind", "truth", "answer", "equal", "note")),
+            kind=row["kind"],
+            truth=row["truth"],
+            answer=row["answer"],
+            equal=row["equal"],
+            note=row["note"],
             said={name: row[name] for name in EACH},
             why=row["why"],
         )

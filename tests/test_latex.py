@@ -484,6 +484,48 @@ def test_hedged_broken_and_boundless_answers_are_never_accepted(monkeypatch: pyt
     assert accepted == []
 
 
+OTHERS = {
+    "3": "7",
+    "12": "5",
+    "-1": "4",
+    "\\sqrt{2}": "\\sqrt{3}",
+    "\\frac{1}{2}": "\\frac{1}{3}",
+    "2\\pi": "3\\pi",
+    "x+1": "x+2",
+    "(1,2)": "(2,1)",
+    "[1,2]": "[3,4]",
+    "x=3": "x=7",
+    "1,2": "3,4",
+    "y=2x+3": "y=2x+4",
+    "\\text{(A)}": "\\text{(B)}",
+    "\\overline{CD}": "\\overline{AB}",
+    "x>3": "x<7",
+}
+"""A wrong answer by the right one."""
+SIGNS = (
+    r",|;| |:|::|:=|=|<|>|?|!|@|#|~|'|_|&|\\|.|...|(|[|{|\}|\$|\%| or | and | vs |\text{ or }|\mbox{ or }"
+    r"|\mathrm{or}"
+    r"|\text{ rather }|\text{}|\quad|\newline|\cup|\cap|\iff|\implies|\Rightarrow|\to|\mid|\lor|\land|\vee"
+    r"|\wedge|\veebar|\ne|\not=|\approx|\equiv|\sim|\cong|\le|\gg|\doteq|\triangleq|\in|\subset|\pm|\mp|\star"
+    r"|\circ|\bullet|\dagger|\oplus|\parallel|\perp|\bmod|\pmod|\choose|\over|\colon|\ldots|\cdots|\therefore"
+    r"|\because|\leadsto|\uparrow|\hline"
+)
+FORMS = ("{1}{2}{0}", "{0}{2}{1}", "{1} {2} {0}", "x={1}{2}x={0}", "x={1}{2} y={0}", "{1}{2}{0}{2}{1}")
+
+
+def test_two_answers_are_none_whatever_stands_between_them() -> None:
+    pytest.importorskip("math_verify", reason="math-verify is not installed")
+    pairs = [
+        (truth, form.format(truth, wrong, sign))
+        for truth, wrong in OTHERS.items()
+        for sign in SIGNS.split("|")
+        for form in FORMS
+    ]
+    assert len(pairs) > 5000
+    accepted = [pair for pair, said in zip(pairs, compare_all(pairs), strict=True) if said == "equal"]
+    assert accepted == []
+
+
 @pytest.mark.parametrize(
     "unit",
     [
