@@ -74,6 +74,7 @@ def run_words(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--json", action="store_true", help="with --dry-run")
     add_data(run)
+    add_trust(run)
     add_unsafe(run)
 
 
@@ -144,6 +145,7 @@ def eval_words(evaluate: argparse.ArgumentParser) -> None:
     )
     evaluate.add_argument("--json", action="store_true")
     add_data(evaluate)
+    add_trust(evaluate)
     add_unsafe(evaluate)
 
 
@@ -171,6 +173,7 @@ def warmstart_words(warm: argparse.ArgumentParser) -> None:
     warm.add_argument("--out", type=Path, metavar="DIR", help="a folder for a copy of the model")
     warm.add_argument("--json", action="store_true")
     add_data(warm)
+    add_trust(warm)
 
 
 def list_words(listing: argparse.ArgumentParser) -> None:
@@ -221,9 +224,11 @@ def serve_words(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--rows", type=whole, default=256, metavar="N", help="most sequences decoded at once")
     serve.add_argument("--cache-gb", type=float, default=4.0, metavar="GIB", help="key-value cache")
     add_data(serve)
+    add_trust(serve)
 
 
 def bench_words(bench: argparse.ArgumentParser) -> None:
+    add_trust(bench)
     bench.add_argument("--model", default="nano", metavar="MODEL")
     bench.add_argument("--sandbox", action="store_true", help="programs a minute in each tier, instead")
     bench.add_argument("--json", action="store_true")
@@ -277,6 +282,14 @@ def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
     command.add_argument(
         "--skip-bad", action="store_true", help="leave out malformed rows, at most 1 %% of a table; recorded"
+    )
+
+
+def add_trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that a model brings along with its files, with all your rights; recorded",
     )
 
 

@@ -83,7 +83,7 @@ def complain(message: str, code: int) -> int:
 
 
 def use_places(options: argparse.Namespace) -> None:
-    """Put the options of `add_data` and `add_unsafe` where worker processes see them too."""
+    """Put the options of `add_data`, `add_trust` and `add_unsafe` where worker processes see them too."""
     from grpobench.runs.library import FOLDER_VARIABLE as MODELS
     from grpobench.tasks.sources import FOLDER_VARIABLE as DATA
     from grpobench.tasks.sources import SKIP_VARIABLE
@@ -92,6 +92,10 @@ def use_places(options: argparse.Namespace) -> None:
     for variable, option in chosen.items():
         if value := getattr(options, option, None):
             os.environ[variable] = "1" if value is True else value
+    if getattr(options, "trust_remote_code", False):
+        from grpobench.runs import trust
+
+        trust.allow()
     if getattr(options, "unsafe_exec", False):
         from grpobench.tasks.sandbox import allow_unsafe
 

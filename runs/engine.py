@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from grpobench.runs import trust
 from grpobench.runs.library import ModelError
 from grpobench.runs.sampler import GREEDY
 
@@ -165,6 +166,7 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # not the model's own top-p, penalties and the like
             skip_tokenizer_init=True,
+            trust_remote_code=trust.trusted(),
             enable_prefix_caching=True,
             disable_log_stats=True,
             seed=0,

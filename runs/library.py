@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from grpobench.runs import chat_templates, sizes, trust
 from grpobench.tasks import sources
 from grpobench.tasks.tables import Packaged
 from grpobench.tasks.task import DataError
@@ -26,6 +27,7 @@ class ModelError(DataError):
     """A model that cannot be used; the message names the remedy."""
 
 
+USUAL = "give a folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
 POLICIES = Path(__file__).parent / "policies"
 """The built-in policies, one folder each."""
 
@@ -178,15 +180,21 @@ def _pointers(folder: Path) -> str:
 def load(name: str, device: str | None = None) -> Loaded:
     """Load a model and its tokenizer in float32. Raises ModelError naming the remedy."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     if why := missing(name):
         raise ModelError(why)
     place, origin = _place(name)
     where: dict[str, Any] = {"local_files_only": origin["from"] != "hub" or _silent(name)}
+    weights = _fitting(name, place, where)
     tokenizer = _tokenizer(name, place, where)
     try:
-        settings = {"dtype": torch.float32, "attn_implementation": "sdpa", "output_loading_info": True}
+        settings = {"attn_implementation": "sdpa", "trust_remote_code": trust.trusted()}
+        if weights is not None:
+            config = AutoConfig.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
+            with torch.device("meta"):
+                sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
+        settings |= {"dtype": torch.float32, "output_loading_info": True}
         read: Any = AutoModelForCausalLM.from_pretrained(place, **settings, **where)
         model, info = read
         if lost := sorted(info["missing_keys"]):  # these would be random numbers
@@ -194,13 +202,12 @@ def load(name: str, device: str | None = None) -> Loaded:
                 f"{len(lost)} of its tensors are missing from the weight files, such as {lost[0]}"
             )
     except Exception as error:  # damaged files raise what their reader likes
-        raise ModelError(
-            f"model {name!r} could not be loaded from {place}: {type(error).__name__}: {error}; give a "
-            "folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
-        ) from error
+        why = trust.remedy(error) or f"{told(error)}; {USUAL}"
+        raise ModelError(f"model {name!r} could not be loaded from {place}: {why}") from error
     _demand_finite(name, place, model)
     if origin["from"] == "hub":
         origin |= _hub_origin(name)
+    origin |= trust.recorded()
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
@@ -217,18 +224,43 @@ def load(name: str, device: str | None = None) -> Loaded:
     return Loaded(model, tokenizer, origin, tuple(end))
 
 
+def _fitting(name: str, place: str, where: Mapping[str, Any]) -> sizes.Held | None:
+    """`sizes.fitting`; None for the file of a package, which is known. Raises ModelError."""
+    if "gguf_file" in where:
+        return None
+    try:
+        return sizes.fitting(place, **where)
+    except Exception as error:  # damaged files raise what their reader likes
+        raise ModelError(
+            f"model {name!r} could not be loaded from {place}: {told(error)}; {USUAL}"
+        ) from error
+
+
+def told(error: Exception) -> str:
+    """An error of a reader of files, in one line."""
+    first = str(error).strip().splitlines()[:1]
+    return f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
+
+
 def _tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
-    """The model's tokenizer. Raises ModelError, also for one that knows no letter: that is what
-    transformers makes of a folder whose tokenizer files are absent."""
+    """The model's tokenizer, whose chat template is tried. Raises ModelError, also for one that knows no
+    letter: that is what transformers makes of a folder whose tokenizer files are absent."""
     from transformers import AutoTokenizer
 
     files = f"{place} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, **where)
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        first = str(error).strip().splitlines()[:1]
-        told = f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
-        raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {files} ({told})") from error
+        why = trust.remedy(error) or f"{files} ({told(error)})"
+        raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
+    if getattr(tokenizer, "chat_template", None):
+        chat_templates.bound()
+        try:
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
+            )
+        except DataError as error:
+            raise ModelError(f"model {name!r} in {place}: {error}") from error
     if not {*tokenizer.encode(string.printable, add_special_tokens=False)} - {tokenizer.unk_token_id}:
         raise ModelError(f"the tokenizer of model {name!r} knows no letter: {files}")
     return tokenizer
@@ -259,11 +291,13 @@ def outline(name: str) -> Loaded:
     if not found and name in PACKAGED:
         source = _source(PACKAGED[name].file)
         place, where["gguf_file"] = str(source.parent), source.name
+    _fitting(name, place, where)
     tokenizer = _tokenizer(name, place, where)
     try:
-        config = AutoConfig.from_pretrained(place, **where)
+        config = AutoConfig.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        raise ModelError(f"{place}: config.json cannot be read ({type(error).__name__}: {error})") from error
+        why = trust.remedy(error) or f"config.json cannot be read ({told(error)})"
+        raise ModelError(f"{place}: {why}") from error
     return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": place})
 
 
@@ -347,7 +381,7 @@ def _unpacked(name: str, packaged: Packaged) -> Path:
     if (folder / "config.json").exists():
         return folder
     source = _source(packaged)
-    where: dict[str, Any] = {"gguf_file": source.name}
+    where: dict[str, Any] = {"gguf_file": source.name, "trust_remote_code": False}
     model: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **where)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **where)
     if hasattr(model.config, "quantization_config"):

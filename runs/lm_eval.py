@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs import config as runs_config
-from grpobench.runs import strict
+from grpobench.runs import strict, trust
 from grpobench.runs.evaluate import Answer, Mode, Row
 from grpobench.runs.library import Loaded
 from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
@@ -341,6 +341,7 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
         max_length=loaded.context,
         add_bos_token=False if templated else None,
         mixed_precision_dtype=None if autocast == "float32" else autocast,
+        trust_remote_code=trust.trusted(),
     )
 
 

@@ -154,7 +154,7 @@ def going_on(start: str, model: Any) -> Any:
     """The model of folder `start`; upcycled where `model` is a mixture of experts and that one is dense."""
     from transformers import AutoModelForCausalLM
 
-    before: Any = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    before: Any = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
     return before if before.config.model_type == model.config.model_type else upcycled(before, model)
 
 

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import torch
 
+from grpobench.runs import chat_templates, sizes, trust
 from grpobench.runs.config import RewardConfig
 from grpobench.runs.files import sha256
-from grpobench.runs.library import ModelError, cache_folder
-from grpobench.tasks.task import Task
+from grpobench.runs.library import USUAL, ModelError, cache_folder
+from grpobench.tasks.task import DataError, Task
 
 TINY = "tiny"
 """The name of the reward model that the suite trains itself, one per task."""
@@ -109,18 +110,30 @@ class Scorer:
 def read(place: str, dtype: str) -> tuple[Any, Any]:
     """A reward model and its tokenizer. Raises ModelError naming the remedy."""
     from safetensors import SafetensorError
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+    chat_templates.bound()
+    own = {"trust_remote_code": trust.trusted()}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, padding_side="right", truncation_side="left")
+        weights = sizes.fitting(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, padding_side="right", truncation_side="left", **own)
+        if weights is not None:
+            config = AutoConfig.from_pretrained(place, **own)
+            with torch.device("meta"):
+                model = AutoModelForSequenceClassification.from_config(config, **own)
+            sizes.check_model(model, config, weights)
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            place, dtype=getattr(torch, dtype), output_loading_info=True
+            place, dtype=getattr(torch, dtype), output_loading_info=True, **own
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(
-            f"reward.model: {place!r} could not be loaded: {error}; give a folder with config.json, weights "
-            "and tokenizer files, or a hub id that this machine can reach"
-        ) from error
+        why = trust.remedy(error) or f"{error}; {USUAL}"
+        raise ModelError(f"reward.model: {place!r} could not be loaded: {why}") from error
+    if getattr(tokenizer, "chat_template", None):
+        try:
+            talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+            tokenizer.apply_chat_template(talk, tokenize=False)
+        except DataError as error:
+            raise ModelError(f"reward.model: {place}: {error}") from error
     if absent := sorted(info["missing_keys"]):
         raise ModelError(
             f"reward.model: {place} has no trained weights for {', '.join(absent[:3])}; a reward model is "
@@ -147,8 +160,9 @@ def origin(name: str, place: str, config: Any) -> dict[str, str]:
     for path in sorted([*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]):
         whole.update(path.name.encode() + bytes.fromhex(sha256(path)))
     if Path(place).is_dir():
-        return {"name": name, "from": "folder", "sha256": whole.hexdigest()}
-    return {"name": name, "from": "hub", "commit": str(getattr(config, "_commit_hash", None) or "")}
+        return {"name": name, "from": "folder", "sha256": whole.hexdigest()} | trust.recorded()
+    commit = str(getattr(config, "_commit_hash", None) or "")
+    return {"name": name, "from": "hub", "commit": commit} | trust.recorded()
 
 
 def fitting(tokenizer: Any, wanted: str) -> Input:

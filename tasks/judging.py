@@ -7,7 +7,7 @@ holds up the process that trains or evaluates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ def source(value: Any) -> str:
     return before + "".join(f"{source(item)}, " for item in value) + behind
 
 
-BRACKETS: Final = {
+BRACKETS: Final[Mapping[type, tuple[str, str]]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),
     set: ("{*[", "]}"),
