@@ -31,10 +31,11 @@ class TemplateFailure(DataError):
 def bound() -> None:
     """From now on every chat template of this process is rendered under the bound, also by libraries that
     call a tokenizer of transformers themselves."""
-    from transformers import tokenization_utils_base
+    import transformers.tokenization_utils_base
 
-    assert callable(tokenization_utils_base.render_jinja_template)
-    tokenization_utils_base.render_jinja_template = render  # type: ignore[assignment]
+    module: Any = transformers.tokenization_utils_base
+    assert callable(module.render_jinja_template)
+    module.render_jinja_template = render
 
 
 def render(
@@ -77,7 +78,7 @@ def renderer() -> Callable[[Any], Any]:
 
     def rendered(argument: Any) -> Any:
         conversations, settings = argument
-        texts, spans = render_jinja_template(conversations, **settings)
+        texts, spans = list(render_jinja_template(conversations, **settings))
         if sum(map(len, texts)) > LONGEST:
             raise ValueError(f"it makes more than {LONGEST:,} characters of it")
         return [texts, spans]

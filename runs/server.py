@@ -2,7 +2,8 @@
 
 One run at a time: the server belongs to the connection that first asked for anything but its state, until
 that connection ends, because another run's weights would be in its way. Token ids and log-probabilities
-travel as JSON, weights as safetensors. There is no authentication: let it listen where only you can reach.
+travel as JSON, weights as safetensors. Whoever asks passes the `gate` first: a token where others than this
+machine can reach it, the server's own name, no browser, and no more bytes than the page can use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
+from grpobench.runs import gate, sizes
 from grpobench.runs.engine import Drawn, Engine
+from grpobench.runs.gate import Gate, Refusal, length
 from grpobench.runs.library import ModelError
 
 CHUNK = 2**20
@@ -31,6 +34,12 @@ CHUNK = 2**20
 PATIENCE = 10.0
 """Seconds in which a server must accept a connection. A request may take as long as it takes."""
 GOOD, TAKEN, UNKNOWN, FAILED = 200, 409, 404, 500
+MOST_ASKED = 256 * 2**20
+"""Bytes of what to sample: some hundred thousand prompts of a hundred tokens."""
+MOST_WEIGHTS = 2**40
+"""Bytes of weights, where nothing says how many a model has."""
+HEADER = 2**20
+"""Bytes of a weight file that are no weights."""
 
 
 class Server(ThreadingHTTPServer):
@@ -38,9 +47,20 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, engine: Engine, model: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        most_weights: int = MOST_WEIGHTS,
+    ) -> None:
         super().__init__((host, port), Handler)
         self.engine, self.model = engine, model
+        self.gate = Gate(token, frozenset({host.lower()}))
+        self.most = {"/sample": MOST_ASKED, "/weights": most_weights}
+        """Bytes of a body, by page."""
         self.working = threading.Lock()
         self.claiming = threading.Lock()
         self.holder: Handler | None = None
@@ -79,25 +99,54 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections stay open
     server: Server
 
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(PATIENCE)  # until it has shown what the gate asks for
+
+    def admitted(self) -> bool:
+        """Whether the gate lets the request pass; it is answered where not, and the connection ends."""
+        try:
+            self.server.gate.check(self.headers)
+        except Refusal as refusal:
+            self.refuse(refusal.status, str(refusal))
+            return False
+        self.connection.settimeout(None)  # a run is silent for as long as it trains
+        return True
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answer without having read the body, after which the connection cannot go on."""
+        self.close_connection = True
+        self.answer(status, {"error": reason})
+
     def do_GET(self) -> None:
-        known = self.path == "/state"
-        self.answer(GOOD if known else UNKNOWN, self.server.state() if known else {"error": "no such page"})
+        if self.admitted():
+            known = self.path == "/state"
+            self.answer(
+                GOOD if known else UNKNOWN, self.server.state() if known else {"error": "no such page"}
+            )
 
     def do_POST(self) -> None:
         pages: Mapping[str, Callable[[IO[bytes]], Any]] = {"/sample": self.sample, "/weights": self.weights}
-        with tempfile.NamedTemporaryFile() as body:
-            left = int(self.headers.get("Content-Length", 0))
+        if not self.admitted():
+            return
+        try:
+            if self.path not in pages:
+                raise Refusal(UNKNOWN, "no such page")
+            left = length(self.headers, self.server.most[self.path])
+        except Refusal as refusal:
+            self.refuse(refusal.status, str(refusal))
+            return
+        ours = self.server.claim(self, self.headers.get("X-Run", ""))
+        with tempfile.NamedTemporaryFile() if ours else open(os.devnull, "wb") as body:
             while left > 0 and (chunk := self.rfile.read(min(CHUNK, left))):
                 body.write(chunk)
                 left -= len(chunk)
-            body.seek(0)
             if left:
-                return  # the other side has gone
-            if self.path not in pages:
-                self.answer(UNKNOWN, {"error": "no such page"})
-            elif not self.server.claim(self, self.headers.get("X-Run", "")):
+                self.close_connection = True  # the other side has gone
+            elif not ours:
                 self.answer(TAKEN, {"error": f"in use by {self.server.run or 'another run'}"})
             else:
+                body.seek(0)
                 self.work(pages[self.path], body)
 
     def work(self, page: Callable[[IO[bytes]], Any], body: IO[bytes]) -> None:
@@ -145,8 +194,11 @@ def stored_weights(path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class Remote:
-    """An engine behind a server's URL; `run` is what the server calls whoever holds it. Raises ModelError
-    when there is no server or another run has it; RuntimeError when it fails later."""
+    """An engine behind a server's URL; `run` is what the server calls whoever holds it. The server's token,
+    if any, is in the environment (`gate.VARIABLE`), so that it is written into no file.
+
+    Raises ModelError when there is no server or another run has it; RuntimeError when it fails later.
+    """
 
     def __init__(self, url: str, run: str) -> None:
         self.url, self.run = url.rstrip("/"), run
@@ -200,6 +252,8 @@ class Remote:
 
     def _ask(self, method: str, page: str, body: Any = None) -> Any:
         headers = {"X-Run": self.run}
+        if token := os.environ.get(gate.VARIABLE, ""):
+            headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
             headers["Content-Length"] = str(size)
@@ -207,13 +261,13 @@ class Remote:
             self.connection.request(method, self.base + page, body, headers)
             response = self.connection.getresponse()
             status, data = response.status, response.read()
+            content = json.loads(data)
         except (OSError, http.client.HTTPException) as error:
             self.connection.close()
             raise RuntimeError(
                 f"the engine at {self.url} went away ({type(error).__name__}: {error}); start it again and "
                 "resume"
             ) from error
-        content = json.loads(data)
         if status == TAKEN:
             raise ModelError(f"the engine at {self.url} is {content['error']}; start another on its own port")
         if status != GOOD:
@@ -233,14 +287,19 @@ def serve(
     from grpobench.runs.engine import VLLM
     from grpobench.runs.library import locate
 
-    engine = VLLM(locate(model), dtype=dtype, rows=rows, cache_gb=cache_gb)
+    place, token = locate(model), gate.token_for(host)
+    engine = VLLM(place, dtype=dtype, rows=rows, cache_gb=cache_gb)
+    weights = sizes.held(sizes.files(place, local_files_only=True)[1])
+    most = 4 * weights.elements + HEADER if weights.elements else MOST_WEIGHTS  # in float32 at most
     try:
-        with Server(engine, model, host, port) as server:
+        with Server(engine, model, host, port, token, most) as server:
             signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
             tell(
                 f"serving {model} at {server.url} ({dtype}, context {engine.context}): set sampler.kind = "
                 f'"vllm-server" and sampler.url = "{server.url}"'
             )
+            if token and not os.environ.get(gate.VARIABLE):
+                tell(f"for runs that use it: export {gate.VARIABLE}={token}")
             server.serve_forever()
     except KeyboardInterrupt:
         pass

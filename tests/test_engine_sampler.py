@@ -7,6 +7,7 @@ import dataclasses
 import http.client
 import json
 import math
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from toys import Copy, tiny
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs import config as runs_config
-from grpobench.runs import loop, vllm_sampler
+from grpobench.runs import gate, loop, vllm_sampler
 from grpobench.runs.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -36,7 +37,7 @@ from grpobench.runs.library import ModelError
 from grpobench.runs.metrics import known
 from grpobench.runs.models import Models
 from grpobench.runs.sampler import GREEDY, HFSampler, Request
-from grpobench.runs.server import Remote, Server
+from grpobench.runs.server import Remote, Server, serve
 from grpobench.runs.vllm_sampler import EngineSampler, SamplerGap, halved, stretched
 from grpobench.runs.worker import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
@@ -252,7 +253,7 @@ def test_no_server_is_an_error_that_names_the_command() -> None:
         Remote("http://127.0.0.1:9", "run a")
 
 
-def test_server_answers_its_state_to_anyone_and_nothing_else_to_strangers(
+def test_server_answers_its_state_and_no_other_page(
     served: tuple[Server, Copy],
 ) -> None:
     server, _ = served
@@ -265,6 +266,106 @@ def test_server_answers_its_state_to_anyone_and_nothing_else_to_strangers(
         if status == 200:
             assert content == {"model": "tiny", "dtype": "float32", "context": 128, "block": 4, "run": ""}
     connection.close()
+
+
+# The gate
+
+
+def raw(server: Server, head: str, body: bytes = b"") -> tuple[int, str]:
+    """Status and answer of a request as it is written; fails where there is none within ten seconds."""
+    address = server.server_address[:2]
+    with socket.create_connection(address, timeout=10) as connection:  # type: ignore[arg-type]
+        connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return response.status, response.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("announced", "status"),
+    [
+        ("Content-Length: -1", 400),
+        ("Content-Length: 1e3", 400),
+        ("Content-Length: \u0663", 400),
+        ("Content-Length:", 400),
+        ("X-Nothing: 1", 400),
+        ("Transfer-Encoding: chunked", 400),
+        (f"Content-Length: {2**50}", 413),
+        (f"Content-Length: {'9' * 5000}", 400),
+    ],
+)
+def test_a_body_without_a_length_or_too_long_is_answered_and_not_read(
+    served: tuple[Server, Copy], announced: str, status: int
+) -> None:
+    for page in ("/sample", "/weights"):
+        found, text = raw(served[0], f"POST {page} HTTP/1.1\nHost: localhost\n{announced}")
+        assert found == status and json.loads(text)["error"]
+    assert served[0].run == "" and Remote(served[0].url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Host: 127.0.0.1:8765", 200),
+        ("Host: localhost", 200),
+        ("Host: [::1]:1", 200),
+        ("Host: rebound.example:8765", 403),
+        ("Host: localhost.rebound.example", 403),
+        ("Host: [", 403),
+        ("X-Nothing: 1", 403),
+        ("Host: 127.0.0.1\nOrigin: http://127.0.0.1:8765", 403),
+        ("Host: 127.0.0.1\nOrigin: null", 403),
+    ],
+)
+def test_a_page_in_a_browser_gets_nothing(served: tuple[Server, Copy], header: str, status: int) -> None:
+    assert raw(served[0], f"GET /state HTTP/1.1\n{header}")[0] == status
+    found, _ = raw(served[0], f"POST /x HTTP/1.1\n{header}\nContent-Length: 2", b"{}")
+    assert found == (404 if status == 200 else 403)
+
+
+def test_a_server_with_a_token_answers_nobody_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    with Server(Copy(tiny(), context=128), "tiny", token="secret") as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        for shown, status in (("X: y", 401), ("Authorization: Bearer secre", 401), ("Authorization: é", 401)):
+            assert raw(server, f"GET /state HTTP/1.1\nHost: localhost\n{shown}")[0] == status
+        with pytest.raises(ModelError, match=f"no token or another one: set {gate.VARIABLE}"):
+            Remote(server.url, "run a")
+        monkeypatch.setenv(gate.VARIABLE, "secret")
+        assert Remote(server.url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
+        server.shutdown()
+        thread.join()
+
+
+def test_beyond_the_machine_there_is_a_token_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    assert [gate.token_for(host) for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8")] == [""] * 4
+    made = [gate.token_for(host) for host in ("0.0.0.0", "::", "10.0.0.1", "gpu1.example", "")]
+    assert len(set(made)) == 5 and all(len(token) >= 32 for token in made)
+    monkeypatch.setenv(gate.VARIABLE, "mine")
+    assert gate.token_for("0.0.0.0") == gate.token_for("127.0.0.1") == "mine"
+
+
+def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpobench.runs import engine, server
+
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    monkeypatch.setattr(engine, "VLLM", lambda *_, **__: Copy(tiny(), context=128))
+    monkeypatch.setattr(server.signal, "signal", lambda *_: None)
+    asked: list[Server] = []
+
+    def ended(self: Server) -> None:
+        asked.append(self)
+
+    monkeypatch.setattr(server.Server, "serve_forever", ended)
+    for beyond in (False, True):
+        monkeypatch.setattr(gate, "loopback", lambda _, beyond=beyond: not beyond)
+        told: list[str] = []
+        serve("nano", host="127.0.0.1", port=0, dtype="float32", rows=1, cache_gb=0.1, tell=told.append)
+        assert [gate.VARIABLE in line for line in told] == ([False, True] if beyond else [False])
+        assert asked[-1].gate.token == (told[1].partition("=")[2] if len(told) > 1 else "")
+        assert 10**6 < asked[-1].most["/weights"] < 10**7  # four bytes for each of nano's weights
 
 
 # Whole runs
