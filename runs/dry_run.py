@@ -16,6 +16,7 @@ from grpobench.runs import files, library
 from grpobench.runs.collect import demand_problems
 from grpobench.runs.config import RunConfig
 from grpobench.runs.display import duration
+from grpobench.runs.folder import settled
 from grpobench.runs.library import Loaded
 from grpobench.runs.lock import FolderError, Lock
 from grpobench.runs.matrix import Run, survey
@@ -113,7 +114,9 @@ def plan(run: Run) -> str:
 
 
 def checkpoint(run: Run) -> int:
-    """The step of the newest checkpoint; 0 without one."""
+    """The step of the newest checkpoint; 0 without one, and for a result that is made again."""
+    if settled(run.path):
+        return 0
     found = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
     return max((int(name) for name in found if name.isdigit()), default=0)
 

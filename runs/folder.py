@@ -98,7 +98,9 @@ class RunFolder:
         return folder
 
     def begin(self, threads: int) -> None:
-        """Compare with the last attempt, then record this one."""
+        """Compare with the last attempt, then record this one. A run that has a result and is run again
+        because a change is allowed begins anew."""
+        ended = settled(self.path)
         for stray in self.path.glob("checkpoints/.*"):
             shutil.rmtree(stray)
         known = read_json(self.path / "origin.json")
@@ -113,10 +115,14 @@ class RunFolder:
         if attempts and self.steps():
             changes += origin.code_differences(attempts[-1])
         self.refuse(changes)
+        self.write_status("")  # First: a result never stands beside settings that did not make it.
+        if ended and self.allow_change:
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # Those of a diverged run.
+        if not self.steps():
+            self.origin["pins"] = {}  # Of an attempt of which nothing is left.
         self.origin["attempts"] = [*attempts, now | ({"changes": changes} if changes else {})]
         files.write_atomic(self.path / "run.toml", runs_config.dump(self.config).encode())
         self.write_origin()
-        self.write_status("")
 
     def refuse(self, changes: list[str]) -> None:
         if changes and not self.allow_change:
@@ -393,7 +399,8 @@ def damage(checkpoint: Path) -> str:
 
 def changed(path: Path, config: RunConfig) -> list[str]:
     """How a configuration differs from the one that a run folder was made with. Nothing differs from an
-    attempt that came to no step: one that could not find its model may be corrected."""
+    attempt that came to no step: one that could not find its model, or that ran out of memory in its first
+    step, may be corrected."""
     known = path / "run.toml"
     if not known.exists() or not begun(path):
         return []
@@ -401,16 +408,28 @@ def changed(path: Path, config: RunConfig) -> list[str]:
 
 
 def begun(path: Path) -> bool:
-    """Whether anything of a run is in its folder: a row, a checkpoint or a result."""
-    return size(path / "metrics.jsonl") > 0 or any(path.glob("checkpoints/step-*")) or settled(path)
+    """Whether anything of a run is in its folder: a step's row (the first is the base model's), a checkpoint
+    or a result."""
+    return last_step(path / "metrics.jsonl") > 0 or any(path.glob("checkpoints/step-*")) or settled(path)
+
+
+def last_step(log: Path) -> int:
+    """The step of the last whole row of a log; 0 without one."""
+    lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 def refusal(path: Path, changes: list[str]) -> str:
     shown = "".join(f"\n  {change}" for change in changes[:20])
     more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
+    allowed = (
+        "replace its result by a run from the beginning with --allow-change"
+        if settled(path)
+        else "resume all the same with --allow-change, which is recorded"
+    )
     return (
         f"{path} was made with other settings, data or code:{shown}{more}\n"
-        "choose another --out or recipe name, or resume all the same with --allow-change, which is recorded"
+        f"choose another --out or recipe name, or {allowed}"
     )
 
 

@@ -311,7 +311,7 @@ def test_process_has_one_start_time_and_a_dead_one_none() -> None:
 
 def test_changed_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path, CONFIG) as run:
-        run.log({"step": 0})
+        run.log({"step": 1})
     other = dataclasses.replace(CONFIG, train=TrainConfig(steps=41))
     with pytest.raises(FolderError, match=r"train\.steps: 40 -> 41"):
         RunFolder.open(tmp_path, other)
@@ -322,21 +322,56 @@ def test_changed_configuration_is_refused_with_the_difference(tmp_path: Path) ->
 
 @pytest.mark.parametrize("trace", ["row", "checkpoint", "result"])
 def test_settings_may_change_until_something_of_the_run_is_there(trace: str, tmp_path: Path) -> None:
-    """An attempt that never reached its first row mixes with nothing."""
+    """An attempt that came to no step, which the base model's row is not, mixes with nothing; nor do its
+    pins stay behind."""
     with RunFolder.open(tmp_path, CONFIG) as run:
-        run.finish("crashed", "no such model")
+        run.pin({"warm start": "aaa"})
+        run.log({"step": 0})
+        run.finish("crashed", "out of memory in the first step")
     other = dataclasses.replace(CONFIG, train=TrainConfig(steps=41))
     with RunFolder.open(tmp_path, other) as run:
-        assert "changes" not in run.origin["attempts"][-1]
+        assert "changes" not in run.origin["attempts"][-1] and run.origin["pins"] == {}
         assert "steps = 41" in (tmp_path / "run.toml").read_text()
         if trace == "row":
-            run.log({"step": 0})
+            run.log({"step": 1})
         elif trace == "checkpoint":
             save(run, 1)
         else:
             run.finish("diverged", "at once")
     with pytest.raises(FolderError, match=r"train\.steps: 41 -> 40"):
         RunFolder.open(tmp_path, CONFIG)
+
+
+def test_a_diverged_run_that_is_run_again_with_other_settings_begins_anew(tmp_path: Path) -> None:
+    """Its last checkpoint is of the run that diverged."""
+    with RunFolder.open(tmp_path, CONFIG) as run:
+        save(run, 2)
+        run.finish("diverged", "at step 3")
+    other = dataclasses.replace(CONFIG, train=TrainConfig(weight_decay=0.1))
+    with pytest.raises(FolderError, match=r"weight_decay(.|\n)*replace its result"):
+        RunFolder.open(tmp_path, other)
+    assert settled(tmp_path) and (tmp_path / "checkpoints" / "step-2").exists()
+    with RunFolder.open(tmp_path, other, allow_change=True) as run:
+        assert run.latest() is None
+
+
+def test_a_result_never_stands_beside_settings_that_did_not_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunFolder.open(tmp_path, CONFIG) as run:
+        run.finish("finished")
+    write = files.write_atomic
+
+    def killed(path: Path, content: bytes, durable: bool = True) -> None:
+        write(path, content, durable)
+        if path.name == "run.toml":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "write_atomic", killed)
+    other = dataclasses.replace(CONFIG, train=TrainConfig(weight_decay=0.1))
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.open(tmp_path, other, allow_change=True)
+    assert "weight_decay = 0.1" in (tmp_path / "run.toml").read_text() and not settled(tmp_path)
 
 
 def test_changed_code_is_refused_once_there_is_a_checkpoint(
