@@ -30,6 +30,8 @@ PINNED_BY: Mapping[str, Sequence[str]] = {
 """The settings by which something is chosen: runs that share them must have the same."""
 SHOWN = 12
 """Characters of a hash that are shown."""
+NONFINITE = "grad/nonfinite"
+"""Updates of a step that were skipped because their loss, a reward or a gradient was not finite."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,17 @@ def _lost_evaluations(matrix: Matrix, run: Run, rows: Any) -> list[str]:
     return [f"eval.jsonl lacks {' '.join(map(str, one))}" for one in lost[:1]] + (
         [f"and {len(lost) - 1} more evaluations"] if len(lost) > 1 else []
     )
+
+
+def left_out(matrix: Matrix) -> Iterable[str]:
+    """Finished runs some of whose updates were not made; those that diverged are named for it elsewhere."""
+    frame = matrix.select(NONFINITE)
+    frame = frame[frame["value"] > 0]
+    for run in matrix.runs:
+        steps = summary.of(frame, run)["step"]
+        if run.finished and len(steps):
+            last = summary.resolved(run).get("train.steps", run.step)
+            yield f"{run.name}: in {len(steps)} of {last} steps, the last of them {steps.max()}"
 
 
 def apart(matrix: Matrix) -> Iterable[str]:
@@ -200,6 +213,7 @@ def leaked(matrix: Matrix) -> Iterable[str]:
 CHECKS: Mapping[str, Callable[[Matrix], Iterable[str]]] = {
     "Changed while the run ran": changed,
     "Evaluated on problems that were trained on": leaked,
+    "Updates left out for a loss, reward or gradient that is not finite": left_out,
     "Logs that lack something": incomplete,
     "Folders that are not what they say": misplaced,
     "Not as planned": unplanned,

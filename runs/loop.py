@@ -40,7 +40,8 @@ from grpobench.runs.worker import Preempted, Progress
 from grpobench.tasks.task import Split
 
 MOST_SKIPPED = 3
-"""Steps in a row that may be left out for a non-finite gradient before the run has diverged."""
+"""Steps in a row that may leave updates out for a loss, reward or gradient that is not finite; with the next
+such step the run has diverged."""
 
 
 def execute(

@@ -91,6 +91,17 @@ def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
     assert "6 planned: 5 finished, 1 finished without data" in page
 
 
+def test_finished_run_whose_updates_were_left_out_is_named(root: Path) -> None:
+    """One that blew up in its last steps, too few of them to be called diverged, ends as finished."""
+    path = root / RUN / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["grad/nonfinite"] = float(row["step"] >= 18)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    title = "Updates left out for a loss, reward or gradient that is not finite"
+    assert told(root) == {title: [f"{RUN}: in 3 of 20 steps, the last of them 20"]}
+
+
 def test_log_cut_before_the_end_is_no_final_accuracy(root: Path) -> None:
     path = root / RUN / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:15]))
