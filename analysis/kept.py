@@ -41,6 +41,8 @@ TRAINING = (
     *("trained/share", "trained/zero_signal"),
 )
 """Metrics of training of which both ends are kept, by how their names begin."""
+MIXTURES = (uniform.changed, uniform.misplaced, uniform.apart, uniform.data)
+"""What a page would pass over in silence: what such a matrix compares is not what its settings say."""
 MODES = ("sampled", "greedy", "likelihood")
 DECIMALS = 6
 
@@ -77,7 +79,8 @@ class Kept:
 
 
 def keep(matrix: Matrix) -> dict[str, Any]:
-    """The content of a matrix's kept table. Raises LogError while a run has no result."""
+    """The content of a matrix's kept table. Raises LogError while a run has no result, where logs lack
+    something, and where runs are not of one making."""
     lacking = [run for run in matrix.runs if run.state not in (FINISHED, "diverged")]
     if lacking:
         named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
@@ -86,6 +89,8 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         )
     if faults := [*uniform.incomplete(matrix)]:
         raise LogError(f"{matrix.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
+    if faults := [line for find in MIXTURES for line in find(matrix)]:
+        raise LogError(f"{matrix.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
     explained = critic.explained(matrix)
     accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
     ends = _both_ends(matrix)

@@ -119,6 +119,20 @@ def test_a_matrix_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "to").exists()
 
 
+def test_a_matrix_with_a_run_that_was_altered_midway_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings are not those that the table would name."""
+    root = matrix(tmp_path)
+    place = root / "a-arithmetic-s1" / "origin.json"
+    origin = json.loads(place.read_text())
+    change = {"changes": ["train.learning_rate.policy: 0.0001 -> 0.001"], "resumed_at": 4, "id": "later"}
+    origin["attempts"] = [origin["attempts"][0] | {"resumed_at": 0}, origin["attempts"][0] | change]
+    place.write_text(json.dumps(origin))
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
+    assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
+
+
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"version": 1, "name": "x"}')
     with pytest.raises(LogError, match=r"x\.json: no kept table"):
