@@ -292,6 +292,7 @@ def _aggregate(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
         "Interquartile mean over all runs × tasks with a stratified bootstrap interval: seeds are "
         "resampled inside a task, bootstrap seed 0."
     )
+    note += (lacking := _lacking(matrix, runs))
     if most < 5:
         note += f" With {most} seeds a task has only {most**most} different resamples: a rough interval."
     first = Table(
@@ -312,8 +313,22 @@ def _aggregate(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
         "Probability that a run of the first arm is better than a run of the second, mean over tasks, "
         "ties ½; bootstrap interval. It says how often, not how much, and is no verdict."
     )
+    meaning += lacking
     title = "Probability of improvement"
     return [first, Table("improvement", title, header, rows, frame, text_columns=1, note=meaning)]
+
+
+def _lacking(matrix: Matrix, runs: pd.DataFrame) -> str:
+    """What is left out of means over all tasks, in sentences; empty where nothing is."""
+    counted = runs.dropna(subset=["counted"])
+    there = set(zip(counted["task"], counted["arm"], strict=True))
+    tasks = [task for task in matrix.tasks if any((task, arm) not in there for arm in matrix.arms)]
+    late, told = len(runs) - len(counted), ""
+    if late:
+        told += f" Left out: {late} run{'s' * (late > 1)} without a result."
+    if tasks:
+        told += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
+    return told
 
 
 SAMPLES = {
@@ -708,7 +723,7 @@ def _page(facts: Facts, drawn: Sequence[_Shown]) -> str:
         head=_head(facts),
         resolved=[_claim(pair) for pair in facts.compared if pair.verdict != "unresolved"],
         compared=facts.compared,
-        outlook=_outlook(matrix),
+        outlook=_outlook(facts),
         planned=_planned(facts),
         alarms=facts.alarms,
         failures=_failures(facts),
@@ -779,14 +794,15 @@ def _common(settings: Sequence[summary.Setting], key: str) -> str:
     return NONE
 
 
-def _outlook(matrix: Matrix) -> str:
+def _outlook(facts: Facts) -> str:
     """What this many seeds can decide at all."""
+    matrix, late = facts.matrix, int(facts.runs["counted"].isna().sum())
     pairs = len(matrix.arms) * (len(matrix.arms) - 1) // 2
     if not pairs:
         return "There is one arm: nothing to compare."
     needed, seeds = seeds_needed(ALPHA, pairs), len(matrix.seeds)
     can = (
-        "so verdicts are possible"
+        "so verdicts are possible" + (", but not where a run has no result" if late else "")
         if seeds >= needed
         else f"so no verdict is possible with {seeds}, whatever the accuracies are"
     )

@@ -213,18 +213,19 @@ def accuracy_table(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
                 continue
             counted = own.dropna(subset=["counted"])
             mean = seed_mean(counted["counted"])
+            base = _mean((counted if len(counted) else own)["base"])  # of the same seeds
             rows.append(
                 {
                     "task": task,
                     "arm": arm,
                     "split": own["split"].iloc[0],
                     "mode": own["mode"].iloc[0],
-                    "base": _mean(own["base"]),
+                    "base": base,
                     "final": mean.value,
                     "low": float(np.maximum(mean.low, 0.0)),  # an accuracy is from 0 to 1; NaN stays NaN
                     "high": float(np.minimum(mean.high, 1.0)),
                     "final_of_finished": _mean(own.loc[own["state"] == FINISHED, "counted"]),
-                    "gain": mean.value - _mean(own["base"]),
+                    "gain": mean.value - base,
                     "seeds": len(counted),
                     "failed": int((own["state"] == DIVERGED).sum()),
                     "waiting": int(own["counted"].isna().sum()),

@@ -187,6 +187,42 @@ def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
     assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
 
 
+def test_before_and_after_are_of_the_same_seeds(tmp_path: Path) -> None:
+    states = {("a", "arithmetic", 3): ("crashed", 4)}
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3),
+        states=states,
+        accuracy=lambda *_: 0.5,
+    ).write(tmp_path)
+    row = gather(load(root)).tables["accuracy"].frame.iloc[0]
+    # 0.2 + 0.01 · seed before training, for seeds 1 and 2
+    assert row["base"] == pytest.approx(0.215) and row["gain"] == pytest.approx(0.285)
+
+
+def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("crashed", 4)}
+    states |= {("ppo", "nanobias", seed): ("crashed", 4) for seed in (1, 2, 3)}
+    matrix = matrix_of(tmp_path, states=states)
+    facts = gather(matrix)
+    left = " Left out: 4 runs without a result. Left out whole, for want of a result of some arm: nanobias."
+    for name in ("aggregate", "improvement"):
+        assert left in facts.tables[name].note
+    assert "Left out" not in gather(matrix_of(tmp_path / "whole")).tables["aggregate"].note
+
+
+def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) -> None:
+    settings = {"arms": ("a", "b"), "tasks": ("arithmetic",), "seeds": range(1, 9)}
+    states = {("a", "arithmetic", 3): ("crashed", 4)}
+    for name, more in (("whole", {}), ("crashed", {"states": states})):
+        root = Synthetic(**SMALL, **settings, **more, name=name).write(tmp_path)  # type: ignore[arg-type]
+        page = write_report(root, ["html"]).read_text()
+        assert "so verdicts are possible" in page
+        assert ("but not where a run has no result" in page) == bool(more)
+
+
 def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 5)}
     matrix = matrix_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
