@@ -87,16 +87,22 @@ def write_report(
     `definitions` are metric name -> definition, quoted in captions. Raises ValueError for an unknown format
     and LogError for logs that cannot be read.
     """
+    demand_known(formats)  # before logs that may take long to read
     return write(gather(load(Path(folder))), formats, definitions)
+
+
+def demand_known(formats: Sequence[str]) -> None:
+    """Raises ValueError for a format that there is not, and for none at all."""
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise ValueError(f"unknown report format {unknown}; choose from {', '.join(FORMATS)}")
 
 
 def write(
     facts: Facts, formats: Sequence[str] = FORMATS, definitions: Mapping[str, str] | None = None
 ) -> Path:
     """`write_report` of what was gathered already."""
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown or not formats:
-        raise ValueError(f"unknown report format {unknown}; choose from {', '.join(FORMATS)}")
+    demand_known(formats)
     place = facts.matrix.folder / "report"
     for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
         (place / part).mkdir(parents=True, exist_ok=True)

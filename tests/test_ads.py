@@ -394,7 +394,8 @@ def test_a_step_that_runs_out_of_problems_trains_on_what_it_has(cache: Path, tmp
     modify = dataclasses.replace(SMALL, dynamic_sampling=6)
     config = arithmetic_run(ADS(), task=Arithmetic(train=5), modify=modify, steps=1)
     (_, row) = execute(config, tmp_path / "run")
-    assert row["groups/zero_signal"] == 0
+    assert row["trained/zero_signal"] == 0
+    assert row["groups/sampled"] == 5 and row["trained/groups"] <= 5
 
 
 def test_recipe_gives_the_algorithm_its_schedule(tmp_path: Path) -> None:

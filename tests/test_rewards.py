@@ -33,6 +33,7 @@ from grpobench.runs.folder import RunFolder
 from grpobench.runs.library import Loaded, ModelError
 from grpobench.runs.metrics import known
 from grpobench.runs.nano import VOCABULARY, character_tokenizer
+from grpobench.runs.observe import group_metrics
 from grpobench.runs.recipe import read_recipe
 from grpobench.runs.rewards import Grader, RewardError
 from grpobench.runs.scorer import Scorer
@@ -258,7 +259,7 @@ def test_sample_whose_verifier_raises_is_masked_and_the_others_keep_their_grades
     assert math.isnan(found.components["correct"][1])
     batch = pack_groups([found], 8, 1, 0)
     assert batch.reward.tolist() == [1.0, 0.0]
-    row = loop.group_metrics([found])
+    row = group_metrics([found])
     assert row["reward/failed"] == pytest.approx(1 / 3) and row["reward/correct"] == 0.5
     assert row["outcome/infra_error"] == pytest.approx(1 / 3)
 

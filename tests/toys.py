@@ -260,14 +260,20 @@ class Copy:
         self.models, self.context, self.deaf = Models(copy.deepcopy(language)), context, deaf
         self.broken = self.closed = False
         self.loads = 0
+        self.sources: dict[tuple[int, ...], HFSampler] = {}
+        """Made once for each set of end tokens, as an engine is: making one proves the weights of then."""
 
     def sample(
         self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
     ) -> list[Drawn]:
         if self.broken:
             raise ArithmeticError("it does not work")
-        source = HFSampler(self.models, end or (-1,), 0, 64, self.context)
-        found = source.sample([Request(prompt, (seed,)) for prompt, seed in jobs], limit, temperature)
+        ending = tuple(end) or (-1,)
+        if ending not in self.sources:
+            self.sources[ending] = HFSampler(self.models, ending, 0, 64, self.context)
+        found = self.sources[ending].sample(
+            [Request(prompt, (seed,)) for prompt, seed in jobs], limit, temperature
+        )
         return [Drawn(rollout.completion, rollout.behaviour_logp) for (rollout,) in found]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
