@@ -246,25 +246,29 @@ def data_words(data: argparse.ArgumentParser, commands: Mapping[str, Callable[[A
 
 
 def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
-    actions = tasks.add_subparsers(required=True, metavar="check|pairs")
+    actions = tasks.add_subparsers(required=True, metavar="check|pairs|readings")
     check = actions.add_parser(
-        "check", help="0 when every task accepts its references and rejects corrupted answers, else 70"
+        "check",
+        help="0 when every task accepts its references and rejects corrupted answers and constants, else 70",
     )
     check.set_defaults(command=commands["tasks check"], light=True)
     check.add_argument("names", nargs="*", metavar="NAME", help="default: every task")
+    check.add_argument("--all", action="store_true", help="every task, as without a name")
     check.add_argument(
         "--problems", type=int, metavar="N", help="most problems of a task; 0 for all; default: 10,000"
     )
     check.add_argument("--json", action="store_true")
     add_data(check)
     add_unsafe(check)
-    pairs = actions.add_parser(
-        "pairs",
-        help="grade a table of answers with ours and other graders; 70 where ours is not as it should be",
-    )
-    pairs.set_defaults(command=commands["tasks pairs"], light=True)
-    pairs.add_argument("--keep", action="store_true", help="keep the verdicts, in the project's checkout")
-    pairs.add_argument("--json", action="store_true")
+    tables = {
+        "pairs": "grade a table of answers with ours and other graders; 70 where ours is not as it should be",
+        "readings": "read programs in a table of completions, ours and others; 70 where ours is not right",
+    }
+    for name, what in tables.items():
+        table = actions.add_parser(name, help=what)
+        table.set_defaults(command=commands[f"tasks {name}"], light=True)
+        table.add_argument("--keep", action="store_true", help="keep what is said, in the project's checkout")
+        table.add_argument("--json", action="store_true")
 
 
 class Version(argparse.Action):

@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "data list": data_list_command,
         "tasks check": tasks_check_command,
         "tasks pairs": tasks_pairs_command,
+        "tasks readings": tasks_readings_command,
     }
     options = parser(commands).parse_args(arguments)
     # Before torch loads, here and in every worker: its threads wait for each other in a loop that holds the
@@ -389,7 +390,10 @@ def data_list_command(options: argparse.Namespace) -> int:
 def tasks_check_command(options: argparse.Namespace) -> int:
     """0 unless a task fails, then 70. A task whose data is absent does not fail."""
     from grpobench.runs import check
+    from grpobench.runs.strict import ConfigError
 
+    if options.all and options.names:
+        raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
     rows, failed = [], False
     for found in check.checks(options.names, check.MOST if options.problems is None else options.problems):
         failed |= found.state == "failed"
@@ -403,20 +407,33 @@ def tasks_check_command(options: argparse.Namespace) -> int:
 
 def tasks_pairs_command(options: argparse.Namespace) -> int:
     """0 where every verdict of ours is the one expected or a kept exception, else 70."""
-    from grpobench.runs import files, pages
     from grpobench.tasks import pairs
+
+    return compared(pairs, options)
+
+
+def tasks_readings_command(options: argparse.Namespace) -> int:
+    """0 where ours reads the program that should be read in every completion, else 70."""
+    from grpobench.tasks import readings
+
+    return compared(readings, options)
+
+
+def compared(table: Any, options: argparse.Namespace) -> int:
+    """Ask ours and others about the rows of a kept table, and say or keep what they tell now."""
+    from grpobench.runs import files, pages
 
     if options.keep:
         pages.own_folder("--keep writes into one")
-    kept = pairs.load()
-    now, lacking = pairs.ask(kept)
-    faults = list(pairs.faults(kept, now))
+    kept = table.load()
+    now, lacking = table.ask(kept)
+    faults = list(table.faults(kept, now))
     if options.json:
-        print(as_json([pair.row() for pair in now]))
+        print(as_json([row.row() for row in now]))
     else:
-        print("\n".join([*pairs.as_lines(now), *lacking, *faults]))
+        print("\n".join([*table.as_lines(now), *lacking, *faults]))
     if options.keep:
-        files.write_atomic(pairs.TABLE, pairs.as_text(now).encode())
+        files.write_atomic(table.TABLE, table.as_text(now).encode())
     return INFRASTRUCTURE if faults else DONE
 
 

@@ -1,8 +1,10 @@
-"""The pages on algorithms and dialects, written from docstrings, class attributes and presets, and on graded
-pairs; and tables of results inside other pages, from kept tables (`runs/filled.py`)."""
+"""The pages on algorithms and dialects, written from docstrings, class attributes and presets, on graded
+pairs and on programs read in completions; and tables of results inside other pages, from kept tables
+(`runs/filled.py`)."""
 
 from __future__ import annotations
 
+import html
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from grpobench.runs import config as runs_config
 from grpobench.runs import files, filled, listing
 from grpobench.runs.strict import ConfigError
-from grpobench.tasks import pairs
+from grpobench.tasks import pairs, readings
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARK = "<!-- Written by `grpobench docs`"
@@ -60,7 +62,7 @@ def pages() -> dict[str, str]:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold}
+    environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
     algorithms = runs_config.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
     dialects = listing.show_dialects()
@@ -78,6 +80,7 @@ def pages() -> dict[str, str]:
         note=runs_config.dialects_note(),
     )
     found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
+    found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.shown())
     return found
 
 
@@ -111,6 +114,14 @@ def parts(formula: str) -> list[str]:
 def cell(text: Any) -> str:
     """Text as a table's cell holds it."""
     return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def lines(text: str) -> str:
+    """Text of several lines as a table's cell holds it, its signs as they are."""
+    shown = html.escape(text, quote=False).replace("|", "&#124;").replace("`", "&#96;").replace("\r", "")
+    for sign in "*_~[]\\":
+        shown = shown.replace(sign, f"&#{ord(sign)};")
+    return "<pre>" + shown.replace("\n", "<br>") + "</pre>"
 
 
 def value(item: Any) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from grpobench.tasks import programs
 from grpobench.tasks.asserts import Inconvertible, convert
@@ -29,6 +29,9 @@ TEST = Table(
         sha256="4409682b335ccc6d46439ad822cca97811f627d80c24987b17daf22a986d35b6",
     ),
 )
+
+MORE: Final[Mapping[str, str]] = {"HumanEval/34": "assert candidate([2, 1, 2]) == [1, 2]"}
+"""An assert more for each problem of which a constant satisfies all that are published."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,9 @@ def _problem(template: Template, row: Row) -> Problem:
     }
     test = row.text("test")
     try:
-        calls, conditions = convert(_body(test), {"candidate", entry})
+        calls, conditions = convert(
+            f"{_body(test)}\n{MORE.get(row.text('task_id'), '')}", {"candidate", entry}
+        )
         truth |= {"calls": [_named(call, entry) for call in calls], "conditions": conditions}
         trust = "values"
     except Inconvertible:

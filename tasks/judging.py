@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from grpobench.tasks import sandbox_wire
@@ -75,6 +77,11 @@ def source(value: Any) -> str:
     Python refuses to write long ones as decimals."""
     if type(value) is int:
         return hex(value)
+    if type(value) is Fraction:
+        parts = hex(value.numerator), hex(value.denominator)
+        return f"__import__('fractions').Fraction({', '.join(parts)})"
+    if type(value) is Decimal:
+        return f"__import__('decimal').Decimal({str(value)!r})"
     if type(value) is dict:
         return "{" + ", ".join(f"{source(key)}: {source(item)}" for key, item in value.items()) + "}"
     if type(value) not in BRACKETS:

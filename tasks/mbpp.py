@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Final
 
 from grpobench.tasks import programs
 from grpobench.tasks.asserts import FUNCTIONS, Inconvertible, convert
@@ -30,6 +31,13 @@ TEST = Table(
         sha256="e5754870d8e8ed0cd17c46c1295c9b99f0e6b2180daaf2a3db859425dbe0d39d",
     ),
 )
+
+MORE: Final[Mapping[str, str]] = {
+    "sort_mixed_list": "assert sort_mixed_list(['b', 3, 'a', 2]) == [2, 3, 'a', 'b']",  # 37
+    "hamming_Distance": "assert hamming_Distance(1, 6) == 3",  # 203
+    "find_Divisor": "assert find_Divisor(3, 3) == 3",  # 339
+}
+"""An assert more for each problem of which a constant satisfies all that are published. It is never shown."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
     test = "\n".join(map(str, asserts))
     try:
         entry = _entry(test, reference)
+        test = f"{test}\n{MORE.get(entry, '')}"
         calls, conditions = convert(test, {entry})
     except Inconvertible as error:
         raise row.error(f"'test_list': {error}") from error

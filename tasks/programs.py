@@ -1,4 +1,4 @@
-"""What the tasks share whose answers are Python programs: reading one out of a completion, and grading it.
+"""What the tasks share whose answers are Python programs: grading one (`reading` finds it in a completion).
 
 A problem's `truth` is JSON:
 
@@ -12,14 +12,14 @@ A problem's `truth` is JSON:
 
 from __future__ import annotations
 
+import ast
 import functools
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from grpobench.tasks import judging, sandbox
+from grpobench.tasks.reading import program
 from grpobench.tasks.sandbox import Choice, Job, Limits, Sandbox
 from grpobench.tasks.task import Outcome, Problem, Task, Verdict
 
@@ -36,73 +36,6 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
     "output_limit": "crash",
     "infra_error": "infra_error",
 }
-
-# Reading a program
-
-
-def program(completion: str, truth: Mapping[str, Any]) -> str | None:
-    """The program in a completion: its code block, else its first stretch of code; None where none defines
-    the function and none can be its body."""
-    text = completion.replace("\r\n", "\n")
-    blocks = fenced(text)
-    defines = re.compile(rf"^(?:async\s+def|def|class)\s+{re.escape(truth['entry'])}\b", re.MULTILINE)
-    for code in (*blocks, unfenced(text)):
-        if defines.search(code):
-            return f"{truth['before']}\n{code}\n{truth['after']}"
-    body = blocks[0] if blocks else until_prose(text)
-    if not truth["header"] or not body.strip():
-        return None
-    return f"{truth['header']}{indented(body)}\n{truth['after']}"
-
-
-def fenced(text: str) -> list[str]:
-    """The contents of code blocks between lines that begin with three backticks; the last may be open."""
-    blocks: list[list[str]] = []
-    inside = False
-    for line in text.split("\n"):
-        if line.lstrip(" \t").startswith("```"):
-            inside = not inside
-            if inside:
-                blocks.append([])
-        elif inside:
-            blocks[-1].append(line)
-    return ["\n".join(block) for block in blocks]
-
-
-CODE: Final = re.compile(
-    r"(?:async )?def |class |import |from [\w.]+ import |@\w|[A-Za-z_]\w*(?: ?: ?[^=]+)? ?= ?[^=]"
-)
-"""How a line in the first column begins that is code rather than prose."""
-BESIDE: Final = re.compile(r"$|[ \t#)\]}]")
-"""Lines that stand between code."""
-
-
-def unfenced(text: str) -> str:
-    """From the first line of code at the left edge to the last before something that is none."""
-    lines = text.split("\n")
-    first = next((i for i, line in enumerate(lines) if CODE.match(line)), len(lines))
-    last = first
-    while last < len(lines) and (CODE.match(lines[last]) or BESIDE.match(lines[last])):
-        last += 1
-    return "\n".join(lines[first:last])
-
-
-def until_prose(text: str) -> str:
-    """A function's body: up to the first line, but the very first, that begins at the left edge."""
-    lines = text.split("\n")
-    start = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    end = next((i for i in range(start + 1, len(lines)) if lines[i][:1].strip()), len(lines))
-    return "\n".join(lines[start:end])
-
-
-def indented(body: str) -> str:
-    """A body whose first line, or all of it, has lost its indentation gets it back."""
-    lines = [line for line in body.split("\n") if line.strip()]
-    if lines[0][0] in " \t":
-        return body
-    rest = any(line[0] not in " \t" for line in lines[1:])
-    return textwrap.indent(body, "    ") if rest else "    " + body.lstrip("\n")
-
 
 # Grading
 
@@ -146,6 +79,10 @@ class Programs(Task):
     def corrupt(self, problem: Problem) -> str:
         truth = problem.truth
         return in_block(truth["header"] + truth["reference"] + SPOIL.format(entry=truth["entry"]))
+
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        """A function that returns one value whatever it is given."""
+        return (in_block(f"def {problem.truth['entry']}(*args, **kwargs):\n    return {literal(answer)}"),)
 
     def sandbox(self) -> str:
         return sandbox.choose(self.tier)[0] or ""
@@ -263,3 +200,14 @@ def {entry}(*args, **kwargs):
 def in_block(source: str) -> str:
     """Source as an answer in prose has it."""
     return f"```python\n{source.strip(chr(10))}\n```"
+
+
+def literal(text: str) -> str:
+    """The value that a text spells, as source: a number or literal of Python, else the text itself."""
+    for read in (ast.literal_eval, float):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError):
+            continue
+        return f"float('{value}')" if isinstance(value, float) else repr(value)
+    return repr(text)

@@ -89,9 +89,10 @@ class Encoder:
     """Values as JSON that keeps Python's types: null, true, false, a string for text, and ``[TAG, ...]`` for
     everything else, text and numbers in hexadecimal.
 
-    Only exact built-in types (and the dictionaries of `collections`) are read, and those through their own
-    methods, so that no method of a program is called. Raises TypeError for another type, OverflowError above
-    `largest` characters in all or `deepest` levels.
+    Built-in types are read, and as what they are built on types that are built on these (a named tuple is a
+    tuple, a member of an IntEnum a number), fractions and decimals; all through the methods of the built-in
+    type, so that no method of a program is called and none of its comparisons decides. Raises TypeError for
+    another type, OverflowError above `largest` characters in all or `deepest` levels.
     """
 
     def __init__(self, largest: int, deepest: int) -> None:
@@ -116,14 +117,15 @@ class Encoder:
 
     def text(self, value: object, depth: int = 0) -> str:
         kind: type = type(value)
+        if kind not in self.plain and kind not in self.many:
+            if (number := exact_number(value)) is not None:
+                self.charge(len(number))
+                return number
+            kind, value = built_in(value, (*BUILT_ON, *self.many))
         if kind in self.plain:
             size, write = self.plain[kind]
             self.charge(size(value))
             return write(value)
-        if kind in dictionaries():
-            kind = dict
-        if kind not in self.many:
-            raise TypeError("the value is not of a built-in type")
         if depth == self.deepest:
             raise OverflowError
         self.charge(8)
@@ -144,8 +146,42 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def dictionaries() -> "tuple[type, ...]":
-    """The dictionary types of `collections`, which equal plain ones of the same content."""
-    module = sys.modules.get("collections")
-    names = ("Counter", "OrderedDict", "defaultdict")
-    return tuple(getattr(module, name) for name in names) if module else ()
+BUILT_ON: "dict[type, Callable[[Any], Any]]" = {
+    int: lambda value: int.__add__(value, 0),
+    float: lambda value: float.__add__(value, 0.0),
+    str: lambda value: str.__add__("", value),
+    bytes: lambda value: bytes.__add__(b"", value),
+}
+"""How the built-in value is had of one of a type that is built on it."""
+
+
+def built_in(value: object, kinds: "tuple[type, ...]") -> "tuple[type, Any]":
+    """The built-in type that a value's type is built on, and the value as one of it where that is a number or
+    text; containers are walked as they are."""
+    for kind in kinds:
+        if issubclass(type(value), kind):
+            return kind, BUILT_ON[kind](value) if kind in BUILT_ON else value
+    raise TypeError("the value is not of a built-in type")
+
+
+LONGEST_NUMBER = 1000
+"""Digits of a fraction's parts or of a decimal; exponents of a decimal."""
+
+
+def exact_number(value: "Any") -> "str | None":
+    """The text of a fraction or decimal; None for anything else. No method of a subclass is called."""
+    fractions, decimal = sys.modules.get("fractions"), sys.modules.get("decimal")
+    if fractions and type(value) is fractions.Fraction:
+        above, below = value._numerator, value._denominator
+        if type(above) is not int or type(below) is not int:
+            return None
+        if max(above.bit_length(), below.bit_length()) > 4 * LONGEST_NUMBER:
+            raise OverflowError
+        return f'["q","{above:x}","{below:x}"]'
+    if decimal and type(value) is decimal.Decimal:
+        sign, digits, exponent = value.as_tuple()
+        if type(exponent) is int:
+            if len(digits) > LONGEST_NUMBER or abs(exponent) > LONGEST_NUMBER:
+                raise OverflowError
+            return f'["m","{"-" * sign}{"".join(map(str, digits))}","{exponent}"]'
+    return None

@@ -37,7 +37,7 @@ def _wire(value):
     if isinstance(value, dict):
         return '["d",[' + ','.join([f'[{_wire(k)},{_wire(v)}]' for k, v in value.items()]) + ']]'
     for tag, many in (('l', list), ('t', tuple), ('s', set), ('z', frozenset)):
-        if kind is many:
+        if kind is many or (many is tuple and isinstance(value, tuple)):
             return f'["{tag}",[' + ','.join([_wire(item) for item in value]) + ']]'
     raise TypeError('the value is not of a built-in type')
 """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any, Final
 
 from grpobench.tasks.sandbox import Execution, ExecutionOutcome
@@ -16,6 +19,8 @@ MOST_KEYS: Final = 3_000
 """Elements of a set or dictionary: with equal hashes, building one takes the square of their number."""
 MOST_WORK: Final = 3_000_000
 """Steps of comparing elements with equal hashes, while values are built: a fraction of a second."""
+HIGHEST: Final = 1000
+"""Exponent of a decimal; it has this many digits at most, and so have the parts of a fraction."""
 FAILURES: Final[tuple[ExecutionOutcome, ...]] = ("error", "syntax", "oom", "output_limit")
 """What the program of `sandbox_inside` may say went wrong."""
 
@@ -113,11 +118,11 @@ def decode(node: Any, work: Work, depth: int = 0) -> Any:
 
 
 def _single(tag: str, content: list[str]) -> Any:
-    if len(content) != (2 if tag == "c" else 1):
+    if len(content) != (2 if tag in "cqm" else 1):
         raise Malformed("not a value")
     try:
         return SINGLE[tag](*content)
-    except OverflowError:
+    except (OverflowError, ZeroDivisionError):
         raise Malformed("a number too large") from None
 
 
@@ -166,12 +171,33 @@ def weight(value: Any, work: Work) -> int:
     return 1 + (len(value) // 64 if type(value) in (str, bytes) else 0)
 
 
+NUMBER: Final = re.compile(r"(-?)([0-9a-f]{1,1001})")
+EXPONENT: Final = re.compile(r"-?[0-9]{1,4}")
+
+
+def fraction(above: str, below: str) -> Fraction:
+    if not (NUMBER.fullmatch(above) and NUMBER.fullmatch(below)):
+        raise Malformed("no fraction")
+    return Fraction(int(above, 16), int(below, 16))
+
+
+def decimal(digits: str, exponent: str) -> Decimal:
+    if not (NUMBER.fullmatch(digits) and EXPONENT.fullmatch(exponent) and abs(int(exponent)) <= HIGHEST):
+        raise Malformed("no decimal")
+    try:
+        return Decimal(f"{digits}E{exponent}")
+    except InvalidOperation:
+        raise Malformed("no decimal") from None
+
+
 SINGLE: Final[Mapping[str, Callable[..., Any]]] = {
     "i": lambda text: int(text, 16),
     "f": float.fromhex,
     "r": float,
     "c": lambda real, imaginary: complex(float.fromhex(real), float.fromhex(imaginary)),
     "b": bytes.fromhex,
+    "q": fraction,
+    "m": decimal,
 }
 MANY: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     "l": list,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -189,6 +190,123 @@ def test_fine_outcomes_are_scores_and_coarse_ones_are_the_verdicts() -> None:
     verdicts = chosen.verify(problem(), [f"```\ndef add(a, b):\n    {body}\n```" for body in bodies.values()])
     for (fine, coarse), verdict in zip(bodies, verdicts, strict=True):
         assert (verdict.scores[fine], verdict.outcome) == (1, coarse)
+
+
+# Values of other types than the built-in ones
+
+BUILT_ON = {
+    "named tuple": (
+        "from collections import namedtuple\nP = namedtuple('P', 'a b')",
+        "P(1, 2)",
+        "_0 == (1, 2)",
+    ),
+    "typed tuple": (
+        "from typing import NamedTuple\nclass P(NamedTuple):\n    a: int",
+        "[P(1)]",
+        "_0 == [(1,)]",
+    ),
+    "IntEnum": ("from enum import IntEnum\nclass C(IntEnum):\n    RED = 3", "C.RED", "_0 == 3"),
+    "IntFlag": ("from enum import IntFlag\nclass C(IntFlag):\n    A = 1\n    B = 2", "C.A | C.B", "_0 == 3"),
+    "text enum": (
+        "from enum import Enum\nclass C(str, Enum):\n    RED = 'r'",
+        "{C.RED: 1}",
+        "_0 == {'r': 1}",
+    ),
+    "fraction": ("from fractions import Fraction as F", "F(1, 2)", "_0 == 0.5 and abs(_0 - 1 / 2) < 1e-9"),
+    "fractions in a set": ("from fractions import Fraction as F", "{F(4, 2), F(3)}", "_0 == {2, 3}"),
+    "decimal": ("from decimal import Decimal", "Decimal('2.50')", "_0 == 2.5"),
+    "number": ("class N(float):\n    pass", "N(-0.5)", "_0 == -0.5"),
+    "bytes": ("class N(bytes):\n    pass", "N(b'a')", "_0 == b'a'"),
+    "list": ("class L(list):\n    pass", "(L([1, L()]),)", "_0 == ([1, []],)"),
+    "dictionary": ("from collections import Counter", "Counter('aab')", "_0 == {'a': 2, 'b': 1}"),
+}
+FORGED = {
+    "equal to everything": (
+        "class N(int):\n    def __eq__(self, other):\n        return True",
+        "N(1)",
+        "_0 == 2",
+    ),
+    "not unequal": (
+        "class N(int):\n    def __ne__(self, other):\n        return False",
+        "N(1)",
+        "not _0 != 2",
+    ),
+    "converts to another": (
+        "class N(int):\n    __int__ = __index__ = __add__ = __radd__ = lambda *a: 2",
+        "N(1)",
+        "_0 == 2",
+    ),
+    "text of another": (
+        "class N(str):\n    __str__ = __add__ = __repr__ = lambda *a: 'b'",
+        "N('a')",
+        "_0 == 'b'",
+    ),
+    "walks another": (
+        "class L(list):\n    def __iter__(self):\n        return iter([2])",
+        "L([1])",
+        "_0 == [2]",
+    ),
+    "says another class": (
+        "class N:\n    __class__ = property(lambda self: int)\n    __eq__ = lambda *a: True",
+        "N()",
+        "_0 == 2",
+    ),
+    "member of another kind": ("from enum import Enum\nclass C(Enum):\n    RED = 3", "C.RED", "_0 == 3"),
+    "generator": ("", "(i for i in [1])", "_0 == [1]"),
+    "fraction with another numerator": (
+        "from fractions import Fraction\nclass F(Fraction):\n    __eq__ = lambda *a: True",
+        "F(1, 2)",
+        "_0 == 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_values_compare_as_what_they_are_built_on_and_by_no_method_of_a_program(right: bool) -> None:
+    if trouble := sandbox.trouble("bubblewrap"):
+        pytest.skip(trouble)
+    for name, (before, value, condition) in (BUILT_ON if right else FORGED).items():
+        asked = problem(conditions=[condition])
+        program = f"```python\n{before}\ndef add(a, b):\n    return {value}\n```"
+        (verdict,) = HumanEval(tier="bubblewrap").verify(asked, [program])
+        assert verdict.scores["correct"] == right, (name, verdict)
+
+
+def test_a_named_tuple_is_a_tuple_in_monty_too() -> None:
+    if trouble := sandbox.trouble("monty"):
+        pytest.skip(trouble)
+    before, value, condition = BUILT_ON["named tuple"]
+    program = f"```\n{before}\ndef add(a, b):\n    return {value}\n```"
+    (verdict,) = HumanEval(tier="monty").verify(problem(conditions=[condition]), [program])
+    assert verdict.scores["correct"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        ("Fraction(1, 2**3000)", "pass"),
+        ("Fraction(1, 2**9000)", "output_limit"),
+        ("Decimal(10)**900", "pass"),
+        ("Decimal('1e99999')", "output_limit"),
+        ("Decimal('nan')", "error"),
+    ],
+)
+def test_exact_numbers_have_a_limit(value: str, outcome: str) -> None:
+    """Whoever adds up fractions of any size is busy for hours."""
+    if trouble := sandbox.trouble("bubblewrap"):
+        pytest.skip(trouble)
+    program = "from fractions import Fraction\nfrom decimal import Decimal\ndef f():\n    return " + value
+    assert sandbox.sandbox("bubblewrap").run(program, ["f()"]).outcome == outcome
+
+
+def test_a_replayed_test_takes_a_fraction(tier: Tier) -> None:
+    if tier == "monty":
+        pytest.skip("Monty has no fractions")
+    judged = problem(**JUDGED)
+    del judged.truth["calls"], judged.truth["conditions"]
+    answer = "```\nfrom fractions import Fraction\ndef add(a, b):\n    return Fraction(2 * (a + b), 2)\n```"
+    (verdict,) = HumanEval(tier=tier).verify(judged, [answer])
+    assert verdict.scores["correct"] == 1
 
 
 # Tests that are replayed
@@ -458,5 +576,29 @@ def test_published_tests_are_converted_as_they_say(monkeypatch: pytest.MonkeyPat
         f"HumanEval/{number}" for number in (32, 38, 44, 50, 53, 151)
     }
     assert sum(len(p.truth.get("conditions", ())) for p in problems) > 1000
-    assert all(len(p.truth["conditions"]) == mbpp.ASSERTS for p in published(MBPP(), 500))
+    few = published(MBPP(), 500)
+    more = {p.id for p in few if len(p.truth["conditions"]) != mbpp.ASSERTS}
+    assert more == {"37", "203", "339"}  # of which a constant satisfies all that are published
+    assert all(p.prompt.count("assert ") == 1 for p in few if p.id in more)
     assert humaneval.TEST.package is not None
+
+
+def test_no_constant_satisfies_a_published_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(sources, "_hub_trouble", lambda *_: "not asked")
+    for asked in [*published(HumanEval(), 164), *published(MBPP(), 500)]:
+        conditions = asked.truth.get("conditions", ["False"])
+        nodes = [
+            node for one in conditions for node in ast.walk(ast.parse(one)) if isinstance(node, ast.expr)
+        ]
+        for value in [*map(constant, nodes), True, False, None, 0, 1, "", []]:
+            values = [value] * len(asked.truth.get("calls", ()))
+            assert not all(holds(one, values) for one in conditions), (asked.id, value)
+
+
+def constant(node: ast.expr) -> object:
+    """The value of an expression that is one; NaN of any other."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return float("nan")
