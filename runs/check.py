@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpobench.runs import listing
+from grpobench.runs import constants, listing
 from grpobench.runs.config import tasks
 from grpobench.tasks import sources
 from grpobench.tasks.task import DataError, Problem, Task, Verdict, family
@@ -24,6 +24,9 @@ AHEAD = 500.0
 """Nats per token by which one candidate leads the others; totals and means by length then agree."""
 
 
+TALLIES = ("references", "corrupted", "empty", "constants")
+
+
 @dataclass(frozen=True)
 class Tally:
     """How many answers of a kind were graded as correct."""
@@ -35,7 +38,7 @@ class Tally:
 
     def count(self, verdict: Verdict, wanted: bool, what: str) -> Tally:
         """With one more answer, which is to be accepted or not. Only a full `correct` counts as accepted."""
-        accepted = verdict.outcome == "graded" and verdict.scores.get("correct", 0.0) >= 1.0
+        accepted = constants.accepted(verdict)
         right = accepted == wanted and verdict.outcome != "infra_error"
         faults = self.faults
         if not right and len(faults) < SHOWN:
@@ -63,18 +66,24 @@ class Check:
     corrupted: Tally = Tally()
     empty: Tally = Tally()
     """Completions without a character; not with likelihood."""
+    constants: Tally = Tally()
+    """Constants and other problems' answers, without those that happen to be right; not with likelihood."""
+    lucky: int = 0
+    """How many of these happened to be right."""
+    graded: Mapping[str, float] = field(default_factory=dict)
+    """What the others earned on average, by score."""
     defects: int = 0
     """Problems whose published reference is known to be wrong; they are left out."""
 
     def settled(self) -> Check:
         """With the state that its tallies give."""
-        faults = self.references.faults or self.corrupted.faults or self.empty.faults
+        faults = any(getattr(self, name).faults for name in TALLIES)
         blank = not self.references.answers or not self.corrupted.answers
         return dataclasses.replace(self, state="failed" if faults or blank else "ok")
 
     def row(self) -> dict[str, Any]:
         """As JSON."""
-        tallies = {name: getattr(self, name).row() for name in ("references", "corrupted", "empty")}
+        tallies = {name: getattr(self, name).row() for name in TALLIES}
         return {**dataclasses.asdict(self), **tallies}
 
 
@@ -143,8 +152,10 @@ def served(task: Task, lack: str) -> list[Problem]:
 
 
 def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
-    """Grade, for each chosen problem, its reference, a corrupted answer and an empty one."""
+    """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some of them
+    also constants and answers to other problems."""
     references, corrupted, empty = Tally(), Tally(), Tally()
+    known: dict[str, Verdict] = {}
     for start in range(0, len(chosen), AT_ONCE):
         part = chosen[start : start + AT_ONCE]
         asked = []
@@ -155,12 +166,25 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
         graded = task.verify_all([problems[i] for i in part], asked)
         for i, answers, verdicts in zip(part, asked, graded, strict=True):
             name = f"problem {problems[i].id}"
+            known[problems[i].id] = verdicts[0]
             references = references.count(verdicts[0], True, f"{name}, reference {answers[0][-1]!r:.200}")
             empty = empty.count(verdicts[1], False, name)
             for answer, verdict in zip(answers[2:], verdicts[2:], strict=True):
                 corrupted = corrupted.count(verdict, False, f"{name}, corrupted {answer[-1]!r:.200}")
+    found = constants.tried(task, [problems[i] for i in chosen], known)
+    fooled = Tally()
+    for one in found:
+        if not one.right:
+            fooled = fooled.count(one.verdict, False, f"problem {one.problem.id}, {one.what!r:.80}")
     return dataclasses.replace(
-        check, mode="written", references=references, corrupted=corrupted, empty=empty
+        check,
+        mode="written",
+        references=references,
+        corrupted=corrupted,
+        empty=empty,
+        constants=fooled,
+        lucky=len(found) - fooled.answers,
+        graded=constants.graded_scores(found),
     ).settled()
 
 
@@ -222,14 +246,14 @@ def as_lines(check: Check) -> list[str]:
         return [f"{check.task}: FAILED: {check.why}"]
     parts = [f"{share(check.references)} references accepted", f"{share(check.corrupted)} corrupted"]
     if check.empty.answers:
-        parts.append(f"{share(check.empty)} empty")
+        parts += [f"{share(check.empty)} empty", f"{share(check.constants)} constants"]
     if check.defects:
         parts.append(f"{check.defects} known to be wrong left out")
     head = f"{check.task} ({check.mode}): " + ("" if check.state == "ok" else "FAILED: ")
     lines = [head + ", ".join(parts) + f"; {check.problems:,} problems"]
     if check.why:
         lines.append(f"    in part: {check.why}")
-    for name in ("references", "corrupted", "empty"):
+    for name in TALLIES:
         lines += [f"    {name}: {fault}" for fault in getattr(check, name).faults]
     return lines
 

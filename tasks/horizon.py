@@ -97,6 +97,9 @@ class Horizon(Generated, Task):
     def corrupt(self, problem: Problem) -> str:
         return f"={problem.truth['keys'][-1] + 1}"
 
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return (f"={answer}",)
+
     def demonstrate_episode(self, problem: Problem) -> Sequence[str]:
         *keys, _ = problem.truth["keys"]
         table = problem.truth["table"]

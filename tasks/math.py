@@ -114,6 +114,9 @@ class Math(Answered):
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["solution"])
 
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return (f"\\boxed{{{answer}}}",)
+
     def corrupt(self, problem: Problem) -> str:
         """The reference solution with its last box changed in one character."""
         solution = self.demonstrate(problem)

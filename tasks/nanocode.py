@@ -66,9 +66,9 @@ def _letters(a: int, b: int) -> str:
 class NanoCode(Generated, Task):
     """Three examples of an unknown function of x; the completion is its expression.
 
-    Correct means equal to the hidden function on five further inputs, so an expression that only repeats
-    the examples fails. Splits share no problem (a function with its examples); the functions themselves are
-    few and recur. `category` is the kind of input.
+    Correct means equal to the hidden function on the examples and on five further inputs (a number: on all
+    ten digits), so an expression that only repeats the examples fails. Splits share no problem (a function
+    with its examples); the functions themselves are few and recur. `category` is the kind of input.
     """
 
     name = "nanocode"
@@ -173,6 +173,8 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
             value = draw_input(rng)
             if value not in inputs:
                 inputs.append(value)
+        if kind == "number":
+            inputs += [digit for digit in range(10) if digit not in inputs]  # a constant fits some of them
         outputs = [_reference(expression, value) for value in inputs]
         shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN], outputs, strict=False)).replace(
             " ", ""
@@ -183,8 +185,8 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
             {
                 "expression": expression,
                 "first": repr(outputs[0]).replace(" ", ""),
-                "inputs": [repr(value) for value in inputs[SHOWN:]],
-                "outputs": outputs[SHOWN:],
+                "inputs": [repr(value) for value in inputs],
+                "outputs": outputs,
             },
             {"category": kind, "family": family, "difficulty": float(len(expression))},
         )

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 
 from grpobench.tasks.pool import Pool, Reply, places
 from grpobench.tasks.reasoning_gym_inside import STREAM
+from grpobench.tasks.reasoning_gym_mended import REFUSED
 from grpobench.tasks.sources import installed_version
 from grpobench.tasks.tables import Package, Source
 from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
@@ -128,6 +129,8 @@ class ReasoningGym(Task):
         if not 0 <= self.seed < SEEDS:
             faults.append(f"seed: must be from 0 to {SEEDS - 1}, not {self.seed}")
         faults += [f"config: {name} is a setting of the task itself" for name in OWN if name in self.config]
+        mixed = [part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, dict)]
+        faults += [f"config: datasets: {name}: {REFUSED[name]}" for name in mixed if name and name in REFUSED]
         if faults:
             raise ValueError(*faults)
 
@@ -153,7 +156,9 @@ class ReasoningGym(Task):
         return (source, template(self.template).source)
 
     def missing(self) -> str:
-        """What lacks of the packages, or what is wrong with the template."""
+        """What lacks of the packages, what is wrong with the template, or why the generator is refused."""
+        if reason := REFUSED.get(getattr(self, "generator", "")):
+            return f"{self.name} is not served: {reason}; take another kind"
         try:
             template(self.template)
         except DataError as error:
@@ -191,11 +196,20 @@ class ReasoningGym(Task):
             )
         return f"<answer>{answer}</answer>"
 
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return (f"<answer>{answer}</answer>",)
+
     def corrupt(self, problem: Problem) -> str:
         """The reference answer without its last word, or with a digit changed where that is a word of letters
         or the only one, or without its first letter and with another last one."""
         reference = self.demonstrate(problem).removeprefix("<answer>").removesuffix("</answer>")
         return f"<answer>{_changed(reference)}</answer>"
+
+    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        answer = answered(episode[-1])
+        question = {"do": "prove", "generator": self.generator, "entry": problem.truth["entry"]}
+        (reply,) = POOL.map([{**question, "answer": answer}]) if answer is not None else (None,)
+        return reply is not None and reply.ending == "done" and reply.value is True
 
     def _question(self, problem: Problem, answer: str) -> dict[str, Any]:
         entry = problem.truth["entry"]

@@ -112,6 +112,16 @@ class Task(ABC):
         `grpobench tasks check`, which takes another problem's demonstration."""
         return None
 
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        """The policy's turns in an episode whose final answer is this text, whatever it is; `grpobench tasks
+        check` states constants so."""
+        return (f"{self.answer_marker}{answer}",)
+
+    def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+        """Whether an episode that does not give the reference answer is right all the same: found without
+        `verify`, for `grpobench tasks check`, which takes for fooled a verifier that accepts any other."""
+        return False
+
     def defects(self) -> Mapping[str, str]:
         """Problems whose published reference answer is known to be graded as wrong: the reason, by id."""
         return {}

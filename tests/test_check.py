@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs import check, cli
+from grpobench.runs import check, cli, constants
 from grpobench.tasks import TASKS
 from grpobench.tasks.sources import FOLDER_VARIABLE
 from grpobench.tasks.tables import Table
@@ -95,6 +95,128 @@ def test_partial_credit_is_no_acceptance(monkeypatch: pytest.MonkeyPatch) -> Non
 
     [found] = results(Partial, monkeypatch=monkeypatch)
     assert (found.state, found.corrupted.accepted) == ("ok", 0)
+
+
+# Constants and answers to other problems
+
+
+def test_a_verifier_that_a_constant_fools_fails_and_the_constant_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fooled(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": float(text in ("nan", str(problem.truth)))}, text)
+
+    [found] = results(Fooled, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.accepted, found.constants.accepted) == ("failed", 0, 10)
+    assert found.constants.faults[0] == "problem p0, 'nan': graded, correct = 1.0"
+
+
+def test_a_constant_that_is_the_right_answer_fools_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ByValue(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            try:
+                return Verdict({"correct": float(float(text) == problem.truth)}, text)
+            except ValueError:
+                return Verdict({"correct": 0.0}, None, "unparsable")
+
+    [found] = results(ByValue, monkeypatch=monkeypatch)
+    assert (found.state, found.constants.accepted) == ("ok", 0)
+    # four truths are 0 ("0", "0.0" and "0/1", which this verifier does not read), three are 1, three 2
+    assert found.lucky == 4 * 3 + 3 + 3
+
+
+def test_an_answer_that_is_right_in_another_way_is_no_fault_where_the_task_can_show_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Parity(Sums):
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": float(text.isdigit() and int(text) % 2 == problem.truth % 2)}, text)
+
+        def corrupt(self, problem: Problem) -> str:
+            return str(problem.truth + 1)
+
+    class Shown(Parity):
+        name = "shown"
+
+        def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
+            return episode[-1] in ("0", "2", "10") if problem.truth % 2 == 0 else episode[-1] == "1"
+
+    bad, good = results(Parity, Shown, monkeypatch=monkeypatch)
+    assert bad.state == "failed" and bad.constants.faults[0].startswith("problem p0, '2': graded")
+    assert (good.state, good.constants.accepted) == ("ok", 0)
+    assert good.lucky > bad.lucky
+
+
+def test_the_reference_of_another_problem_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Any24(Sums):
+        def demonstrate(self, problem: Problem) -> str:
+            return f"{problem.truth} of {problem.id}"
+
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            return Verdict({"correct": float(" of p" in text)}, text)
+
+        def corrupt(self, problem: Problem) -> str:
+            return "wrong"
+
+    [found] = results(Any24, monkeypatch=monkeypatch)
+    assert (found.state, found.corrupted.accepted) == ("failed", 0)
+    assert found.constants.accepted == 10 * constants.OTHERS
+    assert "of p1" in found.constants.faults[0]
+
+
+def test_what_constants_earn_in_part_is_reported_and_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Partial(Sums):
+        scores = ("correct", "score")
+
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            right = float(text == str(problem.truth))
+            return Verdict({"correct": right, "score": max(right, 0.25)}, text)
+
+    [found] = results(Partial, monkeypatch=monkeypatch)
+    assert (found.state, found.graded) == ("ok", {"correct": 0.0, "score": 0.25})
+
+
+def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Many(Sums):
+        splits = ("train",)
+
+        def problems(self, split: Split) -> Sequence[Problem]:
+            return [Problem(f"p{n}", "?", n) for n in range(3 * constants.MOST)]
+
+        def grade(self, problem: Problem, text: str) -> Verdict:
+            if text == "?":
+                seen.append(problem.id)
+            return super().grade(problem, text)
+
+    seen: list[str] = []
+    results(Many, monkeypatch=monkeypatch)
+    assert seen == [f"p{n}" for n in range(0, 3 * constants.MOST, 3)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "same"),
+    [
+        ("Yes", "yes.", False),
+        ("yes", " YES", True),
+        ("1", "1.0", True),
+        ("1/2", "0.5", True),
+        ("2i", "0 + 2j", True),
+        ("-1", "1", False),
+        ("nan", "nan", True),
+        ("nan", "48.0 + 36.0i", False),
+        ("[1, 2]", "[1,2]", True),
+        ("[]", "{}", False),
+        ("", "", True),
+        ("", None, False),
+        ("\\text{(A)}", "A", True),
+    ],
+)
+def test_answers_are_alike_by_letters_or_by_value(answer: str, reference: str | None, same: bool) -> None:
+    assert constants.alike(answer, reference) is same
+
+
+# What a task declares
 
 
 def test_a_task_brings_its_own_corruption_and_its_known_defects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +387,7 @@ def test_absence_is_reported_with_the_remedy_and_is_no_failure(
     assert (half["state"], half["problems"]) == ("ok", 4) and "half/train.jsonl: not found" in half["why"]
     assert sound["references"] == {"answers": 10, "accepted": 1.0, "faults": []}
     assert sound["corrupted"]["accepted"] == sound["empty"]["accepted"] == 0.0
+    assert sound["constants"]["accepted"] == 0.0 and sound["constants"]["answers"] > 300
 
 
 def test_a_failure_is_exit_70_and_does_not_stop_the_other_tasks(
@@ -277,6 +400,9 @@ def test_a_failure_is_exit_70_and_does_not_stop_the_other_tasks(
     assert second.startswith("sums (written): 100 % of 10 references accepted, 0 % of 10 corrupted")
     assert cli.main(["tasks", "check", "sums", "--problems", "2"]) == 0
     assert "100 % of 2 references" in capsys.readouterr().out
+    assert cli.main(["tasks", "check", "--all"]) == 70
+    assert cli.main(["tasks", "check", "--all", "sums"]) == 2
+    assert "leave it or the names away" in capsys.readouterr().err
     assert cli.main(["tasks", "check", "sum"]) == 2
     assert "did you mean sums?" in capsys.readouterr().err
 

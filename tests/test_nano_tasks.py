@@ -266,12 +266,26 @@ def test_nanocode_refuses_what_only_repeats_the_shown_examples() -> None:
     for problem in NanoCode(train=80).problems("train"):
         shown, _ = problem.prompt.split("\n")
         pairs = [pair.split(":", 1) for pair in re.split(r";(?=[\[\d'])", shown)]
-        hidden = {eval(i) if i[0] != "[" else tuple(eval(i)) for i in problem.truth["inputs"]}
+        hidden = {eval(i) if i[0] != "[" else tuple(eval(i)) for i in problem.truth["inputs"][3:]}
         cases = " ".join(f"({output}) if x=={given} else" for given, output in pairs)
         (verdict,) = NanoCode().verify(problem, [f"{cases} 0"])
         assert verdict.scores["correct"] == 0, problem.prompt
-        assert len(pairs) == 3 and len(hidden) == 5
+        assert len(pairs) == 3 and len(hidden) == (7 if problem.traits["category"] == "number" else 5)
         assert not hidden & {tuple(v) if isinstance(v := eval(given), list) else v for given, _ in pairs}
+
+
+def test_nanocode_grades_the_examples_and_every_digit_too() -> None:
+    """With five inputs 2 was right for min(x,2) in a fifth of its problems, and x for max(x,2) in some."""
+    task = NanoCode(train=2000)
+    family = {name: [] for name in ("least", "most")}
+    for problem in task.problems("train"):
+        if problem.traits["family"] in family:
+            family[str(problem.traits["family"])].append(problem)
+    for problem in [problem for own in family.values() for problem in own]:
+        constant = problem.truth["expression"].partition(",")[2].removesuffix(")")
+        right, fixed, same = task.verify(problem, [problem.truth["expression"], constant, "x"])
+        assert [v.scores["correct"] for v in (right, fixed, same)] == [1, 0, 0], problem.id
+    assert all(len(own) > 50 for own in family.values())
 
 
 def test_nanocode_true_is_not_one_and_a_wrong_type_is_wrong() -> None:

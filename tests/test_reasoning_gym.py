@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 import subprocess
@@ -19,6 +20,7 @@ from grpobench.tasks import TASKS, sources
 from grpobench.tasks import reasoning_gym as gym
 from grpobench.tasks.pool import Pool, Reply
 from grpobench.tasks.reasoning_gym import ReasoningGym, answered
+from grpobench.tasks.reasoning_gym_mended import PROOFS
 from grpobench.tasks.task import DataError, Problem, Verdict
 
 
@@ -88,7 +90,6 @@ ODD = [
     "boxnet",
     "game_of_life_halting",
     "graph_color",
-    "propositional_logic",
     "rush_hour",
     "time_intervals",
 ]
@@ -110,7 +111,10 @@ def test_references_are_accepted_and_corrupted_ones_are_not(installed: None, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(name for names in gym.GENERATORS.values() for name in names.split()))
+@pytest.mark.parametrize(
+    "name",
+    sorted(name for names in gym.GENERATORS.values() for name in names.split() if name not in gym.REFUSED),
+)
 def test_every_generator_accepts_its_references(installed: None, name: str) -> None:
     task = small(name)
     problems = all_of(task)
@@ -118,6 +122,99 @@ def test_every_generator_accepts_its_references(installed: None, name: str) -> N
     for right, wrong, none in task.verify_all(problems, answers):
         assert [one.scores["correct"] for one in (right, wrong, none)] == [1.0, 0.0, 0.0]
         assert right.outcome == "graded"
+
+
+FOOLING = {
+    "complex_arithmetic": ["nan", "-nan", "NaN+NaNi", "nanj"],
+    "coin_flip": ["0", "0.0", "0/1", "0.", "1e-9", "0.3"],
+    "countdown": ["1.0", "2.4*10", "100", "10**2"],
+    "letter_jumble": ["{answer} and more"],
+    "number_sorting": ["{nan}", "{shifted}"],
+    "polynomial_equations": ["yes, {answer}", "{answer}, or not", "nan", "inf"],
+    "puzzle24": ["1*2*3*4", "24", "8+8+8+0", "3*8*1*1*1"],
+}
+
+
+@pytest.mark.parametrize("name", FOOLING)
+def test_answers_that_fool_a_generators_own_scorer_are_wrong(installed: None, name: str) -> None:
+    task = small(name, train=24)
+    problems = task.problems("train")
+    for problem in problems:
+        reference = (answered(task.demonstrate(problem)) or "").replace("'", "")
+        numbers = reference.strip("[]").split(", ")
+        filled = {
+            "{answer}": reference,
+            "{nan}": str(["nan"] * len(numbers)),
+            "{shifted}": str([number + "1" if "." in number else number + ".5" for number in numbers]),
+        }
+        for text in FOOLING[name]:
+            for hole, value in filled.items():
+                text = text.replace(hole, value)
+            (verdict,) = task.verify(problem, [f"<answer>{text}</answer>"])
+            assert verdict.scores["correct"] == 0.0 and verdict.scores["score"] < 1, (text, reference)
+    right = task.verify_all(problems, [[[task.demonstrate(problem)]] for problem in problems])
+    assert {one.scores["correct"] for (one,) in right} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling"),
+    [
+        ("coin_flip", "{numerator}/{denominator}"),
+        ("coin_flip", "{decimal}"),
+        ("puzzle24", "({answer})"),
+        ("countdown", " ( {answer} ) "),
+        ("complex_arithmetic", "({answer})"),
+    ],
+)
+def test_other_spellings_of_a_right_answer_stay_right(installed: None, name: str, spelling: str) -> None:
+    task = small(name, train=8)
+    for problem in task.problems("train"):
+        known = pickle.loads(base64.b64decode(problem.truth["entry"]))["metadata"]
+        rational = known.get("rational", {"numerator": 0, "denominator": 1})
+        decimal = f"{rational['numerator'] / rational['denominator']:.6g}"
+        reference = answered(task.demonstrate(problem))
+        text = spelling.format(answer=reference, decimal=decimal, **rational)
+        (verdict,) = task.verify(problem, [f"<answer>{text}</answer>"])
+        assert verdict.scores["correct"] == 1.0, (text, reference)
+
+
+PROVEN = {
+    "graph_color": lambda text: json.dumps(dict.fromkeys(json.loads(text), 1)),
+    "jugs": lambda text: json.dumps(json.loads(text)[:-1]),
+    "n_queens": lambda text: text.replace("Q", "_", 1),
+    "quantum_lock": lambda text: f"{text} → {text}",
+    "sokoban": lambda text: text[:-1],
+}
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_solutions_that_are_not_the_reference_are_proven_apart_from_the_scorer(
+    installed: None, name: str
+) -> None:
+    """What the scorer takes is right by a check that shares nothing with it, and of other problems' answers
+    both take the same."""
+    assert PROVEN.keys() == PROOFS.keys()
+    task = small(name, train=12)
+    problems = task.problems("train")
+    references = [task.demonstrate(problem) for problem in problems]
+    for problem, reference in zip(problems, references, strict=True):
+        assert task.right_besides(problem, (reference,))
+        wrong = PROVEN[name](answered(reference) or "")
+        assert not task.right_besides(problem, (f"<answer>{wrong}</answer>",))
+        assert not task.right_besides(problem, ("<answer>{}</answer>",))
+        for other, verdict in zip(references, task.verify(problem, references), strict=True):
+            assert task.right_besides(problem, (other,)) == (verdict.scores["correct"] == 1.0)
+
+
+def test_a_generator_that_a_constant_fools_is_refused_with_the_reason(installed: None) -> None:
+    refused = small("propositional_logic", train=60)
+    assert "(P ∨ Q)" in refused.missing()
+    taken = [refused.verify(p, ["<answer>(P ∨ Q)</answer>"])[0] for p in refused.problems("train")]
+    assert sum(verdict.scores["correct"] for verdict in taken) > 0.7 * len(taken)
+    with pytest.raises(ValueError, match=r"datasets: propositional_logic: .*\(P ∨ Q\)"):
+        small("composite", config={"datasets": [{"name": "propositional_logic"}]})
+    kinds = {problem.traits["category"] for problem in small("composite", train=60).problems("train")}
+    assert "propositional_logic" not in kinds and len(kinds) > 20
 
 
 def test_prompt_asks_for_the_answer_between_tags(installed: None) -> None:

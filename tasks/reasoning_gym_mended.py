@@ -1,0 +1,232 @@
+"""Where a generator of Reasoning Gym is not graded by its own scorer alone, and why.
+
+Each scorer here was fooled by an answer that knows nothing of its problem; `grpobench tasks check` tries such
+answers on every generator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+REFUSED: Final[Mapping[str, str]] = {
+    "propositional_logic": "its scorer takes any conclusion that follows: (P ∨ Q), whatever the premises, is "
+    "right for most of its problems",
+}
+"""Generators that are not served, and why."""
+NEAR: Final = 1e-4
+"""How far a probability may be off, as in the package, and here by a hundredth of itself at most."""
+
+
+def same_word(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """1 for the reference, whatever its case. The own scorer compares truth values of two texts, and so takes
+    any text."""
+    return float(answer.strip().casefold() == str(entry["answer"]).strip().casefold())
+
+
+def finite(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """The own score of a number. Of nan the own scorer makes min(1, nan), which is 1."""
+    return 0.0 if re.search("nan|inf", answer, re.IGNORECASE) else own
+
+
+def probability(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """1 for the probability, as a decimal or a ratio. The own scorer gives 1 to any beginning of its digits,
+    such as 0, and to 0 where the probability is small."""
+    rational = entry["metadata"]["rational"]
+    truth = Fraction(rational["numerator"], rational["denominator"])
+    try:
+        value = Fraction(answer.replace(",", ""))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+    return float(abs(value - truth) <= min(Fraction(NEAR), truth / 100))
+
+
+def sorted_numbers(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """1 for the same numbers in the same order. The own scorer takes a list of NaN of the right length, and
+    any number that is off by 1."""
+    try:
+        given = [float(number) for number in json.loads(answer.replace("'", '"'))]
+    except (ValueError, TypeError):
+        return 0.0
+    return float(given == [float(number) for number in entry["metadata"]["sorted_numbers"]])
+
+
+def solutions(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """The own score of a list of finite numbers. The own scorer passes over whatever is no number."""
+    parts = [part.strip() for part in answer.strip().strip('"').split(",")]
+    try:
+        read = [float(part) for part in parts] if parts != [""] else []
+    except ValueError:
+        return 0.0
+    return own if all(map(math.isfinite, read)) else 0.0
+
+
+def words_in_order(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """The own score, but 1 for the reference's words alone: it does not mind what stands behind them."""
+    same = answer.casefold().split() == str(entry["answer"]).casefold().split()
+    return float(same) if same or own >= 1 else own
+
+
+def arithmetic(answer: str, entry: Mapping[str, Any], own: float) -> float:
+    """The own score, but 1 only for an expression of the given numbers, each as often as it is given, with
+    + - * / and brackets. The own scorer of puzzle24 takes any four numbers (1*2*3*4 for every problem) and
+    drops a fraction; both read 2.4 as the numbers 2 and 4."""
+    plain = re.fullmatch(r"[-+*/()\s\d]*", answer) and not re.search(r"\*\s*\*|/\s*/", answer)
+    used = sorted(int(number) for number in re.findall(r"\d+", answer)) if plain else []
+    if used == sorted(entry["metadata"]["numbers"]) and own >= 1:
+        value = worked_out(answer)
+        return float(value == entry["metadata"].get("target", 24))
+    return min(own, 0.05)
+
+
+def worked_out(text: str) -> Fraction | None:
+    """The value of an expression of whole numbers, + - * / and brackets, exactly; None for any other."""
+    import ast
+
+    def value(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return Fraction(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            return value(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+        if isinstance(node, ast.BinOp):
+            left, right = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Add):
+                return left + right
+            if isinstance(node.op, ast.Sub):
+                return left - right
+            if isinstance(node.op, ast.Mult):
+                return left * right
+            if isinstance(node.op, ast.Div):
+                return left / right
+        raise ValueError
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+Mended = Callable[[str, Mapping[str, Any], float], float]
+MENDED: Final[Mapping[str, Mended]] = {
+    "coin_flip": probability,
+    "complex_arithmetic": finite,
+    "countdown": arithmetic,
+    "game_of_life_halting": same_word,
+    "letter_jumble": words_in_order,
+    "number_sorting": sorted_numbers,
+    "polynomial_equations": solutions,
+    "puzzle24": arithmetic,
+}
+"""The score of an answer to a problem, given the own scorer's."""
+
+
+# Answers that are right and not the reference
+
+
+def prove(generator: str, answer: str, entry: Mapping[str, Any]) -> bool:
+    """Whether an answer solves a problem of several solutions, by a check that shares nothing with the
+    package's. False for every other generator."""
+    proof = PROOFS.get(generator)
+    return proof is not None and proof(answer, entry["metadata"])
+
+
+def colours(answer: str, known: Mapping[str, Any]) -> bool:
+    """Every vertex has one of the colours, and the ends of an edge have two."""
+    puzzle, given = known["puzzle"], json.loads(answer)
+    if set(given) != {str(vertex) for vertex in puzzle["vertices"]}:
+        return False
+    apart = all(given[str(one)] != given[str(other)] for one, other in puzzle["edges"])
+    return apart and set(given.values()) <= set(puzzle["color_options"])
+
+
+def pours(answer: str, known: Mapping[str, Any]) -> bool:
+    """The moves are possible, and one of the jugs ends with the target in it."""
+    sizes = known["puzzle"]["jug_capacities"]
+    held = dict.fromkeys((chr(ord("A") + i) for i in range(len(sizes))), 0)
+    most = dict(zip(held, sizes, strict=True))
+    for move in json.loads(answer):
+        verb, _, jugs = move.partition(" ")
+        one, _, other = jugs.partition("->")
+        if verb == "pour" and one != other:
+            moved = min(held[one], most[other] - held[other])
+            held[one], held[other] = held[one] - moved, held[other] + moved
+        elif verb in ("fill", "empty") and not other:
+            held[one] = most[one] if verb == "fill" else 0
+        else:
+            return False
+    return known["puzzle"]["target"] in held.values()
+
+
+def buttons(answer: str, known: Mapping[str, Any]) -> bool:
+    """The buttons, as few as there must be, lead to the target; each turns the light."""
+    pressed = re.findall("[A-C]", answer)
+    acts = {button["name"]: button for button in known["buttons"]}
+    value, light = known["initial_value"], known["initial_state"]
+    for name in pressed:
+        act = acts[name]
+        if act["active_state"] in ("any", light):
+            by = act["value"]
+            value = {"add": value + by, "subtract": value - by, "multiply": value * by}[act["type"]]
+        light = "green" if light == "red" else "red"
+    return value == known["target_value"] and len(pressed) == len(known["solution_path"])
+
+
+def queens(answer: str, known: Mapping[str, Any]) -> bool:
+    """The board keeps the queens that were set, has one in each row and no two that attack each other."""
+    rows = [row.split() for row in answer.split("\n")]
+    set_before = [row.split() if isinstance(row, str) else row for row in known["puzzle"]]
+    size = len(set_before)
+    if [len(row) for row in rows] != [size] * size or {sign for row in rows for sign in row} != {"Q", "_"}:
+        return False
+    placed = [(i, j) for i, row in enumerate(rows) for j, sign in enumerate(row) if sign == "Q"]
+    kept = all(
+        rows[i][j] == "Q" for i, row in enumerate(set_before) for j, sign in enumerate(row) if sign == "Q"
+    )
+    lines = [
+        {i for i, _ in placed},
+        {j for _, j in placed},
+        {i + j for i, j in placed},
+        {i - j for i, j in placed},
+    ]
+    return kept and len(placed) == size and all(len(line) == size for line in lines)
+
+
+STEPS: Final = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+
+
+def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
+    """Step by step, boxes pushed where nothing is in the way; in the end every goal has its box."""
+    cells = {
+        (i, j): sign
+        for i, row in enumerate(known["gamestr"].split("\n"))
+        for j, sign in enumerate(row.split())
+    }
+    at = {
+        sign: {place for place, own in cells.items() if own in signs}
+        for sign, signs in {"wall": "+", "box": "@$", "goal": "X$%", "player": "*%"}.items()
+    }
+    (i, j), boxes = at["player"].pop(), at["box"]
+    for step in answer:
+        down, right = STEPS[step]
+        ahead, beyond = (i + down, j + right), (i + 2 * down, j + 2 * right)
+        if ahead in at["wall"] or ahead not in cells:
+            continue
+        if ahead in boxes:
+            if beyond in at["wall"] or beyond in boxes or beyond not in cells:
+                continue
+            boxes = (boxes - {ahead}) | {beyond}
+        i, j = ahead
+    return boxes == at["goal"]
+
+
+PROOFS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], bool]]] = {
+    "graph_color": colours,
+    "jugs": pours,
+    "n_queens": queens,
+    "quantum_lock": buttons,
+    "sokoban": boxes_pushed,
+}
