@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -61,12 +60,17 @@ def warnings(frame: pd.DataFrame) -> Iterator[str]:
             continue
         seeds = ", ".join(str(seed) for seed in dim["seed"])
         where = f"{arm} on {task}, seed{'s' * (len(dim) > 1)} {seeds}"
-        low, high = dim["explained"].min(), dim["explained"].max()
-        if math.isnan(high):
+        if dim["explained"].isna().all():
             yield f"{where}: no share of the returns' variance is known that the critic explained"
             continue
-        share = f"{100 * low:.0f}" if len(dim) == 1 else f"{100 * low:.0f} to {100 * high:.0f}"
+        beside = "" if dim["group"].isna().all() else f"; the group's other rollouts {share(dim['group'])} %"
         yield (
-            f"{where}: the critic explained {share.replace('-', '−')} % of the variance of the returns over "
-            "the last quarter of the updates"
+            f"{where}: the critic explained {share(dim['explained'])} % of the variance of the returns over "
+            f"the last quarter of the updates{beside}"
         )
+
+
+def share(values: pd.Series) -> str:
+    """Percent of the least and the greatest of some shares, one number where they print alike."""
+    ends = [f"{round(100 * value):d}".replace("-", "−") for value in (values.min(), values.max())]
+    return " to ".join(dict.fromkeys(ends))

@@ -52,6 +52,23 @@ def test_a_critic_below_the_level_is_named_with_its_seeds(tmp_path: Path) -> Non
     assert len(pd.read_csv(root / "report" / "tables" / "critic.csv")) == 6
 
 
+def test_the_alarm_says_what_there_was_to_foresee() -> None:
+    frame = pd.DataFrame(
+        [
+            ("sums", "one", 4, 6, 0.05, -0.1),
+            ("sums", "one", 5, 6, -0.004, 0.2),
+            ("sums", "two", 4, 6, 0.0, None),
+        ],
+        columns=critic.COLUMNS,
+    ).astype({"group": float})
+    share = "% of the variance of the returns over the last quarter of the updates"
+    beside = "; the group's other rollouts −10 to 20 %"
+    assert list(critic.warnings(frame)) == [
+        f"one on sums, seeds 4, 5: the critic explained 0 to 5 {share}{beside}",
+        f"two on sums, seed 4: the critic explained 0 {share}",
+    ]
+
+
 def test_a_critic_at_the_level_raises_no_alarm(tmp_path: Path) -> None:
     root = write(tmp_path, explained=lambda task, seed, step: critic.LITTLE)
     assert "Critics that explain" not in write_report(root, ["html"]).read_text()
