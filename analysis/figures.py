@@ -31,6 +31,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 from grpobench.analysis import summary
 from grpobench.analysis.load import Matrix
 from grpobench.analysis.scores import Comparison, seed_mean
+from grpobench.analysis.visible import visible
 
 STYLE: Any = {
     **sns.axes_style("ticks"),
@@ -821,7 +822,7 @@ def svg(drawing: Drawing) -> str:
     with matplotlib.rc_context(STYLE):  # straight to the canvas: savefig would draw everything twice
         canvas: Any = FigureCanvasSVG(drawing.figure)
         canvas.print_svg(buffer, metadata={"Date": None})
-    return buffer.getvalue()
+    return visible(buffer.getvalue())
 
 
 def png(drawing: Drawing, dpi: int = 200) -> bytes:

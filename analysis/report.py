@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from markupsafe import escape as escape_html
 
 from grpobench.analysis import critic, evaluations, figures, probes, summary, uniform
 from grpobench.analysis.load import FINISHED, Matrix, load
@@ -32,6 +33,7 @@ from grpobench.analysis.text import (
     small,
     two,
 )
+from grpobench.analysis.visible import cell, json_text, visible
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 ALPHA = 0.05
@@ -115,15 +117,16 @@ def write(
             drawn.append(_figure(drawing, place / "figures", formats))
     for table in facts.tables.values():
         if "csv" in formats:
-            table.frame.to_csv(place / "tables" / f"{table.name}.csv", index=False)
+            safe = table.frame.map(cell).rename(columns=cell)
+            safe.to_csv(place / "tables" / f"{table.name}.csv", index=False)
         if "tex" in formats:
             (place / "tables" / f"{table.name}.tex").write_text(tex(table), encoding="utf-8")
     if "json" in formats:
         text = json.dumps(plain(as_json(facts)), indent=1, allow_nan=False, ensure_ascii=False)
-        (place / "report.json").write_text(text + "\n", encoding="utf-8")
+        (place / "report.json").write_text(json_text(text) + "\n", encoding="utf-8")
     if "html" not in formats:
         return place
-    (place / "index.html").write_text(_page(facts, drawn), encoding="utf-8")
+    (place / "index.html").write_text(visible(_page(facts, drawn)), encoding="utf-8")
     return place / "index.html"
 
 
@@ -661,7 +664,7 @@ def _figure(drawing: figures.Drawing, place: Path, formats: Sequence[str]) -> _S
     markup = ""
     if "html" in formats and len(text) > LARGEST_SVG:
         data = base64.b64encode(figures.png(drawing)).decode()
-        markup = f'<img src="data:image/png;base64,{data}" alt="{drawing.title}">'
+        markup = f'<img src="data:image/png;base64,{data}" alt="{escape_html(drawing.title)}">'
     elif "html" in formats:
         markup = inline(text, drawing.name, drawing.title)
     return _Shown(drawing.name, drawing.title, drawing.caption, Markup(markup))
@@ -677,7 +680,7 @@ def inline(svg: str, name: str, title: str) -> str:
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
     style = f"width:{points * SCREEN:.0f}px"
-    return body.replace("<svg", f'<svg role="img" aria-label="{title}" style="{style}"', 1)
+    return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
 LINES = (
@@ -915,4 +918,4 @@ def tex(table: Table) -> str:
 
 def escape(text: str) -> str:
     """Text with every character that TeX reads as a command made printable."""
-    return "".join(TEX.get(character, character) for character in str(text))
+    return "".join(TEX.get(character, character) for character in visible(str(text)))

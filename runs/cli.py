@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grpobench.runs.arguments import FORMATS, parser, seed_list
 from grpobench.runs.deferred import defer
@@ -78,8 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def show(text: object, file: TextIO | None = None, flush: bool = False) -> None:
+    """Print, with nothing in it that a terminal would obey: names, answers and errors may be of others."""
+    from grpobench.analysis.visible import visible
+
+    print(visible(str(text)), file=file, flush=flush)
+
+
 def complain(message: str, code: int) -> int:
-    print(f"grpobench: {message}", file=sys.stderr)
+    show(f"grpobench: {message}", file=sys.stderr)
     return code
 
 
@@ -116,8 +123,8 @@ def run_command(options: argparse.Namespace) -> int:
     if options.dry_run:
         return dry_run(recipe, options)
     if recipe.left_out:
-        print("left out, because the task does not serve the algorithm:")
-        print("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
+        show("left out, because the task does not serve the algorithm:")
+        show("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
     from grpobench.runs.matrix import run_matrix
 
     try:
@@ -129,7 +136,7 @@ def run_command(options: argparse.Namespace) -> int:
         results = outcome.named("finished") + outcome.named("diverged")
         if results:
             path, table = report(outcome.folder, FORMATS)
-            print("\n".join([*table, f"report: {path}"]))
+            show("\n".join([*table, f"report: {path}"]))
     return outcome.code
 
 
@@ -139,7 +146,7 @@ def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
 
     workers = options.workers or recipe.head.workers or places()
     found = preview(recipe, options.out, workers, options.allow_change)
-    print(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
+    show(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
     return DONE
 
 
@@ -148,16 +155,16 @@ def tell(outcome: Outcome) -> None:
     counts: dict[str, int] = {}
     for run in outcome.runs:
         counts[run.place] = counts.get(run.place, 0) + 1
-    print(f"{len(outcome.runs)} runs: " + ", ".join(f"{count} {place}" for place, count in counts.items()))
+    show(f"{len(outcome.runs)} runs: " + ", ".join(f"{count} {place}" for place, count in counts.items()))
     for run in outcome.named("crashed") + outcome.named("disk full"):
         seen = run.path / "crash.txt"
-        print(
+        show(
             f"{run.name}: {run.why} (see {seen if seen.exists() else run.path / 'log.txt'})", file=sys.stderr
         )
     for run in outcome.named("refused"):
-        print(f"{run.name}: {run.why}", file=sys.stderr)
+        show(f"{run.name}: {run.why}", file=sys.stderr)
     if outcome.code == PREEMPTED:
-        print("stopped; the same command resumes", file=sys.stderr)
+        show("stopped; the same command resumes", file=sys.stderr)
 
 
 def report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
@@ -189,9 +196,9 @@ def status_command(options: argparse.Namespace) -> int:
         return DONE
     found = status.overviews(options.folder)
     if options.json:
-        print(as_json([one.row() for one in found]))
+        show(as_json([one.row() for one in found]))
     else:
-        print("\n\n".join("\n".join(one.lines()) for one in found))
+        show("\n\n".join("\n".join(one.lines()) for one in found))
     return DONE
 
 
@@ -209,7 +216,7 @@ def report_command(options: argparse.Namespace) -> int:
         faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
-    print(f"report: {report(options.folder, formats)[0]}")
+    show(f"report: {report(options.folder, formats)[0]}")
     return DONE
 
 
@@ -241,17 +248,17 @@ def eval_command(options: argparse.Namespace) -> int:
     )
     records = []
     try:
-        for record in assess.assess(options.target, wish, lambda line: print(line, file=sys.stderr)):
+        for record in assess.assess(options.target, wish, lambda line: show(line, file=sys.stderr)):
             records.append(record)
             if not options.json:
-                print("\n".join(lines(record)))
+                show("\n".join(lines(record)))
     except RuntimeError as error:  # the grader gives up
         return complain(str(error), INFRASTRUCTURE)
     compared = paired(records)
     if options.json:
-        print(as_json({"records": [record.summary for record in records], "agreement": compared.rows}))
+        show(as_json({"records": [record.summary for record in records], "agreement": compared.rows}))
     elif compared.lines:
-        print("\n".join(compared.lines))
+        show("\n".join(compared.lines))
     return DONE
 
 
@@ -278,7 +285,7 @@ def warmstart_command(options: argparse.Namespace) -> int:
     measure = Measure(options.problems, options.samples, options.max_new_tokens or 0)
     with Ticker() as ticker:
         about = warm_start_command(options.model, task, config, measure, options.out, ticker.tell)
-    print(as_json(about) if options.json else "\n".join(as_lines(about)))
+    show(as_json(about) if options.json else "\n".join(as_lines(about)))
     return DONE
 
 
@@ -315,7 +322,7 @@ def list_command(options: argparse.Namespace) -> int:
     from grpobench.runs import listing
 
     rows = listing.LISTS[options.kind]()
-    print(as_json(rows) if options.json else "\n".join(listing.as_lines(rows)))
+    show(as_json(rows) if options.json else "\n".join(listing.as_lines(rows)))
     return DONE
 
 
@@ -331,7 +338,7 @@ def show_command(options: argparse.Namespace) -> int:
     if every:
         rows = listing.show_dialects()
         text = "\n\n".join("\n".join(listing.dialect_lines(row)) for row in rows)
-        print(as_json(rows) if options.json else text)
+        show(as_json(rows) if options.json else text)
         return DONE
     if options.library:
         row = listing.show_as(options.name, options.library)
@@ -339,7 +346,7 @@ def show_command(options: argparse.Namespace) -> int:
         row = listing.show(options.kind, options.name)
     differs = options.library or options.kind == "dialect"
     lines = listing.dialect_lines(row) if differs else [listing.as_text(row)]
-    print(as_json(row) if options.json else "\n".join(lines))
+    show(as_json(row) if options.json else "\n".join(lines))
     return DONE
 
 
@@ -356,7 +363,7 @@ def keep_command(options: argparse.Namespace) -> int:
         raise DataError(str(error)) from error
     folder.mkdir(parents=True, exist_ok=True)
     files.write_atomic(folder / f"{content['name']}.json", kept.as_text(content).encode())
-    print(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
+    show(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
     return DONE
 
 
@@ -364,7 +371,7 @@ def docs_command(options: argparse.Namespace) -> int:
     from grpobench.runs import pages
 
     for path in pages.write(options.folder or pages.own_folder()):
-        print(path)
+        show(path)
     return DONE
 
 
@@ -373,7 +380,7 @@ def data_fetch_command(options: argparse.Namespace) -> int:
     from grpobench.runs import data
 
     try:
-        print("\n".join(data.fetch(options.names)))
+        show("\n".join(data.fetch(options.names)))
     except data.FetchError as error:
         return complain(str(error), INFRASTRUCTURE)
     return DONE
@@ -383,7 +390,7 @@ def data_list_command(options: argparse.Namespace) -> int:
     from grpobench.runs import data
 
     rows = data.rows()
-    print(as_json(rows) if options.json else "\n".join(data.as_lines(rows)))
+    show(as_json(rows) if options.json else "\n".join(data.as_lines(rows)))
     return DONE
 
 
@@ -399,9 +406,9 @@ def tasks_check_command(options: argparse.Namespace) -> int:
         failed |= found.state == "failed"
         rows.append(found.row())
         if not options.json:
-            print("\n".join(check.as_lines(found)), flush=True)
+            show("\n".join(check.as_lines(found)), flush=True)
     if options.json:
-        print(as_json(rows))
+        show(as_json(rows))
     return INFRASTRUCTURE if failed else DONE
 
 
@@ -429,9 +436,9 @@ def compared(table: Any, options: argparse.Namespace) -> int:
     now, lacking = table.ask(kept)
     faults = list(table.faults(kept, now))
     if options.json:
-        print(as_json([row.row() for row in now]))
+        show(as_json([row.row() for row in now]))
     else:
-        print("\n".join([*table.as_lines(now), *lacking, *faults]))
+        show("\n".join([*table.as_lines(now), *lacking, *faults]))
     if options.keep:
         files.write_atomic(table.TABLE, table.as_text(now).encode())
     return INFRASTRUCTURE if faults else DONE
@@ -443,7 +450,7 @@ def doctor_command(options: argparse.Namespace) -> int:
 
     findings = doctor.examine(options.out)
     if options.json:
-        print(as_json(doctor.as_rows(findings)))
+        show(as_json(doctor.as_rows(findings)))
     else:
         doctor.show(findings)
     return DONE if doctor.healthy(findings) else INFRASTRUCTURE
@@ -463,7 +470,7 @@ def serve_command(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         rows=options.rows,
         cache_gb=options.cache_gb,
-        tell=lambda text: print(text, flush=True),
+        tell=lambda text: show(text, flush=True),
     )
     return DONE
 
@@ -481,4 +488,6 @@ def bench_command(options: argparse.Namespace) -> int:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False)
+    from grpobench.analysis.visible import json_text
+
+    return json_text(json.dumps(value, indent=1, ensure_ascii=False))

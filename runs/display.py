@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from grpobench.analysis.visible import visible
+
 if TYPE_CHECKING:
     from grpobench.runs.matrix import Run
 
@@ -66,7 +68,7 @@ class Display:
             self.live.update(self.table())
         elif time.monotonic() - self.told >= INTERVAL:
             self.told = time.monotonic()
-            self.console.print(Text(self.news()), soft_wrap=True)
+            self.console.print(Text(visible(self.news())), soft_wrap=True)
 
     def news(self) -> str:
         """How the matrix stands, in one line: counts, times, and where each running run is."""
@@ -93,7 +95,7 @@ class Display:
         """One run has ended."""
         self.ends.append(run)
         if not self.live or run.why:
-            self.console.print(Text(self.line(run)), soft_wrap=True)
+            self.console.print(Text(visible(self.line(run))), soft_wrap=True)
 
     def line(self, run: Run) -> str:
         progress = run.progress
@@ -124,9 +126,16 @@ class Display:
         state = progress.phase if progress and run.place == "running" else run.place
         style = COLOURS.get(run.place, "red")
         if not progress:
-            return [run.name, Text(state, style=style), f"-/{run.config.train.steps}", "", "", ""]
+            return [
+                Text(visible(run.name)),
+                Text(state, style=style),
+                f"-/{run.config.train.steps}",
+                "",
+                "",
+                "",
+            ]
         return [
-            run.name,
+            Text(visible(run.name)),
             Text(state, style=style),
             f"{progress.step}/{progress.steps}",
             number(progress.reward, ".3f"),
@@ -205,7 +214,7 @@ class Ticker:
     def tell(self, text: str) -> None:
         now = time.monotonic()
         if self.status:
-            self.status.update(text)
+            self.status.update(Text(visible(text)))
         elif now - self.last >= self.INTERVAL:
             self.last = now
-            self.console.print(Text(text), soft_wrap=True)
+            self.console.print(Text(visible(text)), soft_wrap=True)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from grpobench.analysis.visible import visible
 from grpobench.runs import config as runs_config
 from grpobench.runs import origin
 from grpobench.runs.machine import cores, devices
@@ -283,5 +284,7 @@ def show(findings: list[Finding]) -> None:
         table.add_column(heading, overflow="fold")
     for finding in findings:
         state = finding.health + (" (needed)" if finding.needed and finding.health != "ok" else "")
-        table.add_row(finding.subject, Text(state, style=colours[finding.health]), Text(finding.detail))
+        table.add_row(
+            finding.subject, Text(state, style=colours[finding.health]), Text(visible(finding.detail))
+        )
     Console().print(table)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from grpobench.analysis.visible import visible
 from grpobench.runs.display import INTERVAL, duration, number
 from grpobench.runs.folder import read_json, status
 from grpobench.runs.lock import Lock, Owner
@@ -283,7 +284,7 @@ def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.s
         while True:
             found = overviews(folder)
             most = max(1, console.height // len(found) - 4) if screen else None
-            text = Text("\n".join(line for one in found for line in one.lines(most)), no_wrap=True)
+            text = Text(visible("\n".join(line for one in found for line in one.lines(most))), no_wrap=True)
             if screen:
                 screen.update(text, refresh=True)
             else:
