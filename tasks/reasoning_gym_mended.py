@@ -223,10 +223,18 @@ def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
     return boxes == at["goal"]
 
 
+def reckoned(answer: str, known: Mapping[str, Any]) -> bool:
+    """An expression of the problem's numbers has the target's value: two problems may have the same ones."""
+    used = sorted(int(number) for number in re.findall(r"\d+", answer))
+    return used == sorted(known["numbers"]) and worked_out(answer) == known.get("target", 24)
+
+
 PROOFS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], bool]]] = {
+    "countdown": reckoned,
     "graph_color": colours,
     "jugs": pours,
     "n_queens": queens,
+    "puzzle24": reckoned,
     "quantum_lock": buttons,
     "sokoban": boxes_pushed,
 }

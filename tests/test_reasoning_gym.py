@@ -179,9 +179,11 @@ def test_other_spellings_of_a_right_answer_stay_right(installed: None, name: str
 
 
 PROVEN = {
+    "countdown": lambda text: f"{text} + 1",
     "graph_color": lambda text: json.dumps(dict.fromkeys(json.loads(text), 1)),
     "jugs": lambda text: json.dumps(json.loads(text)[:-1]),
     "n_queens": lambda text: text.replace("Q", "_", 1),
+    "puzzle24": lambda text: f"{text} + 1 - 1",
     "quantum_lock": lambda text: f"{text} → {text}",
     "sokoban": lambda text: text[:-1],
 }
