@@ -57,7 +57,6 @@ format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 types: $(READY)
-	@$(show-packages)
 	@$(BIN)/mypy $(ARGS)
 
 # Packages and their versions stand where the tasks declare their tables.
@@ -72,7 +71,7 @@ bench: $(READY)
 
 # The mark `unfinished` outlives an interrupted installation, whose packages may be half there: start over.
 # `ready` comes last, so it vouches for everything before it.
-$(READY): .ci/lock.txt pyproject.toml
+$(READY): .ci/lock.txt pyproject.toml .src/grpobench/version.py
 	@$(check-python)
 	@if [ -e $(UNDONE) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then rm -rf .venv; fi
 	@if [ ! -d .venv ]; then echo "Setting up .venv with `$(PYTHON) --version`."; $(PYTHON) -m venv .venv; fi
@@ -81,7 +80,6 @@ $(READY): .ci/lock.txt pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -r .ci/lock.txt $(into-log)
 	@echo "Installing grpobench itself, from this folder."
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e . $(into-log)
-	@$(show-packages)
 	@rm -f $(UNDONE) && touch $(READY)
 
 # vLLM brings a hundred packages, some of them older than ours. It is installed without its dependencies and
@@ -122,11 +120,6 @@ $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
   echo "On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
 endef
 
-define show-packages
-mkdir -p .types/grpobench && for room in algorithms tasks runs analysis; do \
-  ln -sfn ../../$$room .types/grpobench/$$room; done
-endef
-
 # Torch first: a later step then keeps the build (CPU or CUDA) that pip found. What only a CUDA build brings
 # is left out, and so is a build's suffix, so that one lock serves both; torch names its CUDA packages itself.
 lock:
@@ -140,8 +133,8 @@ lock:
 	  $$pip freeze --all --exclude pip --exclude wheel --exclude grpobench \
 	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' | grep -v -i -E '^(nvidia-|cuda-|triton==)'; } > "$$dir/lock.txt"; \
 	if grep -E '@|^-|/' "$$dir/lock.txt" | grep -v '^#'; then echo "not a plain pin"; exit 1; fi; \
-	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build
+	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build .src/*.egg-info
 
 clean:
-	rm -rf .venv $(VLLM) .types results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
-	find algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv $(VLLM) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
+	find .src algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The Makefile and what it reads, with a Python that installs nothing."""
-    (tmp_path / ".ci").mkdir()
-    for name in ("Makefile", "pyproject.toml", ".ci/lock.txt"):
+    for name in ("Makefile", "pyproject.toml", ".ci/lock.txt", ".src/grpobench/version.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name, text in (("python", PYTHON), ("grpobench", '#!/bin/sh\necho "grpobench $@"\n')):
         (tmp_path / name).write_text(text)

@@ -1,0 +1,147 @@
+"""What is installed: the files of the wheel and the sdist, the version, and what importing costs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import grpobench
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("algorithms", "tasks", "runs", "analysis")
+HEAVY = (
+    "torch",
+    "transformers",
+    "pandas",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "seaborn",
+    "datasets",
+    "jinja2",
+    "rich",
+)
+
+
+def python(*words: str, folder: Path | None = None) -> str:
+    """What this interpreter prints."""
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_version_is_one() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", grpobench.__version__)
+    assert importlib.metadata.version("grpobench") == grpobench.__version__
+    assert f"\nversion: {grpobench.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    assert python("-m", "grpobench", "--version", folder=tmp_path) == f"grpobench {grpobench.__version__}"
+    listed = python("-m", "grpobench", "list", "recipes", folder=tmp_path)
+    assert listed == python(
+        "-c", "import sys; from grpobench.runs.cli import main; sys.exit(main(['list', 'recipes']))"
+    )
+    assert "quickstart" in listed
+    refused = subprocess.run(
+        [sys.executable, "-m", "grpobench", "run", "no-such"], capture_output=True, check=False
+    )
+    assert refused.returncode == 2
+
+
+def test_importing_the_package_imports_nothing_heavy_and_few_modules() -> None:
+    told = "import sys; before = set(sys.modules); import grpobench; print(*set(sys.modules) - before)"
+    loaded = python("-c", told).split()
+    assert "grpobench" in loaded and len(loaded) < 40
+    assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a build reads, without what earlier builds and runs left behind."""
+    folder = tmp_path_factory.mktemp("tree")
+    left = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in (".src", "tests", *ROOMS):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=left)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":  # which is a file in a second work tree
+            shutil.copy(path, folder)
+    return folder
+
+
+def build(tree: Path, folder: Path, kind: str) -> Path:
+    """The wheel or the sdist of a source tree, made by the build backend as pip and build call it."""
+    folder.mkdir()
+    made = python(
+        "-c",
+        f"from setuptools import build_meta; print(build_meta.build_{kind}({str(folder)!r}))",
+        folder=tree,
+    )
+    return folder / made.splitlines()[-1]
+
+
+def packed(wheel: Path) -> dict[str, bytes]:
+    """Contents of a wheel's files, its metadata aside."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {n: archive.read(n) for n in archive.namelist() if ".dist-info/" not in n}
+
+
+def test_wheel_and_sdist_hold_the_package_and_nothing_else(tree: Path, tmp_path: Path) -> None:
+    files = {path.name: path for path in (tree / ".src" / "grpobench").iterdir() if path.is_file()}
+    for room in ROOMS:
+        files |= {p.relative_to(tree).as_posix(): p for p in (tree / room).rglob("*") if p.is_file()}
+    expected = {f"grpobench/{name}": path.read_bytes() for name, path in files.items()}
+    assert {"py.typed", "__main__.py", "runs/cli.py", "runs/recipes/quickstart.toml"} <= set(files)
+    assert {path.suffix for path in files.values()} >= {".j2", ".json", ".jsonl", ".txt", ".safetensors"}
+
+    sdist = build(tree, tmp_path / "sdist", "sdist")
+    with tarfile.open(sdist) as archive:
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    written = {"PKG-INFO", "setup.cfg"}  # by the backend
+    copied = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
+    assert {path.name for path in unpacked.iterdir()} == {".src"} | written | copied
+
+    from_tree = packed(build(tree, tmp_path / "from-tree", "wheel"))
+    assert sorted(from_tree) == sorted(expected)
+    assert from_tree == expected
+    assert packed(build(unpacked, tmp_path / "from-sdist", "wheel")) == expected
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_outside_the_checkout(tree: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(build(tree, tmp_path / "wheel", "wheel")) as wheel:
+        wheel.extractall(site)
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
+    words = (
+        "run",
+        "quickstart",
+        "--set",
+        "train.steps=1",
+        "--set",
+        "seeds=[0]",
+        "--set",
+        'tasks=["arithmetic"]',
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "grpobench", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "quickstart" / "report" / "index.html").is_file()
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before
