@@ -1,4 +1,4 @@
-"""What `make` shows while it sets up; pip is a stand-in that says as much as the real one."""
+"""What `make` shows while it sets up, where pip is a stand-in that says as much; what `.ci/run` runs."""
 
 from __future__ import annotations
 
@@ -71,3 +71,30 @@ def test_what_pip_fails_of_is_shown_and_where_the_rest_is(clone: Path) -> None:
     assert any("All that pip said is in .venv/setup.log" in line for line in lines)
     assert "grpobench run quickstart" not in lines
     assert make(clone).returncode == 0  # the same command tries again
+
+
+@pytest.mark.parametrize("broken", ["", "lint", "types", "test"])
+def test_the_whole_check_runs_everything_and_ends_with_the_closing_line_of_pytest(
+    tmp_path: Path, broken: str
+) -> None:
+    closing = "= 3 passed in 0.10s ="
+    (tmp_path / "make").write_text(
+        f'#!/bin/sh\necho "make $1"\nif [ "$1" = test ]; then echo "{closing}"; echo "cleaned up"; fi\n'
+        f'[ "$1" != "{broken}" ]\n'
+    )
+    (tmp_path / "bwrap").write_text("#!/bin/sh\n")  # nothing to install
+    for path in tmp_path.iterdir():
+        path.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / ".ci" / "run"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert (done.returncode != 0) == bool(broken)
+    assert [line for line in lines if line.startswith("make")] == [
+        f"make {name}" for name in ("setup", "data-bbq", "lint", "types", "test")
+    ]
+    assert lines[-1] == closing
