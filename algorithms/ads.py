@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Study
+from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 
 

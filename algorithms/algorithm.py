@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, T
 
 import torch
 
+from grpobench.algorithms.curriculum import Curriculum, Study
+
 Tokenwise: TypeAlias = "torch.Tensor"
 """Float (B, T)."""
 Rowwise: TypeAlias = "torch.Tensor"
@@ -269,7 +271,7 @@ class Algorithm(ABC, Generic[S]):
     ) -> Curriculum:
         """Which problems each step draws, given the traits of all training problems (and what the base model
         makes of them, for an algorithm with `studies`); by default uniform without replacement."""
-        from grpobench.algorithms.parts import Shuffled
+        from grpobench.algorithms.curriculum import Shuffled
 
         return Shuffled(len(traits), prompts, seed)
 
@@ -278,38 +280,6 @@ class Algorithm(ABC, Generic[S]):
         default it does not. Asked once per rollout batch, so that it may prepare what depends on the weights.
         With None the answer only says whether it mixes at all."""
         return None
-
-
-@dataclass(frozen=True)
-class Study:
-    """What the initial policy makes of every training problem with its reference solution."""
-
-    embedding: torch.Tensor
-    """Float (N, H): mean over tokens of the final hidden states of question and solution."""
-    nll: torch.Tensor
-    """Float (N,): mean negative log-likelihood of the solution's tokens, nats per token."""
-
-
-class Curriculum(Protocol):
-    """Chooses the problems of a step. Its whole state is JSON, saved in every checkpoint."""
-
-    @property
-    def attempts(self) -> int:
-        """How often a step may draw to fill its prompts."""
-        ...
-
-    def draw(self, step: int, attempt: int) -> list[int]:
-        """Indices of problems to sample at this step (from 1) and attempt (from 0)."""
-        ...
-
-    def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        """After grading: which of the problems are trained on, given the rewards of each group's completions
-        that could be graded."""
-        ...
-
-    def state(self) -> Any: ...
-
-    def restore(self, state: Any) -> None: ...
 
 
 Mixer: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Mixture]"

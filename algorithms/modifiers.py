@@ -19,7 +19,6 @@ from grpobench.algorithms import ads, parts
 from grpobench.algorithms.algorithm import (
     Algorithm,
     Batch,
-    Curriculum,
     Loss,
     Metric,
     Mixer,
@@ -28,8 +27,8 @@ from grpobench.algorithms.algorithm import (
     Role,
     Rowwise,
     Signal,
-    Study,
 )
+from grpobench.algorithms.curriculum import Curriculum, Study
 
 METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),

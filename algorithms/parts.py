@@ -5,9 +5,7 @@ Everything is a pure function of tensors. Shapes: B rows, T tokens; `written` is
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -374,35 +372,3 @@ def explained_variance(returns: Tokenwise, value: Tokenwise, written: torch.Tens
     if written.sum() < 2 or (spread := returns[written].var(correction=0).item()) == 0:
         return float("nan")
     return 1 - (returns - value)[written].var(correction=0).item() / spread
-
-
-class Shuffled:
-    """Uniform without replacement: every problem once per epoch, in an order derived from the seed."""
-
-    def __init__(self, problems: int, prompts: int, seed: int) -> None:
-        self.problems, self.prompts, self.seed = problems, prompts, seed
-
-    @property
-    def attempts(self) -> int:
-        return 1
-
-    def draw(self, step: int, attempt: int) -> list[int]:
-        if attempt:  # a refill comes from a shuffle of its own, so that later steps do not depend on it
-            return self._order(f"refill/{step}/{attempt}")[: self.prompts]
-        wanted = range((step - 1) * self.prompts, step * self.prompts)
-        orders = {epoch: self._order(f"epoch/{epoch}") for epoch in {i // self.problems for i in wanted}}
-        return [orders[i // self.problems][i % self.problems] for i in wanted]
-
-    def _order(self, name: str) -> list[int]:
-        order = list(range(self.problems))
-        random.Random(f"{self.seed}/{name}").shuffle(order)
-        return order
-
-    def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        return [True] * len(index)
-
-    def state(self) -> Any:
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Nothing to restore: the order is derived."""

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from grpobench.runs.arguments import FORMATS, parser, seed_list
-from grpobench.runs.deferred import defer
+from grpobench.runs.commands.arguments import FORMATS, parser, seed_list
+from grpobench.runs.tools.deferred import defer
 
 if TYPE_CHECKING:
-    from grpobench.runs.matrix import Outcome
-    from grpobench.runs.recipe import Recipe
+    from grpobench.runs.matrix.matrix import Outcome
+    from grpobench.runs.settings.recipe import Recipe
     from grpobench.tasks.task import Task
 
 # The suite's own modules are imported inside the commands, after torch has been deferred: a mistake in a
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if options.light:
         defer("torch")
-    from grpobench.runs.lock import FolderError
-    from grpobench.runs.strict import ConfigError
-    from grpobench.tasks.task import DataError
+    from grpobench.runs.tools.lock import FolderError
+    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.errors import DataError
 
     try:
         use_places(options)
@@ -92,27 +92,27 @@ def complain(message: str, code: int) -> int:
 
 def use_places(options: argparse.Namespace) -> None:
     """Put the options of `add_data`, `add_trust` and `add_unsafe` where worker processes see them too."""
-    from grpobench.runs.library import FOLDER_VARIABLE as MODELS
-    from grpobench.tasks.sources import FOLDER_VARIABLE as DATA
-    from grpobench.tasks.sources import SKIP_VARIABLE
+    from grpobench.runs.models.loading import FOLDER_VARIABLE as MODELS
+    from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA
+    from grpobench.tasks.data.sources import SKIP_VARIABLE
 
     chosen = {DATA: "data_dir", MODELS: "model_dir", SKIP_VARIABLE: "skip_bad"}
     for variable, option in chosen.items():
         if value := getattr(options, option, None):
             os.environ[variable] = "1" if value is True else value
     if getattr(options, "trust_remote_code", False):
-        from grpobench.runs import trust
+        from grpobench.runs.models import trust
 
         trust.allow()
     if getattr(options, "unsafe_exec", False):
-        from grpobench.tasks.sandbox import allow_unsafe
+        from grpobench.tasks.sandbox.choose import allow_unsafe
 
         allow_unsafe()
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from grpobench.runs.recipe import read_recipe
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.runs.tools.strict import ConfigError
 
     sets = list(options.sets)
     if options.seeds:
@@ -125,7 +125,7 @@ def run_command(options: argparse.Namespace) -> int:
     if recipe.left_out:
         show("left out, because the task does not serve the algorithm:")
         show("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
-    from grpobench.runs.matrix import run_matrix
+    from grpobench.runs.matrix.matrix import run_matrix
 
     try:
         outcome = run_matrix(recipe, options.out, options.workers, allow_change=options.allow_change)
@@ -141,8 +141,8 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
-    from grpobench.runs.dry_run import as_lines, preview
-    from grpobench.runs.machine import places
+    from grpobench.runs.matrix.dry_run import as_lines, preview
+    from grpobench.runs.tools.machine import places
 
     workers = options.workers or recipe.head.workers or places()
     found = preview(recipe, options.out, workers, options.allow_change)
@@ -171,9 +171,9 @@ def report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
     """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
     from grpobench.analysis.load import LogError, load
     from grpobench.analysis.report import gather, write
-    from grpobench.runs.metrics import catalogue
-    from grpobench.runs.results_table import lines
-    from grpobench.tasks.task import DataError
+    from grpobench.runs.commands.results_table import lines
+    from grpobench.runs.measure.catalogue import catalogue
+    from grpobench.tasks.data.errors import DataError
 
     definitions = {name: metric.definition for name, metric in catalogue().items()}
     try:
@@ -186,15 +186,15 @@ def report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
 def status_command(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from grpobench.runs import status
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.matrix import standing
+    from grpobench.runs.tools.strict import ConfigError
 
     if options.json and options.watch:
         raise ConfigError(["status: --json shows one moment and --watch goes on; choose one of them"])
     if options.watch:
-        status.watch(options.folder, Console())
+        standing.watch(options.folder, Console())
         return DONE
-    found = status.overviews(options.folder)
+    found = standing.overviews(options.folder)
     if options.json:
         show(as_json([one.row() for one in found]))
     else:
@@ -203,7 +203,7 @@ def status_command(options: argparse.Namespace) -> int:
 
 
 def report_command(options: argparse.Namespace) -> int:
-    from grpobench.runs.strict import ConfigError, nearest
+    from grpobench.runs.tools.strict import ConfigError, nearest
 
     formats = [part.strip() for part in options.format.split(",") if part.strip()]
     faults = []
@@ -222,8 +222,8 @@ def report_command(options: argparse.Namespace) -> int:
 
 def eval_command(options: argparse.Namespace) -> int:
     """Evaluate one model, one run folder, or every run of a matrix folder."""
-    from grpobench.runs import assess
-    from grpobench.runs.answers import lines, paired
+    from grpobench.runs.evaluation import records as assess
+    from grpobench.runs.evaluation.shown import lines, paired
 
     both: tuple[assess.Through, ...] = ("grpobench", "lm-eval")
     wish = assess.Wish(
@@ -264,10 +264,10 @@ def eval_command(options: argparse.Namespace) -> int:
 
 def warmstart_command(options: argparse.Namespace) -> int:
     """Make a warm start, or find it in the cache, and measure the model before and after."""
-    from grpobench.runs import strict
-    from grpobench.runs.config import ModelConfig
-    from grpobench.runs.display import Ticker
-    from grpobench.runs.warmstart_command import Measure, as_lines, warm_start_command
+    from grpobench.runs.prepare.measured import Measure, as_lines, warm_start_command
+    from grpobench.runs.settings.config import ModelConfig
+    from grpobench.runs.tools import strict
+    from grpobench.runs.tools.ticker import Ticker
 
     settings = {
         "warm_start": options.steps,
@@ -291,8 +291,9 @@ def warmstart_command(options: argparse.Namespace) -> int:
 
 def chosen_task(options: argparse.Namespace) -> Task:
     """The task that `--task` names with what `--set` says of it. Raises `ConfigError`."""
-    from grpobench.runs import listing, strict
-    from grpobench.runs.config import tasks
+    from grpobench.runs.inventory import listing
+    from grpobench.runs.settings.registries import tasks
+    from grpobench.runs.tools import strict
 
     faults: list[str] = []
     cls = listing.chosen(tasks(), options.task, "task")
@@ -306,8 +307,8 @@ def chosen_task(options: argparse.Namespace) -> Task:
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:
     """``FIELD=VALUE`` texts as a table. Raises `ConfigError`."""
-    from grpobench.runs.recipe import parse_set
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.settings.recipe import parse_set
+    from grpobench.runs.tools.strict import ConfigError
 
     found = {}
     for text in sets:
@@ -319,7 +320,7 @@ def assignments(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from grpobench.runs import listing
+    from grpobench.runs.inventory import listing
 
     rows = listing.LISTS[options.kind]()
     show(as_json(rows) if options.json else "\n".join(listing.as_lines(rows)))
@@ -327,8 +328,8 @@ def list_command(options: argparse.Namespace) -> int:
 
 
 def show_command(options: argparse.Namespace) -> int:
-    from grpobench.runs import listing
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.inventory import listing
+    from grpobench.runs.tools.strict import ConfigError
 
     every = options.kind == "dialects"
     if every == bool(options.name):
@@ -353,8 +354,9 @@ def show_command(options: argparse.Namespace) -> int:
 def keep_command(options: argparse.Namespace) -> int:
     from grpobench.analysis import kept
     from grpobench.analysis.load import LogError, load
-    from grpobench.runs import files, filled, pages
-    from grpobench.tasks.task import DataError
+    from grpobench.runs.inventory import filled, pages
+    from grpobench.runs.tools import files
+    from grpobench.tasks.data.errors import DataError
 
     folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
     try:
@@ -368,7 +370,7 @@ def keep_command(options: argparse.Namespace) -> int:
 
 
 def docs_command(options: argparse.Namespace) -> int:
-    from grpobench.runs import pages
+    from grpobench.runs.inventory import pages
 
     for path in pages.write(options.folder or pages.own_folder()):
         show(path)
@@ -377,7 +379,7 @@ def docs_command(options: argparse.Namespace) -> int:
 
 def data_fetch_command(options: argparse.Namespace) -> int:
     """0 when everything asked for is here with the right sums, 70 when pip fails."""
-    from grpobench.runs import data
+    from grpobench.runs.inventory import data
 
     try:
         show("\n".join(data.fetch(options.names)))
@@ -387,7 +389,7 @@ def data_fetch_command(options: argparse.Namespace) -> int:
 
 
 def data_list_command(options: argparse.Namespace) -> int:
-    from grpobench.runs import data
+    from grpobench.runs.inventory import data
 
     rows = data.rows()
     show(as_json(rows) if options.json else "\n".join(data.as_lines(rows)))
@@ -396,8 +398,8 @@ def data_list_command(options: argparse.Namespace) -> int:
 
 def tasks_check_command(options: argparse.Namespace) -> int:
     """0 unless a task fails, then 70. A task whose data is absent does not fail."""
-    from grpobench.runs import check
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.inventory import check
+    from grpobench.runs.tools.strict import ConfigError
 
     if options.all and options.names:
         raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
@@ -414,21 +416,22 @@ def tasks_check_command(options: argparse.Namespace) -> int:
 
 def tasks_pairs_command(options: argparse.Namespace) -> int:
     """0 where every verdict of ours is the one expected or a kept exception, else 70."""
-    from grpobench.tasks import pairs
+    from grpobench.tasks.grading import pairs
 
     return compared(pairs, options)
 
 
 def tasks_readings_command(options: argparse.Namespace) -> int:
     """0 where ours reads the program that should be read in every completion, else 70."""
-    from grpobench.tasks import readings
+    from grpobench.tasks.grading import readings
 
     return compared(readings, options)
 
 
 def compared(table: Any, options: argparse.Namespace) -> int:
     """Ask ours and others about the rows of a kept table, and say or keep what they tell now."""
-    from grpobench.runs import files, pages
+    from grpobench.runs.inventory import pages
+    from grpobench.runs.tools import files
 
     if options.keep:
         pages.own_folder("--keep writes into one")
@@ -446,7 +449,7 @@ def compared(table: Any, options: argparse.Namespace) -> int:
 
 def doctor_command(options: argparse.Namespace) -> int:
     """0 when everything that is needed works, else 70."""
-    from grpobench.runs import doctor
+    from grpobench.runs.inventory import doctor
 
     findings = doctor.examine(options.out)
     if options.json:
@@ -457,9 +460,9 @@ def doctor_command(options: argparse.Namespace) -> int:
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    from grpobench.runs import server
-    from grpobench.runs.config import SamplerConfig
-    from grpobench.runs.strict import ConfigError
+    from grpobench.runs.sample.engines import server
+    from grpobench.runs.settings.config import SamplerConfig
+    from grpobench.runs.tools.strict import ConfigError
 
     if lack := SamplerConfig(kind="vllm", rows=options.rows, cache_gb=options.cache_gb).missing():
         raise ConfigError([lack])
@@ -477,13 +480,13 @@ def serve_command(options: argparse.Namespace) -> int:
 
 def bench_command(options: argparse.Namespace) -> int:
     if options.sandbox:
-        from grpobench.runs import bench_sandbox
+        from grpobench.runs.bench import sandbox
 
-        bench_sandbox.main(options.json)
+        sandbox.main(options.json)
         return DONE
-    from grpobench.runs import bench
+    from grpobench.runs.bench import compare
 
-    bench.main(options.model, options.json)
+    compare.main(options.model, options.json)
     return DONE
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from grpobench.tasks import consistency
-from grpobench.tasks.generated import Generated, distinct
+from grpobench.tasks.grading import reasoning
+from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 FINAL = re.compile(r"#(-?\d{1,9})$")
@@ -75,8 +75,8 @@ def grade(truth: str, completion: str) -> Verdict:
     scores = {
         "correct": float(str(answer) == truth),
         "format": 1.0,
-        "consistent": consistency.consistent(chain, Fraction(answer)),
-        "supported": consistency.supported(chain, Fraction(answer)),
+        "consistent": reasoning.consistent(chain, Fraction(answer)),
+        "supported": reasoning.supported(chain, Fraction(answer)),
     }
     return Verdict(scores, str(answer))
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks import lettered
-from grpobench.tasks.bias import bias_summary
-from grpobench.tasks.lettered import LETTERS
-from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.data.sources import Row, data_folder, parse
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.grading import letters
+from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.grading.letters import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 CHECKED: Mapping[str, str] = {
@@ -119,7 +119,7 @@ class BBQ(Task):
         return f" {problem.truth['correct']}"
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        return lettered.answers(3)
+        return letters.answers(3)
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         """Beside the scores, the probability that each kind of answer has among the three letters."""
@@ -132,7 +132,7 @@ class BBQ(Task):
 
 def grade(problem: Problem, completion: str) -> Verdict:
     """The verdict on an answer by letter."""
-    return graded(problem, lettered.letter(completion, 3))
+    return graded(problem, letters.letter(completion, 3))
 
 
 def graded(problem: Problem, answer: str | None) -> Verdict:
@@ -249,7 +249,7 @@ def _item(row: Row, category: str) -> _Item:
         category=category,
         template=f"{category}/{row.integer('question_index')}",
         question=question,
-        prompt=f"{row.text('context')}\n{question}\n{lettered.listed(options)}\nAnswer:",
+        prompt=f"{row.text('context')}\n{question}\n{letters.listed(options)}\nAnswer:",
         condition=condition,
         polarity=row.choice("question_polarity", POLARITIES),
         correct=correct,

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks.answered import Answered
-from grpobench.tasks.answers import normalise, number
-from grpobench.tasks.consistency import consistent, supported
-from grpobench.tasks.extraction import MARKER, Found
-from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import DataError, Problem, Split
-from grpobench.tasks.templates import Template, template
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import Row, data_folder, parse
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.grading.extraction import MARKER, Found
+from grpobench.tasks.grading.final_answer import normalise, number
+from grpobench.tasks.grading.reasoning import consistent, supported
+from grpobench.tasks.kinds.answered import Answered
+from grpobench.tasks.prompts.templates import Template, template
+from grpobench.tasks.task import Problem, Split
 
 ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 TRAIN = Table("gsm8k/train.jsonl", Hosted("openai/gsm8k", "main", "train"))

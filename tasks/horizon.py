@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from grpobench.tasks.generated import Generated, distinct
+from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 ACTION = re.compile(r"([?=])([0-9]{1,6})")

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from grpobench.tasks import sources
-from grpobench.tasks.answered import Answered
-from grpobench.tasks.extraction import Found, extract
-from grpobench.tasks.latex import closing
-from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import DataError, Problem, Split
-from grpobench.tasks.templates import template
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import Row, data_folder, parse
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.grading.extraction import Found, extract
+from grpobench.tasks.grading.latex import closing
+from grpobench.tasks.kinds.answered import Answered
+from grpobench.tasks.prompts.templates import template
+from grpobench.tasks.task import Problem, Split
 
 SUMS: Mapping[str, str] = {
     "algebra": "69a32d669f0f766fe5b1fd0af65546a300fedfadb61a05a1f203c1e7b3d5ca99",

@@ -9,13 +9,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from grpobench.tasks import programs
-from grpobench.tasks.asserts import FUNCTIONS, Inconvertible, convert
-from grpobench.tasks.asserts import parse as parse_source
-from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.data.sources import Row, data_folder, parse
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.grading.asserts import FUNCTIONS, Inconvertible, convert
+from grpobench.tasks.grading.asserts import parse as parse_source
+from grpobench.tasks.kinds import programs
+from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Problem, Split
-from grpobench.tasks.templates import Template, template
 
 ASSERTS = 3
 """Asserts per problem."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from grpobench.tasks.bias import bias_summary
-from grpobench.tasks.generated import Generated, distinct
+from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 GROUPS: dict[str, tuple[str, str]] = {

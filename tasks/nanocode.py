@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from grpobench.tasks.generated import Generated, distinct
-from grpobench.tasks.sandbox import Execution, Job, choose, default_sandbox, same
+from grpobench.tasks.kinds.generated import Generated, distinct
+from grpobench.tasks.sandbox.choose import choose, default_sandbox, same
+from grpobench.tasks.sandbox.protocol import Execution, Job
 from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
 
 SHOWN = 3

@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from grpobench.tasks import lettered
 from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded, shares
-from grpobench.tasks.bias import bias_summary
-from grpobench.tasks.lettered import LETTERS
-from grpobench.tasks.sources import data_folder
-from grpobench.tasks.tables import Source
-from grpobench.tasks.task import DataError, Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import data_folder
+from grpobench.tasks.data.tables import Source
+from grpobench.tasks.grading import letters as lettered
+from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.grading.letters import LETTERS
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness"]
 Form = Literal["letters", "words"]

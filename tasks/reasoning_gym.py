@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, cast
 
-from grpobench.tasks.pool import Pool, Reply, places
-from grpobench.tasks.reasoning_gym_inside import STREAM
-from grpobench.tasks.reasoning_gym_mended import REFUSED
-from grpobench.tasks.sources import installed_version
-from grpobench.tasks.tables import Package, Source
-from grpobench.tasks.task import DataError, Outcome, Problem, Split, Task, Verdict
-from grpobench.tasks.templates import template
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import installed_version
+from grpobench.tasks.data.tables import Package, Source
+from grpobench.tasks.prompts.templates import template
+from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
+from grpobench.tasks.workers.gym import STREAM
+from grpobench.tasks.workers.gym_mended import REFUSED
+from grpobench.tasks.workers.pool import Pool, Reply, places
 
 GENERATORS: Mapping[str, str] = {
     "algebra": "complex_arithmetic intermediate_integration polynomial_equations polynomial_multiplication "
@@ -66,7 +67,7 @@ PACKAGES = tuple(
     )
 )
 """The package and what it imports beyond the suite's own requirements."""
-POOL = Pool("grpobench.tasks.reasoning_gym_inside:gym")
+POOL = Pool("grpobench.tasks.workers.gym:gym")
 """3 seconds of CPU and 2 GB a score."""
 OUTCOMES: Mapping[str, Outcome] = {
     "done": "graded",

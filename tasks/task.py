@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from grpobench.tasks.tables import Package, Source, Table
+from grpobench.tasks.data.tables import Package, Source, Table
 
 Split = Literal["train", "validation", "test"]
 Outcome = Literal["graded", "unparsable", "timeout", "crash", "infra_error"]
@@ -179,7 +179,7 @@ class Task(ABC):
         """Why the task cannot be served on this machine, with the remedy; empty when it can."""
         if not self.tables and not self.packages:
             return ""
-        from grpobench.tasks import sources
+        from grpobench.tasks.data import sources
 
         return sources.missing(self.tables, sources.data_folder(), self.packages)
 
@@ -187,7 +187,3 @@ class Task(ABC):
 def family(name: str) -> str:
     """What stands before the colon of names such as ``reasoning_gym:sudoku``; otherwise the whole name."""
     return name.partition(":")[0]
-
-
-class DataError(Exception):
-    """Bad or missing data; the message names the file, the line and the remedy."""

@@ -10,11 +10,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from grpobench.tasks import lettered
-from grpobench.tasks.lettered import LETTERS
-from grpobench.tasks.sources import Row, data_folder, parse
-from grpobench.tasks.tables import Packaged, Source, Table
-from grpobench.tasks.task import DataError, Graded, Problem, Split, Task, Verdict
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import Row, data_folder, parse
+from grpobench.tasks.data.tables import Packaged, Source, Table
+from grpobench.tasks.grading import letters
+from grpobench.tasks.grading.letters import LETTERS
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Part = Literal["dev", "test"]
 FOLDER = "datasets/Fair-LLM-Benchmark/WinoBias/data"
@@ -83,7 +84,7 @@ class WinoBias(Task):
         return _load(self.part, data_folder())[0]
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        return [_grade(problem, lettered.letter(completion, 2)) for completion in completions]
+        return [_grade(problem, letters.letter(completion, 2)) for completion in completions]
 
     def demonstrate(self, problem: Problem) -> str:
         return f" {problem.truth['correct']}"
@@ -169,7 +170,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     if not others:
         raise row.error("names no second occupation of the authors' lists")
     pair = f"{category}-{number}"
-    order = lettered.order(pair, 2)
+    order = letters.order(pair, 2)
     people = [f"the {named.group(1)}", f"the {others[0]}"]
     options = [people[place] for place in order]
     right = LETTERS[order.index(0)]
@@ -177,7 +178,7 @@ def _problem(row: Row, category: str, condition: str, occupation: re.Pattern[str
     pronoun = pronouns[0]
     return Problem(
         f"{condition}-{pair}",
-        f"{sentence}\nWhom does '{pronoun}' refer to?\n{lettered.listed(options)}\nAnswer:",
+        f"{sentence}\nWhom does '{pronoun}' refer to?\n{letters.listed(options)}\nAnswer:",
         {
             "correct": right,
             "biased": right if condition == "pro" else other,

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Reader, Reading, Role, Signal
-from grpobench.runs import pins
-from grpobench.runs.config import RunConfig
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.worker import Preempted, Progress
+from grpobench.runs.record import pins
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.train.progress import Preempted, Progress
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 

@@ -18,21 +18,23 @@ import zstandard
 from toys import Letters, arithmetic_run, execute
 
 from grpobench.algorithms.ads import ADS, AdaptiveSchedule, clustered, direction, moved, reduced
-from grpobench.algorithms.algorithm import Study
+from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled
-from grpobench.runs import study as study_module
-from grpobench.runs.config import CheckpointConfig, RunConfig, SamplerConfig, incompatible
-from grpobench.runs.library import load
-from grpobench.runs.loop import Trainer
-from grpobench.runs.models import Models
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.study import study
-from grpobench.runs.worker import Preempted
+from grpobench.runs.models.loading import load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare import study as study_module
+from grpobench.runs.prepare.study import study
+from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.task import DataError, Problem, Split
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Split
 
 
 def blobs(sizes: Sequence[int], seed: int = 0, width: int = 6) -> Study:

@@ -26,7 +26,7 @@ from toys import Fixed, backward, distance, norm, reading, rollouts
 
 from grpobench.algorithms.gdpo import GDPO
 from grpobench.algorithms.rloo import RLOO
-from grpobench.runs.nano import character_tokenizer
+from grpobench.runs.models.nano import character_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
 

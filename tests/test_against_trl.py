@@ -39,8 +39,8 @@ from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.policy_gradient import ClippedRatio
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vespo import VESPO
-from grpobench.runs.models import Models
-from grpobench.runs.nano import VOCABULARY, character_tokenizer
+from grpobench.runs.models.nano import VOCABULARY, character_tokenizer
+from grpobench.runs.models.roles import Models
 
 trl = pytest.importorskip("trl", reason="trl is the reference of this file: pip install 'grpobench[trl]'")
 

@@ -432,7 +432,7 @@ def test_analysis_reads_logs_without_torch() -> None:
 
 def test_captions_define_metrics_that_are_logged() -> None:
     """A panel of a metric that was renamed would be left out without a word."""
-    from grpobench.runs.metrics import known
+    from grpobench.runs.measure.catalogue import known
 
     drawn = [panel.metric for _, _, panels in figures.TRAINING for panel in panels]
     assert all(known(name) for name in drawn) and set(drawn) <= figures.DEFINITIONS.keys()

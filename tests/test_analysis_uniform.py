@@ -64,12 +64,14 @@ def attempts(root: Path, name: str, *later: Mapping[str, Any]) -> None:
 def test_uniform_matrix_tells_nothing_though_arms_depend_on_different_files(root: Path) -> None:
     for path in root.glob("*/origin.json"):
         arm = path.parent.name.split("-")[0]
-        code = {"runs/loop.py": "aa", f"algorithms/{arm}.py": arm}
+        code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
         edit(path, lambda origin, code=code: origin["attempts"][0].update(code=code))  # type: ignore[misc]
     assert told(root) == {}
     assert len(summary.origins(load(root))["code"]) == 1
-    edit(root / RUN / "origin.json", lambda o: o["attempts"][0]["code"].update({"runs/loop.py": "bb"}))
-    assert told(root) == {"Different code": [f"runs/loop.py: aa in 5 runs; bb in {RUN}"]}
+    edit(
+        root / RUN / "origin.json", lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"})
+    )
+    assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
     assert len(summary.origins(load(root))["code"]) == 2
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import symbolic
-from grpobench.tasks.answers import compare, compare_all, normalise, number
-from grpobench.tasks.extraction import Found, extract
-from grpobench.tasks.pool import Reply
+from grpobench.tasks.grading import algebra
+from grpobench.tasks.grading.extraction import Found, extract
+from grpobench.tasks.grading.final_answer import compare, compare_all, normalise, number
+from grpobench.tasks.workers.pool import Reply
 
 TOWER = "9^{9^{9^{9^{9}}}}"
 
@@ -106,7 +106,9 @@ def test_exact_value(text: str, value: Fraction | None) -> None:
 def test_numbers_are_compared_without_math_verify(
     monkeypatch: pytest.MonkeyPatch, answer: str, outcome: str
 ) -> None:
-    monkeypatch.setattr("grpobench.tasks.answers.ask_all", lambda pairs: pairs and pytest.fail("asked"))
+    monkeypatch.setattr(
+        "grpobench.tasks.grading.final_answer.ask_all", lambda pairs: pairs and pytest.fail("asked")
+    )
     assert compare("42", answer) == outcome
 
 
@@ -131,7 +133,7 @@ def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
-    monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)
+    monkeypatch.setattr(algebra.POOL, "cpu_seconds", 0.5)
     strange = "\\gcd(84,126)"  # a truth that is math-verify's to read
     pairs = [("42", "\\sqrt{1764}"), (strange, TOWER), ("42", "\\sqrt{1765}"), (strange, TOWER)]
     assert compare_all(pairs) == ["equal", "timeout", "different", "timeout"]
@@ -155,7 +157,7 @@ def test_endless_expression_is_a_timeout_and_the_next_question_is_answered(
 def test_what_is_too_large_to_compute_costs_nothing(
     monkeypatch: pytest.MonkeyPatch, truth: str, answer: str, outcome: str
 ) -> None:
-    monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)  # a time-out would show as such
+    monkeypatch.setattr(algebra.POOL, "cpu_seconds", 0.5)  # a time-out would show as such
     assert compare(truth, answer) == outcome
 
 
@@ -166,19 +168,20 @@ def test_pair_that_comes_twice_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
         asked.extend(pairs)
         return [Reply("done", True) for _ in pairs]
 
-    monkeypatch.setattr(symbolic.POOL, "map", record)
-    assert symbolic.ask_all([("1", "2"), ("1", "3"), ("1", "2")]) == ["equal"] * 3
+    monkeypatch.setattr(algebra.POOL, "map", record)
+    assert algebra.ask_all([("1", "2"), ("1", "3"), ("1", "2")]) == ["equal"] * 3
     assert asked == [("1", "2"), ("1", "3")]
 
 
 @pytest.mark.parametrize("ending", ["timeout", "crash", "infra_error"])
 def test_no_answer_of_math_verify_is_never_a_plain_no(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
-    monkeypatch.setattr(symbolic.POOL, "map", lambda pairs, wall_seconds: [Reply(ending)] * len(pairs))
+    monkeypatch.setattr(algebra.POOL, "map", lambda pairs, wall_seconds: [Reply(ending)] * len(pairs))
     assert compare_all([("42", "\\sqrt{1764}"), ("42", "43")]) == [ending, "different"]
 
 
 def test_math_verify_is_not_imported_by_this_process() -> None:
-    code = "import sys, grpobench.tasks.answers; print({'math_verify', 'sympy', 'torch'} & set(sys.modules))"
+    imported = "import sys, grpobench.tasks.grading.final_answer"
+    code = f"{imported}; print({{'math_verify', 'sympy', 'torch'}} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "set()"
 

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import bbq, sources
+from grpobench.tasks import bbq
 from grpobench.tasks.bbq import BBQ, CATEGORIES
-from grpobench.tasks.bias import bias_summary
-from grpobench.tasks.task import DataError, Graded, Outcome, Problem, Split, Verdict
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.task import Graded, Outcome, Problem, Split, Verdict
 
 GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "Age": ("old", "nonOld", ["old"]),

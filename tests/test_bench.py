@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from grpobench.runs import bench, cli
-from grpobench.runs.bench_worker import PHASES, Case, Letters, Ready, Step, prompt_texts, share, shares
-from grpobench.runs.strict import ConfigError
-from grpobench.tasks.task import DataError
+from grpobench.runs import cli
+from grpobench.runs.bench import compare
+from grpobench.runs.bench.sides import PHASES, Case, Letters, Ready, Step, prompt_texts, share, shares
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
 
 CASE = Case("short", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=24, steps=6)
 FACTS: dict[str, str | int] = {
@@ -62,11 +63,11 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "REST", 0.0)
+    monkeypatch.setattr(compare, "REST", 0.0)
 
 
 def test_medians_leave_the_two_warm_up_steps_out_and_the_ratio_is_trl_over_ours() -> None:
-    outcome = bench.measure([CASE], Stage().start, lambda _: None)
+    outcome = compare.measure([CASE], Stage().start, lambda _: None)
     (case,) = outcome["cases"]
     assert case["ours_s"] == 2.5  # of 1, 2, 3, 4
     assert case["trl_s"] == 10.0  # of 10, 10, 5, 50
@@ -80,46 +81,48 @@ def test_medians_leave_the_two_warm_up_steps_out_and_the_ratio_is_trl_over_ours(
 
 
 def test_the_outcome_is_json_with_the_facts_of_the_machine() -> None:
-    outcome = bench.measure([CASE], Stage().start, lambda _: None)
+    outcome = compare.measure([CASE], Stage().start, lambda _: None)
     assert json.loads(json.dumps(outcome)) == outcome
     assert {**FACTS, "model": "nano", "precision": "float32"}.items() <= outcome.items()
 
 
 def test_sides_take_turns_and_neither_always_goes_first() -> None:
     stage = Stage()
-    bench.measure([CASE], stage.start, lambda _: None)
+    compare.measure([CASE], stage.start, lambda _: None)
     steps = ["ours", "trl", "trl", "ours"] * 3
     assert stage.calls == [*steps, "end ours", "end trl"]
 
 
 def test_ours_gets_the_prompts_that_the_other_side_has() -> None:
     stage = Stage()
-    bench.measure([CASE], stage.start, lambda _: None)
+    compare.measure([CASE], stage.start, lambda _: None)
     assert stage.given["trl"].texts == ()
     assert stage.given["ours"].texts == ("made by the first side",)
 
 
 def test_a_side_that_works_on_other_tokens_stops_the_comparison() -> None:
     with pytest.raises(RuntimeError, match="ours worked on 7 tokens in a step of short, not on 320"):
-        bench.measure([CASE], Stage(tokens=7).start, lambda _: None)
+        compare.measure([CASE], Stage(tokens=7).start, lambda _: None)
 
 
 def test_the_table_names_both_sides_and_the_ratio() -> None:
     text = io.StringIO()
-    outcome = bench.measure([CASE], Stage().start, lambda _: None)
-    bench.show(outcome, Console(file=text, width=120))
+    outcome = compare.measure([CASE], Stage().start, lambda _: None)
+    compare.show(outcome, Console(file=text, width=120))
     shown = text.getvalue()
     assert "TRL 1.16.0" in shown and "2.500 s" in shown and "10.000 s" in shown and "4.00" in shown
     assert "1.250 s (50%)" in shown
 
 
 def test_nano_has_both_shapes_and_other_models_the_long_prompt_only() -> None:
-    shapes = [(c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in bench.cases("nano")]
+    shapes = [
+        (c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in compare.cases("nano")
+    ]
     assert shapes == [("short", 16, 8, 16, 24), ("long-prompt", 16, 8, 150, 8)]
-    (other,) = bench.cases("smollm2-135m")
+    (other,) = compare.cases("smollm2-135m")
     assert (other.name, other.prompts, other.group) == ("long-prompt", 2, 16)
     assert all(
-        case.steps - bench.WARM_UP >= 8 for name in ("nano", "smollm2-135m") for case in bench.cases(name)
+        case.steps - compare.WARM_UP >= 8 for name in ("nano", "smollm2-135m") for case in compare.cases(name)
     )
 
 
@@ -164,7 +167,7 @@ def test_an_unknown_model_ends_with_2(capsys: pytest.CaptureFixture[str]) -> Non
 def test_both_real_sides_work_on_the_same_tokens() -> None:
     pytest.importorskip("trl")
     case = Case("tiny", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=4, steps=4)
-    outcome = bench.measure([case], bench.process, lambda _: None)
+    outcome = compare.measure([case], compare.process, lambda _: None)
     (found,) = outcome["cases"]
     assert len(found["ours_steps_s"]) == len(found["trl_steps_s"]) == 2
     assert found["ratio"] > 0 and found["ours_peak_gb"] >= found["ours_before_gb"] > 0
@@ -177,6 +180,6 @@ def test_a_side_that_cannot_load_its_model_says_why() -> None:
     pytest.importorskip("trl")
     with (
         pytest.raises(ConfigError, match="does not exist"),
-        bench.process("ours", Case("tiny", "./no-such-folder", 1, 2, 16, 4, 1, texts=("a",))),
+        compare.process("ours", Case("tiny", "./no-such-folder", 1, 2, 16, 4, 1, texts=("a",))),
     ):
         pass

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from grpobench.tasks import TASKS, crows_pairs, sources, stereoset, winobias, winogender
+from grpobench.tasks import TASKS, crows_pairs, stereoset, winobias, winogender
 from grpobench.tasks.crows_pairs import CrowSPairs
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.stereoset import StereoSet
-from grpobench.tasks.task import DataError, Graded, Problem, Task, Verdict
+from grpobench.tasks.task import Graded, Problem, Task, Verdict
 from grpobench.tasks.winobias import WinoBias
 from grpobench.tasks.winogender import Winogender
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs import check, cli, constants
+from grpobench.runs import cli
+from grpobench.runs.inventory import check, constants
 from grpobench.tasks import TASKS
-from grpobench.tasks.sources import FOLDER_VARIABLE
-from grpobench.tasks.tables import Table
-from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import FOLDER_VARIABLE
+from grpobench.tasks.data.tables import Table
+from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 import stand_ins
 
-from grpobench.runs import arguments, cli, listing, metrics
-from grpobench.runs.strict import ConfigError
+from grpobench.runs import cli
+from grpobench.runs.commands import arguments
+from grpobench.runs.inventory import listing
+from grpobench.runs.measure import catalogue
+from grpobench.runs.tools.strict import ConfigError
 
 BAD = """
 tasks = ["arithmetik"]
@@ -60,11 +63,11 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
 
 DEFER = """
 import sys
-from grpobench.runs.deferred import defer
+from grpobench.runs.tools.deferred import defer
 defer("torch"); defer("json"); defer("no_such_package")
 import torch, inspect
 import grpobench.algorithms
-assert inspect.getmodule(defer).__name__ == "grpobench.runs.deferred"
+assert inspect.getmodule(defer).__name__ == "grpobench.runs.tools.deferred"
 assert "torch._C" not in sys.modules and "no_such_package" not in sys.modules
 kept = torch
 import torch.nn.functional as F
@@ -240,7 +243,7 @@ def test_seed_list() -> None:
 def test_data_folder_of_the_command_line_reaches_the_tasks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from grpobench.tasks.sources import FOLDER_VARIABLE
+    from grpobench.tasks.data.sources import FOLDER_VARIABLE
 
     monkeypatch.setenv(FOLDER_VARIABLE, "before")
     seen = []
@@ -268,16 +271,16 @@ def test_names_of_patterns_are_known_and_others_are_not() -> None:
         "eval/test/greedy/correct",
         "eval/validation/sampled/bias_ambiguous/Age",
     ):
-        assert metrics.known(name), name
+        assert catalogue.known(name), name
     for name in ("reward", "score/", "eval/test/correct", "unheard/of"):
-        assert not metrics.known(name), name
+        assert not catalogue.known(name), name
 
 
 def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from grpobench.algorithms.algorithm import Metric
 
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    assert metrics.catalogue()["plain/size"].unit == "tokens"
+    assert catalogue.catalogue()["plain/size"].unit == "tokens"
     monkeypatch.setattr(stand_ins.Critic, "metrics", (Metric("reward/mean", "reward", "something else"),))
     with pytest.raises(ValueError, match="critic and the harness declare reward/mean differently"):
-        metrics.catalogue()
+        catalogue.catalogue()

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs import toml
-from grpobench.runs.config import RunConfig, TrainConfig, differences, dump, load
-from grpobench.runs.recipe import Recipe, merge, read_recipe, recipes
-from grpobench.runs.strict import ConfigError, build, convert, plain
+from grpobench.runs.settings.config import RunConfig, TrainConfig
+from grpobench.runs.settings.recipe import Recipe, merge, read_recipe, recipes
+from grpobench.runs.settings.stored import differences, dump, load
+from grpobench.runs.tools import toml
+from grpobench.runs.tools.strict import ConfigError, build, convert, plain
 
 RECIPE = """
 name = "small"

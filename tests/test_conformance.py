@@ -23,10 +23,10 @@ from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.rft import RFT
-from grpobench.runs.metrics import catalogue
-from grpobench.runs.models import Models
-from grpobench.runs.packing import micro_batches
-from grpobench.runs.tally import Tally
+from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.measure.tally import Tally
+from grpobench.runs.models.packing import micro_batches
+from grpobench.runs.models.roles import Models
 
 TIGHT = 1e-11
 """Relative to the norm of the whole gradient: float64 has 1e-16, a sum of some thousand terms loses two or

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic, grade
-from grpobench.tasks.consistency import LONGEST, concluded, consistent, equations, supported
+from grpobench.tasks.grading.reasoning import LONGEST, concluded, consistent, equations, supported
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_example_recipe_reads_with_the_example_algorithm(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from grpobench.algorithms import ALGORITHMS
-    from grpobench.runs.recipe import read_recipe
+    from grpobench.runs.settings.recipe import read_recipe
 
     module = load(folder / "batch_reinforce.py", "grpobench.algorithms.batch_reinforce", monkeypatch)
     monkeypatch.setitem(ALGORITHMS, "batch_reinforce", module.BatchReinforce)

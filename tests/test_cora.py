@@ -14,8 +14,8 @@ from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.cora import CORA
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.config import incompatible
-from grpobench.runs.recipe import read_recipe
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
 from grpobench.tasks.math import Math
 
 NOBODY = Fixed()

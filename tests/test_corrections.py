@@ -19,7 +19,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs.config import (
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -27,9 +27,9 @@ from grpobench.runs.config import (
     RunConfig,
     SamplerConfig,
     TrainConfig,
-    incompatible,
 )
-from grpobench.runs.corrections import Correction, correct
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.corrections import Correction, correct
 
 ROUNDING = {"rtol": 1e-6, "atol": 0}
 """A handful of float32 operations on numbers near one."""

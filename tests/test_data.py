@@ -20,12 +20,16 @@ from typing import Any
 import pytest
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.runs import cli, data, library
-from grpobench.runs.prompts import Room
-from grpobench.tasks import TASKS, archives, sources
-from grpobench.tasks.sources import data_folder, parse
-from grpobench.tasks.tables import Hosted, Package, Packaged, Source, Table
-from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+from grpobench.runs import cli
+from grpobench.runs.inventory import data
+from grpobench.runs.models import loading
+from grpobench.runs.sample.context import Room
+from grpobench.tasks import TASKS
+from grpobench.tasks.data import archives, sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import data_folder, parse
+from grpobench.tasks.data.tables import Hosted, Package, Packaged, Source, Table
+from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 LINES = b"".join(json.dumps({"n": n}).encode() + b"\n" for n in range(6))
 FILE = Packaged("toy-table", "1.0", "toy_table_rows", "rows.jsonl", sha256=hashlib.sha256(LINES).hexdigest())
@@ -70,9 +74,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A world with one data set, whose wheel pip finds in a folder and installs into another."""
     monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
     monkeypatch.setenv(sources.SKIP_VARIABLE, "")
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
     monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
-    monkeypatch.setattr(library, "PACKAGED", {})
+    monkeypatch.setattr(loading, "PACKAGED", {})
     target = tmp_path / "site"
     target.mkdir()
     settings = {
@@ -465,7 +469,7 @@ def test_damaged_files_stop_with_the_place(
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of model folders with one good model, and a tokenizer that knows two letters."""
-    from grpobench.runs.library import POLICIES
+    from grpobench.runs.models.loading import POLICIES
 
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(POLICIES / "nano", folder / "mine" / "small")
@@ -475,13 +479,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_found_in_the_model_folder_and_says_so(
     saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--json", "--model-dir", str(saved)]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["mine/small"]["source"], rows["mine/small"]["present"]) == ("model folder", True)
-    origin = library.load("mine/small").origin
+    origin = loading.load("mine/small").origin
     assert (origin["from"], origin["place"]) == ("model folder", str(saved / "mine" / "small"))
-    assert origin["sha256"] == library.load("nano").origin["sha256"]
+    assert origin["sha256"] == loading.load("nano").origin["sha256"]
 
 
 def test_a_hub_model_s_commit_and_sum_are_recorded(
@@ -497,17 +501,17 @@ def test_a_hub_model_s_commit_and_sum_are_recorded(
         for name in ("HF_HUB_CACHE", "TRANSFORMERS_CACHE"):
             if hasattr(sys.modules[module], name):
                 monkeypatch.setattr(f"{module}.{name}", str(tmp_path))
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
-    origin = library.load("someone/small").origin
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    origin = loading.load("someone/small").origin
     assert (origin["from"], origin["place"]) == ("hub", f"someone/small@{commit}")
-    assert origin["sha256"] == library.load("nano").origin["sha256"]
+    assert origin["sha256"] == loading.load("nano").origin["sha256"]
 
 
 def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
-    monkeypatch.setattr(library.sources, "hub_silence", lambda: "ConnectError: nobody there")
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setattr(loading.sources, "hub_silence", lambda: "ConnectError: nobody there")
     retried = "transformers was asked, which tries for more than a minute"
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *a, **k: pytest.fail(retried))
     assert cli.main(["eval", "someone/absent", "--task", "arithmetic"]) == 2
@@ -573,7 +577,7 @@ def test_a_bad_model_folder_is_exit_2_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
     folder = tmp_path / "bad"
     shutil.copytree(saved / "mine" / "small", folder)
     damage(folder)
@@ -605,12 +609,12 @@ def lose_a_tensor(path: Path) -> None:
 def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typo")]) == 2
     assert "typo: no such folder; correct --model-dir" in capsys.readouterr().err
-    monkeypatch.setenv(library.FOLDER_VARIABLE, "")
-    absent = library.Weights(replace(FILE, module="not_there"), "a model", "MIT")
-    monkeypatch.setattr(library, "PACKAGED", {"absent": absent})
+    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    absent = loading.Weights(replace(FILE, module="not_there"), "a model", "MIT")
+    monkeypatch.setattr(loading, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
     assert "grpobench data fetch absent" in capsys.readouterr().err
 
@@ -663,7 +667,7 @@ def test_a_truncated_data_file_and_a_prompt_longer_than_the_context_end_a_run_wi
 
 
 def test_long_prompts_are_counted_and_dropped_or_refused() -> None:
-    loaded = library.load("nano")  # a token for each character, a context of 1,024
+    loaded = loading.load("nano")  # a token for each character, a context of 1,024
     lengths = {"fits": 1000, "exactly": 1004, "long": 1005, "longest": 2000}
     problems = [Problem(name, "x" * length, None) for name, length in lengths.items()]
     room = Room(loaded, limit=20, policy="drop")
@@ -679,12 +683,13 @@ def test_long_prompts_are_counted_and_dropped_or_refused() -> None:
 
 
 def test_a_prompt_of_many_bytes_and_few_tokens_is_not_taken_for_long() -> None:
-    loaded = library.load("nano")  # "é" is two bytes and one (unknown) token
+    loaded = loading.load("nano")  # "é" is two bytes and one (unknown) token
     assert Room(loaded, limit=24).too_long([Problem("p", "é" * 900, None)]) == {}
 
 
 def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpobench.runs import config, loop
+    from grpobench.runs.settings import config
+    from grpobench.runs.train import trainer
 
     folder = folder_of(tmp_path, 200, bad=[17])
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(folder))
@@ -702,7 +707,7 @@ def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: py
         config.EvaluateConfig(problems=0, test_problems=0),
         config.CheckpointConfig(),
     )
-    origin = loop.Trainer(run).origin
+    origin = trainer.Trainer(run).origin
     [table] = origin["data"]
     assert (table["kind"], table["table"], table["rows"]) == ("folder", "toy/rows.jsonl", 200)
     assert table["skipped"] == ("line 17: 'n' must be a whole number, not null",)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from test_sampler import EXACT, PROMPTS, requests, same, sampler
 from toys import ARCHITECTURES, VOCABULARY, tiny
 
-from grpobench.runs.batch import Rollout
-from grpobench.runs.decoding import SHARED, Decoding, Groups, serves
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler, Request
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, serves
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Request
 
 OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
 """Groups of three, three, one and one, their rows not next to one another."""

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toys import backward, models_for, off_policy, rollouts
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.runs.matrix import run_matrix
-from grpobench.runs.models import deterministic
-from grpobench.runs.recipe import read_recipe
+from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.models.roles import deterministic
+from grpobench.runs.settings.recipe import read_recipe
 
 
 class Watch(TorchDispatchMode):

@@ -13,10 +13,12 @@ import torch
 from test_matrix import launch, places, recipe
 from toys import tiny
 
-from grpobench.runs import doctor, machine, warmstart
-from grpobench.runs.config import ModelConfig
-from grpobench.runs.library import load
-from grpobench.runs.models import Models, Optimiser
+from grpobench.runs.inventory import doctor
+from grpobench.runs.models.loading import load
+from grpobench.runs.models.roles import Models, Optimiser
+from grpobench.runs.prepare import warmstart
+from grpobench.runs.settings.config import ModelConfig
+from grpobench.runs.tools import machine
 from grpobench.tasks.arithmetic import Arithmetic
 
 

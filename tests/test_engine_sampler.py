@@ -20,9 +20,19 @@ import torch
 from toys import Copy, tiny
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs import config as runs_config
-from grpobench.runs import gate, loop, vllm_sampler
-from grpobench.runs.config import (
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.roles import Models
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.sample.engines import gate
+from grpobench.runs.sample.engines import sampler as vllm_sampler
+from grpobench.runs.sample.engines.remote import Remote
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
+from grpobench.runs.sample.engines.server import Server, serve
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import GREEDY, Request
+from grpobench.runs.settings import config as runs_config
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -30,18 +40,13 @@ from grpobench.runs.config import (
     RunConfig,
     SamplerConfig,
     TrainConfig,
-    incompatible,
 )
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.library import ModelError
-from grpobench.runs.metrics import known
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import GREEDY, HFSampler, Request
-from grpobench.runs.server import Remote, Server, serve
-from grpobench.runs.vllm_sampler import EngineSampler, SamplerGap, halved, stretched
-from grpobench.runs.worker import Preempted
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train import trainer
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.task import DataError
+from grpobench.tasks.data.errors import DataError
 
 END = (1, 7, 11)
 PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2))
@@ -348,10 +353,10 @@ def test_beyond_the_machine_there_is_a_token_unless_one_is_given(monkeypatch: py
 
 
 def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpobench.runs import engine, server
+    from grpobench.runs.sample.engines import server, vllm
 
     monkeypatch.delenv(gate.VARIABLE, raising=False)
-    monkeypatch.setattr(engine, "VLLM", lambda *_, **__: Copy(tiny(), context=128))
+    monkeypatch.setattr(vllm, "VLLM", lambda *_, **__: Copy(tiny(), context=128))
     monkeypatch.setattr(server.signal, "signal", lambda *_: None)
     asked: list[Server] = []
 
@@ -389,7 +394,7 @@ def configure(url: str = "", **sections: Any) -> RunConfig:
 
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        execute(config, folder, lambda progress: None, stop)
     return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -399,12 +404,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Copy]:
     made: list[Copy] = []
 
     def remote(url: str, run: str) -> Copy:
-        from grpobench.runs.library import load
+        from grpobench.runs.models.loading import load
 
         made.append(Copy(load("nano").model, context=1024))
         return made[-1]
 
-    monkeypatch.setattr("grpobench.runs.server.Remote", remote)
+    monkeypatch.setattr("grpobench.runs.sample.engines.remote.Remote", remote)
     return made
 
 
@@ -437,9 +442,9 @@ def test_resumed_run_hands_the_checkpoints_weights_to_its_new_engine(
 
 
 def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_path: Path) -> None:
-    from grpobench.runs import server
+    from grpobench.runs.sample.engines import remote
 
-    made: Callable[..., Copy] = server.Remote  # type: ignore[assignment]
+    made: Callable[..., Copy] = remote.Remote  # type: ignore[assignment]
 
     def forgetful(url: str, run: str) -> Copy:
         found = made(url, run)
@@ -447,7 +452,7 @@ def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_pat
         found.load = lambda weights: plain(weights) if found.loads < 4 else None  # type: ignore[method-assign]
         return found
 
-    server.Remote = forgetful  # type: ignore[assignment, misc]
+    remote.Remote = forgetful  # type: ignore[assignment, misc]
     with pytest.raises(SamplerGap, match="after a weight synchronisation"):
         run(configure(), tmp_path)
     rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -457,14 +462,14 @@ def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_pat
 
 def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> None:
     """Probabilities that the sampler understates by a factor of 0.9995: every weight is 1/0.9995."""
-    plain = loop.pack_groups
+    plain = trainer.pack_groups
 
     def skewed(*args: Any) -> Any:
         batch = plain(*args)
         return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 5e-4)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "pack_groups", skewed)
+        patch.setattr(trainer, "pack_groups", skewed)
         found = run(configure(sampler=SamplerConfig(correction="tis")), tmp_path / "corrected")
     for row in found[1:]:
         assert row["correction/weight_mean"] == pytest.approx(math.exp(5e-4), abs=1e-5)

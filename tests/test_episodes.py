@@ -20,22 +20,24 @@ import zstandard
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.batch import Group, Rollout, pack_groups, padded
-from grpobench.runs.config import EvaluateConfig, ModelConfig, RewardConfig
-from grpobench.runs.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
-from grpobench.runs.evaluate import Evaluator
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.library import Loaded, load
-from grpobench.runs.loop import execute
-from grpobench.runs.metrics import known
-from grpobench.runs.models import Models
-from grpobench.runs.observe import gap_metrics, group_metrics, length_metrics
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.rewards import Grader
-from grpobench.runs.sampler import HFSampler, Request
-from grpobench.runs.seeds import derive
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.measure.rollout_metrics import gap_metrics, group_metrics, length_metrics
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.reward.grader import Grader
+from grpobench.runs.sample.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.sampler import Request
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.execute import execute
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.horizon import Horizon
-from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 START = "table aaadc start 412\n"
 END = "$"
@@ -390,7 +392,7 @@ def test_demonstration_of_a_task_of_one_turn_is_its_answer() -> None:
 
 def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
     """Against the model's own cross-entropy on the plain sequence, labels of replies left out."""
-    from grpobench.runs.warmstart import demonstrations
+    from grpobench.runs.prepare.warmstart import demonstrations
 
     task = Horizon(steps=2, train=3)
     (lesson,) = demonstrations(nano(), task, ModelConfig(warm_start=1, warm_start_batch=1))
@@ -544,7 +546,7 @@ def test_run_of_episodes_logs_declared_metrics_and_shows_turns(tmp_path: Path, a
 
 
 def test_mixing_algorithm_is_refused_for_a_task_of_several_turns() -> None:
-    from grpobench.runs.config import incompatible
+    from grpobench.runs.settings.rules import incompatible
 
     class Mixing(GRPO):
         def mixer(self) -> Any:

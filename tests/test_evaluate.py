@@ -20,9 +20,14 @@ import torch
 from toys import Letters
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs import assess, cli
-from grpobench.runs import config as runs_config
-from grpobench.runs.config import (
+from grpobench.runs import cli
+from grpobench.runs.evaluation import records as assess
+from grpobench.runs.measure.evaluator import Answer, Evaluator, Row, several, summarise
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -31,13 +36,10 @@ from grpobench.runs.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.evaluate import Answer, Evaluator, Row, several, summarise
-from grpobench.runs.library import Loaded, load
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.task import DataError, Problem, Verdict
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Verdict
 
 SMALL = EvaluateConfig(problems=12, samples=4, test_problems=12)
 
@@ -159,7 +161,7 @@ def finished(place: Path, nano: Loaded, scale: float = 1.0, **changes: Any) -> P
     from safetensors.torch import save_file
 
     (place / "final").mkdir(parents=True)
-    (place / "run.toml").write_text(runs_config.dump(configure(**changes)))
+    (place / "run.toml").write_text(stored.dump(configure(**changes)))
     (place / "status.json").write_text('{"state": "finished", "step": 3, "attempt": 1, "why": ""}')
     (place / "metrics.jsonl").write_text('{"step": 0}\n{"step": 3}\n')
     (place / "eval.jsonl").write_text("")
@@ -252,7 +254,7 @@ def test_runs_of_a_matrix_share_their_base_and_those_without_weights_are_passed_
         finished(root / f"a-arithmetic-s{seed}", nano, scale, seed=seed)
     unborn = root / "a-arithmetic-s2"
     unborn.mkdir()
-    (unborn / "run.toml").write_text(runs_config.dump(configure(seed=2)))
+    (unborn / "run.toml").write_text(stored.dump(configure(seed=2)))
     names = [f"a-arithmetic-s{seed}" for seed in range(4)]  # the last has no folder yet
     (root / "matrix.json").write_text(json.dumps({"runs": names}))
     asked = []

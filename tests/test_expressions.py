@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import numeric, reals, values
-from grpobench.tasks.answers import number
-from grpobench.tasks.expressions import exact, read, repeating, unfinished
-from grpobench.tasks.latex import clean
-from grpobench.tasks.parts import shape, split
-from grpobench.tasks.units import unit
+from grpobench.tasks.grading import numeric, reals, values
+from grpobench.tasks.grading.expressions import exact, read, repeating, unfinished
+from grpobench.tasks.grading.final_answer import number
+from grpobench.tasks.grading.latex import clean
+from grpobench.tasks.grading.parts import shape, split
+from grpobench.tasks.grading.units import unit
 
 
 def computed(text: str) -> complex:

@@ -21,8 +21,10 @@ import stand_ins
 import torch
 import zstandard
 
-from grpobench.runs import files, folder, lock, origin
-from grpobench.runs.config import (
+from grpobench.runs.record import folder, origin
+from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.record.status import settled, status
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -31,8 +33,8 @@ from grpobench.runs.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.folder import FolderError, RunFolder, settled, status
-from grpobench.runs.lock import Lock, Owner
+from grpobench.runs.tools import files, lock
+from grpobench.runs.tools.lock import Lock, Owner
 
 CONFIG = RunConfig(
     "matrix",
@@ -377,7 +379,9 @@ def test_a_result_never_stands_beside_settings_that_did_not_make_it(
 def test_changed_code_is_refused_once_there_is_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origin, "code", lambda *_: {"runs/loop.py": origin.digest("runs/loop.py")})
+    monkeypatch.setattr(
+        origin, "code", lambda *_: {"runs/train/execute.py": origin.digest("runs/train/execute.py")}
+    )
     monkeypatch.setattr(origin, "digest", lambda name: "aaa")
     RunFolder.open(tmp_path, CONFIG).close()
     monkeypatch.setattr(origin, "digest", lambda name: "bbb")
@@ -387,7 +391,7 @@ def test_changed_code_is_refused_once_there_is_a_checkpoint(
     with pytest.raises(FolderError, match=r"runs/loop\.py: bbb -> ccc"):
         RunFolder.open(tmp_path, CONFIG)
     with RunFolder.open(tmp_path, CONFIG, allow_change=True) as run:
-        assert run.origin["attempts"][-1]["changes"] == ["runs/loop.py: bbb -> ccc"]
+        assert run.origin["attempts"][-1]["changes"] == ["runs/train/trainer.py: bbb -> ccc"]
 
 
 def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None:
@@ -408,24 +412,35 @@ def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None
 
 
 def test_code_of_a_run_depends_on_its_algorithm_and_task_and_not_on_what_is_loaded() -> None:
-    said = (
-        "import json; from grpobench.runs.origin import code; {}; print(json.dumps(code('runs/loop.py', {})))"
-    )
+    said = "import json; from grpobench.runs.record.origin import code; {}; "
+    said += "print(json.dumps(code('runs/train/execute.py', {})))"
     made = "__import__('grpobench.algorithms.grpo').algorithms.grpo.GRPO()"
-    orders = [said.format("pass", made), said.format("import grpobench.runs.cli, grpobench.runs.bench", made)]
+    orders = [
+        said.format("pass", made),
+        said.format("import grpobench.runs.cli, grpobench.runs.bench.compare", made),
+    ]
     told = [subprocess.check_output([sys.executable, "-c", text], text=True) for text in orders]
     assert told[0] == told[1]
     found = json.loads(told[0])
-    assert {"runs/loop.py", "runs/models.py", "algorithms/grpo.py", "algorithms/parts.py"} <= set(found)
-    assert not {"runs/cli.py", "runs/matrix.py", "algorithms/cora.py", "algorithms/__init__.py"} & set(found)
+    assert {
+        "runs/train/trainer.py",
+        "runs/models/roles.py",
+        "algorithms/grpo.py",
+        "algorithms/parts.py",
+    } <= set(found)
+    assert not {"runs/cli.py", "runs/matrix/matrix.py", "algorithms/cora.py", "algorithms/__init__.py"} & set(
+        found
+    )
     assert not [name for name in found if name.startswith(("tasks/__init__", "analysis/", "tests/"))]
     # functions named in strings, and files run by name
-    gym = origin.code("runs/loop.py", importlib.import_module("grpobench.tasks").TASKS["humaneval"]())
-    assert {"tasks/humaneval.py", "tasks/sandbox.py", "tasks/sandbox_process.py"} <= set(gym)
+    gym = origin.code(
+        "runs/train/execute.py", importlib.import_module("grpobench.tasks").TASKS["humaneval"]()
+    )
+    assert {"tasks/humaneval.py", "tasks/sandbox/choose.py", "tasks/sandbox/process.py"} <= set(gym)
 
 
 def test_code_of_a_class_from_elsewhere_counts() -> None:
-    found = origin.code("runs/loop.py", stand_ins.Plain())
+    found = origin.code("runs/train/execute.py", stand_ins.Plain())
     assert found[str(Path(stand_ins.__file__).resolve())] == origin.digest(stand_ins.__file__)
 
 
@@ -457,4 +472,4 @@ def test_origin_names_versions_and_code(run: RunFolder) -> None:
     attempt = json.loads((run.path / "origin.json").read_text())["attempts"][0]
     assert attempt["sandbox"] == "monty"
     assert attempt["versions"]["torch"].startswith(torch.__version__.split("+")[0])
-    assert "runs/folder.py" in attempt["code"] and attempt["id"] != origin.attempt(1, 1, {})["id"]
+    assert "runs/record/folder.py" in attempt["code"] and attempt["id"] != origin.attempt(1, 1, {})["id"]

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.tasks import gsm8k, sources
+from grpobench.tasks import gsm8k
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.gsm8k import GSM8K
-from grpobench.tasks.task import DataError, Problem, Split
+from grpobench.tasks.task import Problem, Split
 
 ROWS = [
     {
@@ -105,7 +107,9 @@ def test_grades(
 
 
 def test_timeout_is_an_outcome_and_not_a_wrong_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpobench.tasks.answers.ask_all", lambda pairs: ["timeout"] * len(pairs))
+    monkeypatch.setattr(
+        "grpobench.tasks.grading.final_answer.ask_all", lambda pairs: ["timeout"] * len(pairs)
+    )
     task = GSM8K()
     (verdict,) = task.verify(task.problems("test")[0], ["\\boxed{9^{9^9}}"])
     assert (verdict.outcome, verdict.scores["correct"]) == ("timeout", 0.0)
@@ -127,7 +131,7 @@ def test_completions_of_several_problems_are_graded_side_by_side(
         asked.append(pairs)
         return ["equal", "timeout"]
 
-    monkeypatch.setattr("grpobench.tasks.answers.ask_all", record)
+    monkeypatch.setattr("grpobench.tasks.grading.final_answer.ask_all", record)
     task = GSM8K(validation=1)
     problems = all_of(task, "train")[:2]
     truths = [problem.truth["answer"] for problem in problems]

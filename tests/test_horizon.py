@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.library import load
+from grpobench.runs.models.loading import load
 from grpobench.tasks import TASKS
 from grpobench.tasks.horizon import HIGHEST, LOWEST, Horizon, astray
 from grpobench.tasks.task import Problem

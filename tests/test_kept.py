@@ -11,8 +11,9 @@ from analysis_synthetic import Synthetic
 
 from grpobench.analysis import kept, kept_tables
 from grpobench.analysis.load import LogError, load
-from grpobench.runs import cli, filled
-from grpobench.runs.strict import ConfigError
+from grpobench.runs import cli
+from grpobench.runs.inventory import filled
+from grpobench.runs.tools.strict import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
 FINAL = {("a", 0): 0.6, ("a", 1): 0.7, ("ppo", 0): 0.5, ("ppo", 1): 0.8}

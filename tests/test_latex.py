@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import symbolic
-from grpobench.tasks.answers import compare_all, decide, normalise, number
-from grpobench.tasks.extraction import extract
-from grpobench.tasks.latex import balanced, clean
+from grpobench.tasks.grading import algebra
+from grpobench.tasks.grading.extraction import extract
+from grpobench.tasks.grading.final_answer import compare_all, decide, normalise, number
+from grpobench.tasks.grading.latex import balanced, clean
 
 # (truth, answer)
 SAME = [
@@ -426,7 +426,7 @@ def test_another_spelling_of_an_expression_keeps_its_value_for_math_verify() -> 
         loose = loose.replace("\\sqrt{2}", rng.choice(["\\sqrt2", "\\sqrt {2}"])).replace("x^{2}", "x^2")
         loose = loose.replace("(x+1)", "\\left( x+1 \\right)").replace("\\sin{x}", "\\sin x")
         pairs.append((raw, clean(loose)))
-    assert symbolic.ask_all(pairs) == ["equal"] * len(pairs)
+    assert algebra.ask_all(pairs) == ["equal"] * len(pairs)
 
 
 # Whole completions for a problem with the answer 2.
@@ -473,7 +473,7 @@ HEDGES = [
 
 def test_hedged_broken_and_boundless_answers_are_never_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
-    monkeypatch.setattr(symbolic.POOL, "cpu_seconds", 0.5)
+    monkeypatch.setattr(algebra.POOL, "cpu_seconds", 0.5)
     texts = {text: extract(text, ("boxed", "marker", "phrase")) for text in HEDGES}
     found = compare_all([("2", answer.text) for answer in texts.values() if answer])
     accepted = [

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from grpobench.runs.config import EvaluateConfig
-from grpobench.runs.evaluate import Evaluator
-from grpobench.runs.library import Loaded, load
-from grpobench.runs.likelihood import Scored, continuation, judge, prompt, score
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler
-from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.measure.likelihood import Scored, continuation, judge, prompt, score
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings.config import EvaluateConfig
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
 @pytest.fixture(scope="module", params=["nano", "nano-moe"])

@@ -22,22 +22,23 @@ import pytest
 from toys import Letters
 
 from grpobench.analysis.evaluations import agree
-from grpobench.runs import answers, assess, cli
-from grpobench.runs import lm_eval as through
-from grpobench.runs.config import EvaluateConfig
-from grpobench.runs.evaluate import Evaluator, Row, rows_of
-from grpobench.runs.library import Loaded, load
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler
+from grpobench.runs import cli
+from grpobench.runs.evaluation import lm_eval, records, shown
+from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.task import DataError, Problem, Split, Task, Verdict
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 pytest.importorskip(
     "lm_eval", reason="the lm-eval harness is not installed: pip install 'grpobench[lm-eval]'"
 )
 
-ONCE = through.Decoding(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
+ONCE = lm_eval.Decoding(limit=40, samples=0, greedy=True, temperature=1.0, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +55,10 @@ def ours(loaded: Loaded, task: Task, count: int, limit: int) -> list[Row]:
 
 
 def theirs(
-    loaded: Loaded, task: Task, count: int, folder: Path, decoding: through.Decoding = ONCE
+    loaded: Loaded, task: Task, count: int, folder: Path, decoding: lm_eval.Decoding = ONCE
 ) -> tuple[list[Row], dict[str, float]]:
     problems = task.problems("test")[:count]
-    found, means = through.ask(loaded, task, "test", problems, decoding, folder)
+    found, means = lm_eval.ask(loaded, task, "test", problems, decoding, folder)
     return [row for mode, own in found.items() for row in rows_of(0, "test", mode, problems, own)], means
 
 
@@ -135,7 +136,7 @@ def test_prompts_that_the_harness_reads_otherwise_are_refused(nano: Loaded) -> N
 
     odd = Odd(nano.model, nano.tokenizer, nano.origin, nano.end)
     with pytest.raises(DataError, match="lm-eval reads its prompt as"):
-        through.demand_same_prompts(odd, Arithmetic().problems("test")[:1], templated=False)
+        lm_eval.demand_same_prompts(odd, Arithmetic().problems("test")[:1], templated=False)
 
 
 def test_samples_are_as_many_as_asked_for_and_differ(nano: Loaded, tmp_path: Path) -> None:
@@ -242,21 +243,21 @@ def test_what_the_harness_cannot_do_gives_exit_2_and_the_remedy(
     assert "lm-eval asks for one answer" in capsys.readouterr().err
     assert cli.main([*words, "made_up"]) == 2
     assert "for a task of lm-eval's own add --through lm-eval" in capsys.readouterr().err
-    monkeypatch.setattr(through.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(lm_eval.importlib.util, "find_spec", lambda name: None)
     assert cli.main([*words, "arithmetic"]) == 2
     assert "pip install 'grpobench[lm-eval]'" in capsys.readouterr().err
 
 
 def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None:
-    def made(way: str, answer: str) -> assess.Record:
+    def made(way: str, answer: str) -> records.Record:
         row = {"policy": "model", "mode": "greedy", "problem": "p", "outcome": "graded"}
         row |= {"scores": {"correct": float(answer == "5")}, "completion": f"it is {answer}"}
         path = tmp_path / "evals" / f"t-test-1-{way}.json"
         content = {"through": way, "policies": {"model": {"numbers": {}}}}
-        subject = assess.Subject("m", tmp_path, assess.ModelConfig("m"))
-        return assess.Record(subject, path, content, [row])
+        subject = records.Subject("m", tmp_path, records.ModelConfig("m"))
+        return records.Record(subject, path, content, [row])
 
-    found = answers.paired([made("grpobench", "5"), made("lm-eval", "7")])
+    found = shown.paired([made("grpobench", "5"), made("lm-eval", "7")])
     assert "the same scores on 0 of 1 items" in found.lines[0]
     assert "it is 5" in found.lines[2] and "it is 7" in found.lines[3]
     assert found.rows[0]["differing"] == ["p"]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.batch import Rollout
-from grpobench.runs.library import Loaded
-from grpobench.runs.locate import announces, begins, locate
-from grpobench.runs.nano import character_tokenizer
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.nano import character_tokenizer
+from grpobench.runs.sample.locate import announces, begins, locate
+from grpobench.runs.sample.rollouts import Rollout
 
 
 class Pieces:

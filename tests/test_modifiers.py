@@ -11,14 +11,14 @@ import pytest
 import torch
 from toys import models_for, rollouts
 
+from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled, overlong, without
-from grpobench.algorithms.parts import Shuffled
 from grpobench.algorithms.remax import ReMax
-from grpobench.runs.batch import Group, Rollout, pack_groups
-from grpobench.runs.collect import set_apart
-from grpobench.runs.models import Models
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.train.collect import set_apart
 from grpobench.tasks.task import Outcome, Problem, Verdict
 
 

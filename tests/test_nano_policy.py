@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpobench.runs.library import POLICIES, load, missing
-from grpobench.runs.nano import ALPHABET, VOCABULARY, architecture, character_tokenizer, upcycled
+from grpobench.runs.models.loading import POLICIES, load, missing
+from grpobench.runs.models.nano import ALPHABET, VOCABULARY, architecture, character_tokenizer, upcycled
 
 
 def test_every_printable_character_and_the_newline_survive_a_round_trip() -> None:
@@ -37,7 +37,7 @@ def test_shipped_policies_load_and_say_how_they_were_made() -> None:
         loaded = load(name)
         assert least < sum(p.numel() for p in loaded.model.parameters()) < most
         origin = json.loads((POLICIES / name / "origin.json").read_text())
-        assert origin["commands"][-1].startswith(f"python -m grpobench.runs.nano {name} ")
+        assert origin["commands"][-1].startswith(f"python -m grpobench.runs.models.nano {name} ")
         assert sum(path.stat().st_size for path in (POLICIES / name).iterdir()) < 8e6
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.generated import Generated
+from grpobench.tasks.kinds.generated import Generated
 from grpobench.tasks.nanobias import GROUPS, NanoBias
 from grpobench.tasks.nanocode import NanoCode
-from grpobench.tasks.sandbox import Execution, Job
+from grpobench.tasks.sandbox.protocol import Execution, Job
 from grpobench.tasks.task import Graded, Problem, Task, Verdict
 
 GENERATED = [name for name, cls in TASKS.items() if issubclass(cls, Generated)]

@@ -15,12 +15,14 @@ from toys import ARCHITECTURES, arithmetic_run, backward, distance, execute, mod
 from grpobench.algorithms.algorithm import Batch, Mixer, Mixture
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ngrpo import NGRPO, neighbourhood
-from grpobench.runs.batch import Group, Rollout, pack_groups
-from grpobench.runs.config import EvaluateConfig, SamplerConfig, incompatible
-from grpobench.runs.loop import Trainer
-from grpobench.runs.models import Models
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.sampler import GREEDY, HFSampler, Mixing, Request
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
+from grpobench.runs.settings.config import EvaluateConfig, SamplerConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Verdict
 
 EXACT = 1e-5

@@ -20,12 +20,12 @@ from toys import Letters, arithmetic_run, rollouts
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Signal
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs.batch import Group, Rollout
-from grpobench.runs.config import ModelConfig, RunConfig, SamplerConfig
-from grpobench.runs.loop import Trainer
-from grpobench.runs.metrics import known
-from grpobench.runs.observe import entropy, group_metrics, sampled_metrics, trained_metrics
-from grpobench.runs.recipe import read_recipe
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.measure.rollout_metrics import entropy, group_metrics, sampled_metrics, trained_metrics
+from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Verdict
 
 POPULATION = ("reward/", "score/", "groups/", "length/", "diversity/", "outcome/", "policy/entropy")

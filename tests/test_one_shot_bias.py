@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from grpobench.tasks import bbq, one_shot_bias, sources
+from grpobench.tasks import bbq, one_shot_bias
 from grpobench.tasks.bbq import CATEGORIES
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.one_shot_bias import HANDS, OneShotBias
-from grpobench.tasks.task import DataError, Graded, Problem
+from grpobench.tasks.task import Graded, Problem
 
 CACHES = (one_shot_bias._find, one_shot_bias._training, one_shot_bias._measured, one_shot_bias._lessons)
 STEREOTYPED = {

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from toys import ARCHITECTURES, VOCABULARY, distance, norm, rollouts, tiny
 
 from grpobench.algorithms.algorithm import Batch, Mixture
-from grpobench.runs.models import Models, replay, token_statistics
-from grpobench.runs.packing import PADDING, Cost, micro_batches, pack
+from grpobench.runs.models.packing import PADDING, Cost, micro_batches, pack
+from grpobench.runs.models.roles import Models, replay, token_statistics
 
 FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
 """Log-probabilities of a few nats from logits of some tens; float32 has 1e-7 of each."""

@@ -12,8 +12,9 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dialects import DIALECTS
-from grpobench.runs import cli, listing, pages
-from grpobench.runs.strict import ConfigError
+from grpobench.runs import cli
+from grpobench.runs.inventory import listing, pages
+from grpobench.runs.tools.strict import ConfigError
 
 written = cache(pages.pages)
 DOCS = Path(__file__).parent.parent / "docs"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.runs import cli, files
-from grpobench.tasks import graders, pairs
-from grpobench.tasks.answers import compare_all, decide
+from grpobench.runs import cli
+from grpobench.runs.tools import files
+from grpobench.tasks.grading import graders, pairs
+from grpobench.tasks.grading.final_answer import compare_all, decide
 
 KEPT = pairs.load()
 KINDS = {

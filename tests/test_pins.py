@@ -19,10 +19,11 @@ from toys import Letters
 from grpobench.algorithms.dpo import DPO
 from grpobench.analysis import summary, uniform
 from grpobench.analysis.load import load, problems
-from grpobench.runs import loop, pins
-from grpobench.runs.config import ModelConfig, RewardConfig, RunConfig, SamplerConfig, TrainConfig
-from grpobench.runs.folder import FolderError, RunFolder
-from grpobench.runs.worker import Preempted
+from grpobench.runs.record import pins
+from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.settings.config import ModelConfig, RewardConfig, RunConfig, SamplerConfig, TrainConfig
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.task import Problem, Split
 
 
@@ -42,7 +43,7 @@ def begin(config: RunConfig, tmp_path: Path) -> Path:
 
 def resume(config: RunConfig, path: Path) -> None:
     with RunFolder.open(path, config, allow_change=True) as folder:
-        loop.execute(config, folder, lambda progress: None, lambda: False)
+        execute(config, folder, lambda progress: None, lambda: False)
 
 
 def overwrite(folder: Path) -> None:
@@ -200,13 +201,14 @@ def test_training_problem_in_the_test_split_is_warned_of_recorded_and_shown(
 def test_pins_are_told_without_torch() -> None:
     code = """
 import sys
-from grpobench.runs import deferred
+from grpobench.runs.tools import deferred
 deferred.defer("torch")
-from grpobench.runs import library, pins
-from grpobench.runs.recipe import read_recipe
+from grpobench.runs.record import pins
+from grpobench.runs.models import loading
+from grpobench.runs.settings.recipe import read_recipe
 found = pins.Today().of(read_recipe("quickstart").runs()[0])
 print(*found, sep=", ")
-assert library.fingerprint("nobody/has-this-model") == {}
+assert loading.fingerprint("nobody/has-this-model") == {}
 sys.exit("torch._C" in sys.modules)
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

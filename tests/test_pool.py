@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.tasks import answers, pool, symbolic
-from grpobench.tasks.pool import Pool, Reply
+from grpobench.tasks.grading import algebra, final_answer
+from grpobench.tasks.workers import pool
+from grpobench.tasks.workers.pool import Pool, Reply
 
 HERE = Path(__file__).parent
 
@@ -142,7 +143,7 @@ def test_nothing_is_left_when_the_parent_closes_the_pool_or_is_killed(two: Pool)
     assert gone([keeper, worker.value])
 
     program = (
-        "from grpobench.tasks.pool import Pool\n"
+        "from grpobench.tasks.workers.pool import Pool\n"
         "pool = Pool('pool_functions:odd_jobs', workers=2)\n"
         "print(*[r.value for r in pool.map([['pid', 0], ['parent', 0]])], flush=True)\n"
         "pool.map([['sleep', 60], ['stubborn', 0]], cpu_seconds=60)\n"
@@ -159,7 +160,7 @@ def test_nothing_is_left_when_the_parent_closes_the_pool_or_is_killed(two: Pool)
 def test_forked_copy_of_the_parent_has_a_keeper_of_its_own() -> None:
     program = (
         "import os\n"
-        "from grpobench.tasks.pool import Pool\n"
+        "from grpobench.tasks.workers.pool import Pool\n"
         "pool = Pool('pool_functions:odd_jobs', workers=1)\n"
         "ask = lambda: pool.map([['parent', 0]])[0].value\n"
         "first = ask()\n"
@@ -227,11 +228,11 @@ def test_a_hundred_hung_verifications_among_a_thousand(monkeypatch: pytest.Monke
     def timed(pairs: list[tuple[str, str]]) -> tuple[list[str], float, float]:
         """Outcomes, seconds by the clock without the start, and the processor seconds of all processes."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        verifiers = Pool("grpobench.tasks.symbolic:comparer", cpu_seconds=limit, workers=workers)
-        monkeypatch.setattr(symbolic, "POOL", verifiers)
-        assert symbolic.ask("4", "\\sqrt{16}") == "equal"
+        verifiers = Pool("grpobench.tasks.grading.algebra:comparer", cpu_seconds=limit, workers=workers)
+        monkeypatch.setattr(algebra, "POOL", verifiers)
+        assert algebra.ask("4", "\\sqrt{16}") == "equal"
         began = time.monotonic()
-        found = answers.compare_all(pairs)
+        found = final_answer.compare_all(pairs)
         taken = time.monotonic() - began
         verifiers.close()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -16,12 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.runs import cli
-from grpobench.tasks import humaneval, mbpp, programs, sandbox, sources
-from grpobench.tasks.asserts import Inconvertible, convert, holds
+from grpobench.tasks import humaneval, mbpp
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.grading.asserts import Inconvertible, convert, holds
 from grpobench.tasks.humaneval import HumanEval
+from grpobench.tasks.kinds import programs
 from grpobench.tasks.mbpp import MBPP
-from grpobench.tasks.sandbox import Tier
-from grpobench.tasks.task import DataError, Problem, Task
+from grpobench.tasks.sandbox import choose
+from grpobench.tasks.sandbox.protocol import Tier
+from grpobench.tasks.task import Problem, Task
 
 # Asserts
 
@@ -152,7 +156,7 @@ def problem(**more: Any) -> Problem:
 
 @pytest.fixture(params=["bubblewrap", "monty"])
 def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := sandbox.trouble(request.param):
+    if trouble := choose.trouble(request.param):
         pytest.skip(f"{request.param}: {trouble}")
     return request.param
 
@@ -177,7 +181,7 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 
 def test_fine_outcomes_are_scores_and_coarse_ones_are_the_verdicts() -> None:
     chosen = HumanEval(tier="monty", seconds=0.2)
-    if trouble := sandbox.trouble("monty"):
+    if trouble := choose.trouble("monty"):
         pytest.skip(trouble)
     bodies = {
         ("wrong", "graded"): "return 1",
@@ -263,7 +267,7 @@ FORGED = {
 
 @pytest.mark.parametrize("right", [True, False])
 def test_values_compare_as_what_they_are_built_on_and_by_no_method_of_a_program(right: bool) -> None:
-    if trouble := sandbox.trouble("bubblewrap"):
+    if trouble := choose.trouble("bubblewrap"):
         pytest.skip(trouble)
     for name, (before, value, condition) in (BUILT_ON if right else FORGED).items():
         asked = problem(conditions=[condition])
@@ -273,7 +277,7 @@ def test_values_compare_as_what_they_are_built_on_and_by_no_method_of_a_program(
 
 
 def test_a_named_tuple_is_a_tuple_in_monty_too() -> None:
-    if trouble := sandbox.trouble("monty"):
+    if trouble := choose.trouble("monty"):
         pytest.skip(trouble)
     before, value, condition = BUILT_ON["named tuple"]
     program = f"```\n{before}\ndef add(a, b):\n    return {value}\n```"
@@ -293,10 +297,10 @@ def test_a_named_tuple_is_a_tuple_in_monty_too() -> None:
 )
 def test_exact_numbers_have_a_limit(value: str, outcome: str) -> None:
     """Whoever adds up fractions of any size is busy for hours."""
-    if trouble := sandbox.trouble("bubblewrap"):
+    if trouble := choose.trouble("bubblewrap"):
         pytest.skip(trouble)
     program = "from fractions import Fraction\nfrom decimal import Decimal\ndef f():\n    return " + value
-    assert sandbox.sandbox("bubblewrap").run(program, ["f()"]).outcome == outcome
+    assert choose.sandbox("bubblewrap").run(program, ["f()"]).outcome == outcome
 
 
 def test_a_replayed_test_takes_a_fraction(tier: Tier) -> None:
@@ -480,8 +484,8 @@ def test_recipe_that_trains_on_a_test_set_is_refused(
 def test_without_a_tier_nothing_is_run(
     own_rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sandbox, "trouble", lambda tier: "does not work here")
-    monkeypatch.setattr(sandbox, "start", lambda *_: pytest.fail("a sandbox was started"))
+    monkeypatch.setattr(choose, "trouble", lambda tier: "does not work here")
+    monkeypatch.setattr(choose, "start", lambda *_: pytest.fail("a sandbox was started"))
     assert cli.main(["run", "quickstart", "--set", "tasks=nanocode"]) == 2
     assert "apt-get install bubblewrap" in capsys.readouterr().err
     assert "apt-get install bubblewrap" in HumanEval().missing()
@@ -493,9 +497,9 @@ def test_only_the_typed_option_opens_the_plain_subprocess(
     own_rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     works = {"bubblewrap": "no", "monty": "no", "unsafe": ""}
-    monkeypatch.setattr(sandbox, "trouble", lambda tier: works[tier])
+    monkeypatch.setattr(choose, "trouble", lambda tier: works[tier])
     for left_behind in ("", "1"):
-        monkeypatch.setenv(sandbox.UNSAFE_VARIABLE, left_behind)
+        monkeypatch.setenv(choose.UNSAFE_VARIABLE, left_behind)
         cli.main(["tasks", "check", "humaneval"])
         said = capsys.readouterr().out
         assert "absent" in said and "only with --unsafe-exec" in said
@@ -533,7 +537,7 @@ def test_published_references_are_right(
 @pytest.mark.slow
 @pytest.mark.parametrize(("cls", "count"), [(HumanEval, 164), (MBPP, 500)])
 def test_published_references_are_right_under_double_load(cls: type[programs.Programs], count: int) -> None:
-    if trouble := sandbox.trouble("bubblewrap"):
+    if trouble := choose.trouble("bubblewrap"):
         pytest.skip(trouble)
     busy = [
         subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())

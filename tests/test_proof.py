@@ -12,14 +12,15 @@ import torch
 from test_loop import configure, run
 from toys import VOCABULARY, rollouts, tiny
 
-from grpobench.runs import library, proof
-from grpobench.runs.collect import preference
-from grpobench.runs.library import Loaded, ModelError, load
-from grpobench.runs.models import Models
-from grpobench.runs.nano import VOCABULARY as CHARACTERS
-from grpobench.runs.nano import character_tokenizer
-from grpobench.runs.sampler import HFSampler, Request
-from grpobench.tasks.task import DataError
+from grpobench.runs.models import loading, proof
+from grpobench.runs.models.loading import Loaded, ModelError, load
+from grpobench.runs.models.nano import VOCABULARY as CHARACTERS
+from grpobench.runs.models.nano import character_tokenizer
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import Request
+from grpobench.runs.train.collect import preference
+from grpobench.tasks.data.errors import DataError
 
 WINDOW = 16
 SHARED: dict[str, Any] = {
@@ -124,7 +125,7 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
 def test_window_that_no_setting_names_is_found_by_the_probe(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "WINDOWS", ())
+    monkeypatch.setattr(loading, "WINDOWS", ())
     with pytest.raises(ModelError, match=rf"{name}\w* cannot be used: packed completions get probabilities"):
         Models(windowed(name))
 
@@ -143,7 +144,7 @@ def test_layers_that_carry_a_state_are_refused_in_words(name: str) -> None:
 def test_layers_that_carry_a_state_unsaid_are_found_by_the_probe(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.runs.models.demand_served_layers", lambda _: None)
+    monkeypatch.setattr("grpobench.runs.models.roles.demand_served_layers", lambda _: None)
     language = build(name, **STATEFUL[name][1])
     with pytest.raises(ModelError, match=rf"{name}ForCausalLM cannot be used: packed"):
         Models(language)
@@ -153,7 +154,9 @@ def test_decoding_that_is_not_the_models_own_is_refused(monkeypatch: pytest.Monk
     models = Models(tiny())
     assert sampler(models).shares
     plain = proof.log_probabilities
-    monkeypatch.setattr("grpobench.runs.decoding.log_probabilities", lambda *given: plain(*given).roll(1, -1))
+    monkeypatch.setattr(
+        "grpobench.runs.sample.decoding.log_probabilities", lambda *given: plain(*given).roll(1, -1)
+    )
     with pytest.raises(ModelError, match="decoded tokens get probabilities that differ from its own by"):
         sampler(models)
 
@@ -175,7 +178,7 @@ def test_probe_reaches_over_the_window_only_when_packed() -> None:
         assert prompt + own == window < prompt + 2 * own
     fake.language.config.sliding_window = 4096  # too long to try: it bounds the context all the same
     assert proof.length(fake) == proof.USUAL  # type: ignore[arg-type]
-    assert library.window(fake.language.config) == 4096
+    assert loading.window(fake.language.config) == 4096
 
 
 def folder(path: Path, window: int) -> str:

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.runs import cli
-from grpobench.tasks import reading, readings, sandbox
-from grpobench.tasks.sandbox import Tier
+from grpobench.tasks.grading import reading, readings
+from grpobench.tasks.sandbox import choose
+from grpobench.tasks.sandbox.protocol import Tier
 
 KEPT = readings.load()
 NAMED = {(one.kind, one.what): one for one in KEPT}
@@ -22,7 +23,7 @@ NAMED = {(one.kind, one.what): one for one in KEPT}
 
 @pytest.fixture(params=["bubblewrap", "monty"])
 def tier(request: pytest.FixtureRequest) -> Tier:
-    if trouble := sandbox.trouble(request.param):
+    if trouble := choose.trouble(request.param):
         pytest.skip(f"{request.param}: {trouble}")
     return request.param
 
@@ -70,7 +71,7 @@ def test_reader_that_is_not_here_says_what_to_install() -> None:
 def test_command_fails_where_ours_reads_another_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if sandbox.choose("auto")[0] is None:
+    if choose.choose("auto")[0] is None:
         pytest.skip("no sandbox")
     rows = [NAMED["one block", "no language"].row(), NAMED["thought", "draft in a thought"].row()]
     path = tmp_path / "completions.jsonl"

@@ -12,23 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.runs import config as runs_config
-from grpobench.runs import listing
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.strict import ConfigError
-from grpobench.tasks import TASKS, sources
-from grpobench.tasks import reasoning_gym as gym
-from grpobench.tasks.pool import Pool, Reply
+from grpobench.runs.inventory import listing
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks import TASKS, reasoning_gym
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.reasoning_gym import ReasoningGym, answered
-from grpobench.tasks.reasoning_gym_mended import PROOFS
-from grpobench.tasks.task import DataError, Problem, Verdict
+from grpobench.tasks.task import Problem, Verdict
+from grpobench.tasks.workers.gym_mended import PROOFS
+from grpobench.tasks.workers.pool import Pool, Reply
 
 
 @pytest.fixture(scope="module", autouse=True)
 def two_workers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        workers = Pool("grpobench.tasks.reasoning_gym_inside:gym", workers=2)
-        patch.setattr(gym, "POOL", workers)
+        workers = Pool("grpobench.tasks.workers.gym:gym", workers=2)
+        patch.setattr(reasoning_gym, "POOL", workers)
         yield
         workers.close()
 
@@ -40,7 +41,9 @@ def installed() -> None:
 
 
 def small(name: str, **settings: object) -> ReasoningGym:
-    return gym.TASKS[f"reasoning_gym:{name}"](**{"train": 6, "validation": 1, "test": 2, **settings})
+    return reasoning_gym.TASKS[f"reasoning_gym:{name}"](
+        **{"train": 6, "validation": 1, "test": 2, **settings}
+    )
 
 
 def all_of(task: ReasoningGym) -> list[Problem]:
@@ -78,7 +81,7 @@ def test_every_generator_of_the_package_is_a_task(installed: None) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     package = {**json.loads(shown), "composite": "several kinds"}
-    ours = {name: category for category, names in gym.GENERATORS.items() for name in names.split()}
+    ours = {name: category for category, names in reasoning_gym.GENERATORS.items() for name in names.split()}
     assert ours == package
     assert {f"reasoning_gym:{name}" for name in ours} == {name for name in TASKS if ":" in name}
     assert len(ours) == 106
@@ -113,7 +116,12 @@ def test_references_are_accepted_and_corrupted_ones_are_not(installed: None, nam
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    sorted(name for names in gym.GENERATORS.values() for name in names.split() if name not in gym.REFUSED),
+    sorted(
+        name
+        for names in reasoning_gym.GENERATORS.values()
+        for name in names.split()
+        if name not in reasoning_gym.REFUSED
+    ),
 )
 def test_every_generator_accepts_its_references(installed: None, name: str) -> None:
     task = small(name)
@@ -240,8 +248,8 @@ def test_splits_do_not_depend_on_each_others_sizes_or_on_the_number_of_cores(
     assert not (ids[0] | ids[3]) & (ids[1] | ids[2] | ids[4] | ids[5])
     kept = {split: first.problems(split) for split in first.splits}
     sums = first.sources("train")
-    gym._stream.cache_clear()
-    monkeypatch.setattr(gym, "places", lambda: 5)
+    reasoning_gym._stream.cache_clear()
+    monkeypatch.setattr(reasoning_gym, "places", lambda: 5)
     assert {split: first.problems(split) for split in first.splits} == kept
     assert first.sources("train") == sums
     assert [source.table for source in sums] == ["reasoning_gym/gcd/train", "prompts/reasoning_gym.txt"]
@@ -305,7 +313,7 @@ def test_no_scorer_evaluates_what_a_model_wrote(installed: None, tmp_path: Path,
 def test_scorer_that_hangs_or_raises_is_told_apart_from_a_wrong_answer(
     installed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gym.POOL, "cpu_seconds", 0.5)
+    monkeypatch.setattr(reasoning_gym.POOL, "cpu_seconds", 0.5)
     hung, wrong = graded(small("rush_hour"), "A+" + "9" * 15, "B-1")
     assert (hung.outcome, hung.scores["correct"], hung.scores["score"]) == ("timeout", 0.0, 0.0)
     assert (wrong.outcome, wrong.scores["correct"]) == ("graded", 0.0)
@@ -328,7 +336,7 @@ def test_scorer_that_hangs_or_raises_is_told_apart_from_a_wrong_answer(
     ],
 )
 def test_outcomes(reply: Reply, outcome: str, score: float) -> None:
-    said = gym.verdict("7", reply)
+    said = reasoning_gym.verdict("7", reply)
     assert said == Verdict({"correct": float(score == 1), "score": score, "format": 1.0}, "7", outcome)
 
 
@@ -395,7 +403,7 @@ def test_names_and_settings_in_recipes_survive_their_run_files(installed: None, 
     assert [run.folder for run in runs] == ["grpo-reasoning_gym-gcd-s0", "grpo-reasoning_gym-composite-s0"]
     assert (runs[0].train.steps, runs[0].task.seed) == (3, 5)
     for run in runs:
-        assert runs_config.load(runs_config.dump(run)) == run
+        assert stored.load(stored.dump(run)) == run
         assert pickle.loads(pickle.dumps(run)) == run
     with pytest.raises(ConfigError, match="did you mean 'reasoning_gym:gcd'"):
         read_recipe(str(path), ["tasks=reasoning_gym:gdc"])
@@ -420,6 +428,6 @@ def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
 
 
 def test_package_that_cannot_be_imported_is_a_data_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "POOL", Pool("no_such_module:gym"))
+    monkeypatch.setattr(reasoning_gym, "POOL", Pool("no_such_module:gym"))
     with pytest.raises(DataError, match="reasoning_gym:gcd: problems could not be made: infra_error"):
         small("gcd", seed=77).problems("train")

@@ -16,10 +16,20 @@ import torch
 from toys import Letters
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs import config as runs_config
-from grpobench.runs import loop, proxy, rewards, tiny_reward
-from grpobench.runs.batch import Group, Rollout, pack_groups
-from grpobench.runs.config import (
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.measure.rollout_metrics import group_metrics
+from grpobench.runs.models.loading import Loaded, ModelError
+from grpobench.runs.models.nano import VOCABULARY, character_tokenizer
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.reward import grader as rewards
+from grpobench.runs.reward import proxy
+from grpobench.runs.reward import tiny as tiny_reward
+from grpobench.runs.reward.grader import Grader, RewardError
+from grpobench.runs.reward.model import Scorer
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.settings import config as runs_config
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -27,21 +37,16 @@ from grpobench.runs.config import (
     RunConfig,
     SamplerConfig,
     TrainConfig,
-    incompatible,
 )
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.library import Loaded, ModelError
-from grpobench.runs.metrics import known
-from grpobench.runs.nano import VOCABULARY, character_tokenizer
-from grpobench.runs.observe import group_metrics
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.rewards import Grader, RewardError
-from grpobench.runs.scorer import Scorer
-from grpobench.runs.strict import ConfigError
-from grpobench.runs.worker import Preempted
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.nanobias import NanoBias
-from grpobench.tasks.task import DataError, Problem, Task, Verdict
+from grpobench.tasks.task import Problem, Task, Verdict
 
 TOKENIZER = character_tokenizer()
 LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
@@ -233,7 +238,7 @@ def test_an_algorithm_may_need_a_component_as_it_needs_a_score() -> None:
 
 def test_no_task_has_a_score_that_a_component_or_metric_is_called() -> None:
     taken = {*runs_config.COMPONENTS, rewards.CUT, "mean", "std", "failed"}
-    for name, task in runs_config.tasks().items():
+    for name, task in registries.tasks().items():
         assert not taken & set(task.scores), name
 
 
@@ -486,7 +491,7 @@ def small_run(policy: str, reward: RewardConfig, task: Task | None = None) -> Ru
 
 def run(config: RunConfig, path: Path, stop: Any = lambda: False) -> list[dict[str, Any]]:
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        execute(config, folder, lambda progress: None, stop)
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -542,10 +547,10 @@ def test_hacking_recipe_pays_each_arm_for_one_thing_and_measures_all() -> None:
 
 def test_proxy_goes_along_with_being_right_in_answers_of_the_base_policy() -> None:
     """What makes it a proxy: it ranks a right answer of the built-in policy above a wrong one most times."""
-    from grpobench.runs.episodes import episodes
-    from grpobench.runs.library import load
-    from grpobench.runs.models import Models
-    from grpobench.runs.sampler import HFSampler
+    from grpobench.runs.models.loading import load
+    from grpobench.runs.models.roles import Models
+    from grpobench.runs.sample.episodes import episodes
+    from grpobench.runs.sample.in_process import HFSampler
 
     task = Arithmetic()
     loaded = load("nano")

@@ -16,10 +16,11 @@ from toys import VOCABULARY, arithmetic_run, execute, models_for, rollouts, tiny
 from grpobench.algorithms.algorithm import Batch, Reading, Role
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.rredcot import RREDCoT, continuations, first_of, found_answers, thinned, values
-from grpobench.runs.config import incompatible
-from grpobench.runs.models import Models
-from grpobench.runs.packing import Cost, pack
-from grpobench.runs.sampler import HFSampler, Request
+from grpobench.runs.models.packing import Cost, pack
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import Request
+from grpobench.runs.settings.rules import incompatible
 from grpobench.tasks.nanobias import NanoBias
 
 RIGHT, WRONG = 20, 21

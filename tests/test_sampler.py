@@ -13,10 +13,12 @@ from scipy import stats
 from toys import ARCHITECTURES, VOCABULARY, tiny
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.batch import Group, Rollout, pack_groups, padded
-from grpobench.runs.models import Models
-from grpobench.runs.sampler import HFSampler, Mixing, Request, draw, uniforms
-from grpobench.tasks.task import DataError, Problem, Verdict
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler, draw, uniforms
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
+from grpobench.runs.sample.sampler import Mixing, Request
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Verdict
 
 EXACT = 1e-5
 """Nats: the same float32 logits of some tens, by a cached and by a whole forward pass."""

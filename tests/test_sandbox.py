@@ -28,13 +28,18 @@ from attacks import ATTACKS, COSTLY, ENDLESS, HACKS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.tasks import judging, programs, sandbox, sandbox_inside, sandbox_process, sandbox_wire
-from grpobench.tasks.asserts import few
-from grpobench.tasks.pool import Pool
-from grpobench.tasks.sandbox import BRIEF as BRIEF_LENGTH
-from grpobench.tasks.sandbox import Execution, Job, Limits, Sandbox, Tier
-from grpobench.tasks.sandbox_process import usage
-from grpobench.tasks.task import DataError, Problem
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.grading import judging
+from grpobench.tasks.grading.asserts import few
+from grpobench.tasks.kinds import programs
+from grpobench.tasks.sandbox import choose, inside, transcript
+from grpobench.tasks.sandbox import process as sandbox_process
+from grpobench.tasks.sandbox import wire as sandbox_wire
+from grpobench.tasks.sandbox.process import usage
+from grpobench.tasks.sandbox.protocol import BRIEF as BRIEF_LENGTH
+from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier, cores
+from grpobench.tasks.task import Problem
+from grpobench.tasks.workers.pool import Pool
 
 TIERS: tuple[Tier, ...] = ("bubblewrap", "monty")
 SECRET = "secret-4711-of-the-host"
@@ -46,9 +51,9 @@ SUBREAPER = 36
 
 
 def need(tier: Tier, limits: Limits = LIMITS) -> Sandbox:
-    if trouble := sandbox.trouble(tier):
+    if trouble := choose.trouble(tier):
         pytest.skip(f"{tier}: {trouble}")
-    return sandbox.start(tier, limits)
+    return choose.start(tier, limits)
 
 
 @pytest.fixture(params=TIERS)
@@ -129,12 +134,13 @@ def aftermath(
 NOBODY = 65534
 RELAY = """
 import json, sys
-from grpobench.tasks import sandbox
-if reason := sandbox.trouble("bubblewrap"):
+from grpobench.tasks.sandbox import choose
+from grpobench.tasks.sandbox.protocol import Job, Limits
+if reason := choose.trouble("bubblewrap"):
     raise SystemExit(f"skip: {reason}")
 seconds, megabytes, jobs = json.load(sys.stdin)
-chosen = sandbox.start("bubblewrap", sandbox.Limits(seconds, megabytes))
-found = chosen.run_all([sandbox.Job(program, tuple(calls)) for program, calls in jobs])
+chosen = choose.start("bubblewrap", choose.Limits(seconds, megabytes))
+found = chosen.run_all([choose.Job(program, tuple(calls)) for program, calls in jobs])
 print(json.dumps([[e.outcome, bool(e.values and e.values[0]), ascii(e.values), e.detail] for e in found]))
 """
 
@@ -146,7 +152,7 @@ def as_nobody(tier: Sandbox, jobs: list[Job]) -> list[Execution]:
     asked = [[job.program, job.calls] for job in jobs]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        shutil.copytree(Path(sandbox.__file__).parent, f"{folder}/grpobench/tasks")
+        shutil.copytree(Path(choose.__file__).parents[1], f"{folder}/grpobench/tasks")
         python = next((p for p in (sys.executable, "/usr/bin/python3") if usable(p)), None)
         if python is None:
             pytest.skip("no interpreter that an ordinary user can run: they are in folders of root's")
@@ -258,7 +264,7 @@ def test_program_cannot_outlive_its_sandbox() -> None:
 
 def test_attacks_are_live() -> None:
     """Without walls the harmless ones among them do get through: what holds them is the sandbox."""
-    free = sandbox.start("unsafe", LIMITS)
+    free = choose.start("unsafe", LIMITS)
     for name in ("read the list of users", "list the root of the host", "netlink", "shell"):
         execution = free.run(filled(ATTACKS[name], {"FILE": "/etc/passwd"}), ["attack()"])
         assert execution.outcome == "pass" and execution.values[0], name
@@ -345,7 +351,7 @@ def test_long_values_are_judged_in_another_process(monkeypatch: pytest.MonkeyPat
         assert (outcome, eval(source)) == ("pass", [values])
     assert judging.judge([judging.Question(('["l",[' * 2000,), ["_0"])]) == [("error", "")]
     judging._pool.close()
-    monkeypatch.setattr(judging, "_pool", Pool("grpobench.tasks.judging:absent"))
+    monkeypatch.setattr(judging, "_pool", Pool("grpobench.tasks.grading.judging:absent"))
     assert judging.judge([judging.Question((encoded(long),), ["_0"])]) == [("infra_error", "")]
 
 
@@ -380,7 +386,7 @@ VALUES = st.recursive(
 
 
 def encoded(value: object) -> str:
-    return sandbox_inside.Encoder(sandbox_wire.LARGEST, sandbox_wire.DEEPEST).text(value)
+    return inside.Encoder(sandbox_wire.LARGEST, sandbox_wire.DEEPEST).text(value)
 
 
 def wire(value: object) -> bytes:
@@ -389,7 +395,7 @@ def wire(value: object) -> bytes:
 
 @given(VALUES)
 def test_values_cross_unchanged(value: object) -> None:
-    execution = sandbox_wire.read(wire(value), 1)
+    execution = transcript.read(wire(value), 1)
     assert execution is not None and execution.outcome == "pass"
     assert unordered(execution.values) == unordered((value,))
 
@@ -428,7 +434,7 @@ def test_values_of_every_kind_come_out_of_cpython() -> None:
 
 @given(st.binary(max_size=200) | st.text("[]\"'lit,0123456789 \nvalueready", max_size=80).map(str.encode))
 def test_no_bytes_break_the_reader(answer: bytes) -> None:
-    for found in (sandbox_wire.read(answer, 1), sandbox_wire.read(b"ready\nvalue " + answer + b"\nend\n", 1)):
+    for found in (transcript.read(answer, 1), transcript.read(b"ready\nvalue " + answer + b"\nend\n", 1)):
         assert found is None or found.outcome in ("pass", "error", "oom", "syntax", "output_limit")
 
 
@@ -461,7 +467,7 @@ def test_no_bytes_break_the_reader(answer: bytes) -> None:
     ids=lambda item: item[0],
 )
 def test_malformed_answer_fails(answer: tuple[str, str]) -> None:
-    found = sandbox_wire.read(b"ready\n" + answer[1].encode(), 1)
+    found = transcript.read(b"ready\n" + answer[1].encode(), 1)
     if found is not None and found.outcome == "pass":
         assert not found.brief
         assert judging.judge([judging.Question(found.wire, [])]) == [("error", "")]
@@ -569,8 +575,8 @@ def test_many_hanging_programs_share_the_workers() -> None:
     began = time.monotonic()
     found = chosen.run_all([Job(sleeps if i % 4 == 0 else "x = 1", ("x",)) for i in range(8)])
     assert [e.outcome for e in found] == ["timeout" if i % 4 == 0 else "pass" for i in range(8)]
-    limit = sandbox.PATIENCE * BRIEF.seconds
-    assert time.monotonic() - began < 2 * limit / min(2, sandbox.cores()) + 5
+    limit = PATIENCE * BRIEF.seconds
+    assert time.monotonic() - began < 2 * limit / min(2, cores()) + 5
 
 
 # The choice
@@ -578,22 +584,22 @@ def test_many_hanging_programs_share_the_workers() -> None:
 
 def test_tiers_are_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
     working = {"bubblewrap": "", "monty": "", "unsafe": ""}
-    monkeypatch.setattr(sandbox, "trouble", lambda tier: working[tier])
-    monkeypatch.delenv(sandbox.UNSAFE_VARIABLE, raising=False)
-    assert sandbox.choose() == ("bubblewrap", "")
+    monkeypatch.setattr(choose, "trouble", lambda tier: working[tier])
+    monkeypatch.delenv(choose.UNSAFE_VARIABLE, raising=False)
+    assert choose.choose() == ("bubblewrap", "")
     working["bubblewrap"] = "not installed"
-    assert sandbox.choose() == ("monty", "")
-    assert sandbox.choose("bubblewrap")[0] is None
-    assert "apt-get install bubblewrap" in sandbox.choose("bubblewrap")[1]
-    assert sandbox.choose("unsafe")[0] is None
-    sandbox.allow_unsafe()
-    assert sandbox.choose() == sandbox.choose("unsafe") == ("unsafe", "")
+    assert choose.choose() == ("monty", "")
+    assert choose.choose("bubblewrap")[0] is None
+    assert "apt-get install bubblewrap" in choose.choose("bubblewrap")[1]
+    assert choose.choose("unsafe")[0] is None
+    choose.allow_unsafe()
+    assert choose.choose() == choose.choose("unsafe") == ("unsafe", "")
     working["bubblewrap"] = ""
-    assert sandbox.choose() == ("bubblewrap", "")  # allowed is not preferred
+    assert choose.choose() == ("bubblewrap", "")  # allowed is not preferred
     working |= {"bubblewrap": "no", "monty": "no"}
-    monkeypatch.setenv(sandbox.UNSAFE_VARIABLE, "1")  # of a process that is neither this nor its parent
+    monkeypatch.setenv(choose.UNSAFE_VARIABLE, "1")  # of a process that is neither this nor its parent
     with pytest.raises(DataError, match="apt-get install bubblewrap"):
-        sandbox.sandbox()
+        choose.sandbox()
 
 
 def test_monty_that_does_not_start_leaves_nothing_to_close() -> None:
@@ -601,11 +607,11 @@ def test_monty_that_does_not_start_leaves_nothing_to_close() -> None:
     need("monty")
     source = """
 import pydantic_monty
-from grpobench.tasks import sandbox
+from grpobench.tasks.sandbox import choose
 def broken(*arguments, **settings):
     raise OSError("no process could be started")
 pydantic_monty.Monty = broken
-print(sandbox.trouble("monty"))
+print(choose.trouble("monty"))
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.stdout == "does not start (OSError: no process could be started)\n"
@@ -614,15 +620,15 @@ print(sandbox.trouble("monty"))
 
 def test_tier_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain subprocess under the name of bubblewrap runs programs, and is found out."""
-    from grpobench.tasks import sandbox_process
+    from grpobench.tasks.sandbox import process as sandbox_process
 
     need("bubblewrap")
-    sandbox.trouble.cache_clear()
-    sandbox.start.cache_clear()
+    choose.trouble.cache_clear()
+    choose.start.cache_clear()
     monkeypatch.setattr(sandbox_process, "BubblewrapSandbox", sandbox_process.UnsafeSandbox)
     try:
-        assert "does not keep programs in" in sandbox.trouble("bubblewrap")
-        assert "read a file of the host" in sandbox.trouble("bubblewrap")
+        assert "does not keep programs in" in choose.trouble("bubblewrap")
+        assert "read a file of the host" in choose.trouble("bubblewrap")
     finally:
-        sandbox.trouble.cache_clear()
-        sandbox.start.cache_clear()
+        choose.trouble.cache_clear()
+        choose.start.cache_clear()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.tasks import sandbox_filter
-from grpobench.tasks.sandbox_filter import ARCHITECTURES, IDLE, MACHINES, NEWEST, ONLY, REFUSED, assemble
+from grpobench.tasks.sandbox import filter as sandbox_filter
+from grpobench.tasks.sandbox.filter import ARCHITECTURES, IDLE, MACHINES, NEWEST, ONLY, REFUSED, assemble
 
 HEADERS = {
     "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections import defaultdict
 
-from grpobench.runs.config import RunConfig
-from grpobench.runs.recipe import read_recipe, recipes
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.recipe import read_recipe, recipes
 
 SEARCHES = ("search-nano", "search-critic-nano")
 

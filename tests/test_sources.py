@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.tasks import sources
-from grpobench.tasks.sources import data_folder, missing, read
-from grpobench.tasks.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.task import DataError
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import data_folder, missing, read
+from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 
 TABLE = Table(
     "toy/train.jsonl",

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 from test_cli import command
 
-from grpobench.runs import cli, status
-from grpobench.runs.lock import Lock, Owner
+from grpobench.runs import cli
+from grpobench.runs.matrix import standing
+from grpobench.runs.tools.lock import Lock, Owner
 
 NAMES = ("grpo-sums-s0", "grpo-sums-s1", "grpo-sums-s2", "rloo-sums-s0")
 
@@ -39,7 +40,7 @@ def rows(steps: int, seconds: float, start: float = 5.0) -> str:
 def make(folder: Path, state: str, log: str, steps: int = 10, **told: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.toml").write_text(f"[train]\nsteps = {steps}\n")
-    (folder / "status.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **told}))
+    (folder / "standing.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **told}))
     (folder / "metrics.jsonl").write_text(log)
     return folder
 
@@ -112,16 +113,16 @@ def test_rows_of_an_earlier_attempt_do_not_set_the_pace(tmp_path: Path) -> None:
         json.dumps({"step": step, "time/wall": 3.0 * step - 10}) + "\n" for step in (5, 6, 7)
     )
     own(make(tmp_path / "run", "running", resumed))
-    assert status.standing(tmp_path / "run").seconds_left == 9.0  # three steps of 3 s
+    assert standing.standing(tmp_path / "run").seconds_left == 9.0  # three steps of 3 s
     own(make(tmp_path / "fresh", "running", rows(0, 1.0)))
-    assert status.standing(tmp_path / "fresh").seconds_left is None
+    assert standing.standing(tmp_path / "fresh").seconds_left is None
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     own(make(tmp_path / "run", "running", rows(4000, 1.0), steps=5000))
-    found = status.standing(tmp_path / "run")
+    found = standing.standing(tmp_path / "run")
     assert (found.step, found.seconds_left) == (4000, 1000.0)
-    assert len(status.last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
+    assert len(standing.last_rows(tmp_path / "run" / "metrics.jsonl")) < 2000
 
 
 def test_a_run_folder_and_a_folder_of_matrices_are_shown_and_others_refused(
@@ -149,7 +150,7 @@ def test_watching_ends_with_the_launcher_and_shows_how_it_ended(root: Path) -> N
         if len(waited) == 2:
             Lock(root).release()
 
-    status.watch(root, console, wait)
+    standing.watch(root, console, wait)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert waited == [30.0, 30.0] and shown.count("4 runs:") == 3
@@ -160,7 +161,7 @@ def test_watching_is_ended_by_ctrl_c_without_an_error(root: Path) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    status.watch(root, Console(file=io.StringIO()), interrupt)
+    standing.watch(root, Console(file=io.StringIO()), interrupt)
 
 
 def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> 
     folder = tmp_path / "m"
     make(folder / NAMES[0], "running", rows(2, 1.0))
     (folder / "matrix.json").write_text(json.dumps({"runs": NAMES[:1]}))
-    program = "import sys, pathlib; from grpobench.runs.lock import Lock\n"
+    program = "import sys, pathlib; from grpobench.runs.tools.lock import Lock\n"
     program += (
         "[Lock(pathlib.Path(place)).take() for place in sys.argv[1:]]; print('ready', flush=True); input()"
     )
@@ -176,9 +177,9 @@ def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> 
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        (found,) = status.overviews(folder)
+        (found,) = standing.overviews(folder)
         assert found.launcher is not None and found.launcher.pid == child.pid
         assert (found.runs[0].state, found.runs[0].process) == ("running", child.pid)
         child.kill()
-    (found,) = status.overviews(folder)
+    (found,) = standing.overviews(folder)
     assert found.launcher is None and found.runs[0].state == "interrupted"

@@ -26,8 +26,11 @@ from grpobench.algorithms.dialects import DIALECTS
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.trl_arguments import TABLE, Splitting, translate
-from grpobench.runs import cli, loop
-from grpobench.runs.config import (
+from grpobench.runs import cli
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.record.status import status
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -36,12 +39,11 @@ from grpobench.runs.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.folder import RunFolder, status
-from grpobench.runs.metrics import known
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.strict import ConfigError
-from grpobench.runs.trl_settings import refusals
-from grpobench.runs.worker import Preempted
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.trl import refusals
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.task import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
@@ -150,7 +152,7 @@ def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False)
     """Execute in a folder; the rows of metrics.jsonl."""
     assert not refusals(config) or config.train.backend == "grpobench"
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        execute(config, folder, lambda progress: None, stop)
     return rows(path)
 
 
@@ -175,7 +177,7 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[
 @pytest.fixture
 def backend() -> Any:
     pytest.importorskip("trl", reason="runs through TRL: pip install 'grpobench[trl]'")
-    from grpobench.runs import trl_backend
+    from grpobench.runs.train import trl as trl_backend
 
     return trl_backend
 
@@ -287,7 +289,7 @@ def agree(ours: dict[str, Any], theirs: dict[str, Any], names: tuple[str, ...]) 
 
 
 def load(policy: str) -> dict[str, torch.Tensor]:
-    from grpobench.runs.library import load as loaded
+    from grpobench.runs.models.loading import load as loaded
 
     return {name: p.detach() for name, p in loaded(policy).model.named_parameters()}
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from grpobench.runs import chat_templates, library, scorer, sizes, trust
-from grpobench.runs.library import ModelError
-from grpobench.tasks.task import DataError
+from grpobench.runs.models import chat_templates, loading, sizes, trust
+from grpobench.runs.models.loading import ModelError
+from grpobench.runs.reward import model as scorer
+from grpobench.tasks.data.errors import DataError
 
 ENDLESS = (
     "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}" + "{% endfor %}" * 3
@@ -26,7 +27,7 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of a good model, to be spoilt."""
-    shutil.copytree(library.POLICIES / "nano", tmp_path / "model")
+    shutil.copytree(loading.POLICIES / "nano", tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -42,7 +43,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 @pytest.fixture
 def bringing_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model under a type that transformers does not know, with code that leaves a mark when it runs."""
-    kind = type(library.load(str(folder)).model).__name__
+    kind = type(loading.load(str(folder)).model).__name__
     base = kind.removesuffix("ForCausalLM")
     (folder / "own.py").write_text(f"""
 from pathlib import Path
@@ -133,10 +134,10 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
 ) -> None:
     rewrite(folder / "config.json", lambda config: config.update(change))
     with pytest.raises(ModelError, match=reason):
-        library.load(str(folder))
+        loading.load(str(folder))
     if "describes" not in reason:
         with pytest.raises(ModelError, match=reason):
-            library.outline(str(folder))
+            loading.outline(str(folder))
 
 
 def test_tables_beside_the_weights_have_a_bound() -> None:
@@ -193,16 +194,16 @@ def test_template_that_cannot_be_used_is_refused_before_anything_runs(folder: Pa
     template, reason = SPOILT[name]
     rewrite(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
     with pytest.raises(ModelError, match=reason):
-        library.load(str(folder))
+        loading.load(str(folder))
     with pytest.raises(ModelError, match=reason):
-        library.outline(str(folder))
+        loading.outline(str(folder))
 
 
 @pytest.mark.usefixtures("hurried")
 def test_template_that_ends_for_some_prompts_only_is_stopped_at_the_others(folder: Path) -> None:
     template = "{% if 'open' in messages[0].content %}" + ENDLESS + "{% endif %}" + PLAIN
     rewrite(folder / "tokenizer_config.json", lambda config: config.update(chat_template=template))
-    loaded = library.load(str(folder))
+    loaded = loading.load(str(folder))
     assert loaded.decode(loaded.encode("1+2=")) == "1+2="
     with pytest.raises(DataError, match="does not end"):
         loaded.encode("open sesame")

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from grpobench.analysis.report import write_report
 from grpobench.analysis.visible import cell, json_text, visible
-from grpobench.runs import cli, display
+from grpobench.runs import cli
+from grpobench.runs.tools.ticker import Ticker
 
 HOSTILE = '=HYPERLINK(1)\x1b]0;title\x07\x1b[31m\x9b31m\u202e\u2066\x00\x08\r\u2028\ufffe\\input{x}<b>"'
 """A formula, a terminal's title and colours, text turned round, what XML cannot hold, TeX and HTML."""
@@ -128,7 +129,7 @@ def test_terminal_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_progress_in_a_terminal_is_plain() -> None:
     written = io.StringIO()
-    ticker = display.Ticker()
+    ticker = Ticker()
     ticker.console = Console(file=written, force_terminal=True, width=300)
     ticker.status = ticker.console.status("")
     with ticker:

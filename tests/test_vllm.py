@@ -19,9 +19,18 @@ import torch
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs import doctor, loop
-from grpobench.runs import engine as engines
-from grpobench.runs.config import (
+from grpobench.runs.inventory import doctor
+from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.models.loading import Loaded, ModelError, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.sample.engines import vllm as engines
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
+from grpobench.runs.sample.engines.vllm import VLLM
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import GREEDY, Request
+from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
     ModelConfig,
@@ -30,18 +39,11 @@ from grpobench.runs.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.engine import VLLM
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.library import Loaded, ModelError, load
-from grpobench.runs.matrix import run_matrix
-from grpobench.runs.metrics import known
-from grpobench.runs.models import Models
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.sampler import GREEDY, HFSampler, Request
-from grpobench.runs.vllm_sampler import EngineSampler, SamplerGap
-from grpobench.runs.worker import Preempted
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.task import DataError
+from grpobench.tasks.data.errors import DataError
 
 pytestmark = [
     pytest.mark.vllm,
@@ -345,7 +347,7 @@ def configure(**sections: Any) -> RunConfig:
 
 def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        execute(config, folder, lambda progress: None, stop)
     return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -399,7 +401,7 @@ algorithm = "grpo"
 
 
 def forgetting(*args: Any) -> None:
-    """`loop.execute` with an engine that ignores new weights from the second step on. Workers import this
+    """`trainer.execute` with an engine that ignores new weights from the second step on. Workers import this
     module by name."""
     plain, calls = VLLM.load, []
 
@@ -409,7 +411,7 @@ def forgetting(*args: Any) -> None:
             plain(self, weights)
 
     VLLM.load = load  # type: ignore[method-assign]
-    loop.execute(*args)
+    execute(*args)
 
 
 def test_run_whose_sync_is_skipped_ends_with_70_and_says_why(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from grpobench.runs import cli, warmstart, warmstart_command
-from grpobench.runs.config import ModelConfig
-from grpobench.runs.library import ModelError, load
-from grpobench.runs.models import Optimiser
+from grpobench.runs import cli
+from grpobench.runs.models.loading import ModelError, load
+from grpobench.runs.models.roles import Optimiser
+from grpobench.runs.prepare import measured, warmstart
+from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic
 
 STEPS, BATCH = 12, 8
@@ -66,7 +67,7 @@ def test_command_trains_measures_records_and_finds_its_cache(
         raise AssertionError("what the cache has must not be made again")
 
     monkeypatch.setattr(warmstart, "train", never)
-    monkeypatch.setattr(warmstart_command, "shares", never)
+    monkeypatch.setattr(measured, "shares", never)
     out = tmp_path / "warmed"
     again = command(capsys, "--out", str(out))
     assert again == first | {"cached": True, "folder": str(out)}
@@ -106,15 +107,15 @@ algorithm = "grpo"
 name = "folder"
 model.name = "{folder}"
 """)
-    from grpobench.runs import loop
-    from grpobench.runs.folder import RunFolder
-    from grpobench.runs.recipe import read_recipe
+    from grpobench.runs.record.folder import RunFolder
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.runs.train.execute import execute
 
     found = {}
     for config in read_recipe(str(recipe)).runs():
         path = tmp_path / config.arm
         with RunFolder.open(path, config) as run:
-            loop.execute(config, run, lambda progress: None, lambda: False)
+            execute(config, run, lambda progress: None, lambda: False)
         rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         found[config.arm] = [
             {k: v for k, v in row.items() if not k.startswith(("time/", "cost/peak"))} for row in rows

@@ -13,17 +13,19 @@ from typing import Any
 import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
-from grpobench.runs import loop, nano
-from grpobench.runs.config import EvaluateConfig, RunConfig
-from grpobench.runs.corrections import Correction
-from grpobench.runs.engine import Drawn
-from grpobench.runs.folder import RunFolder
-from grpobench.runs.loop import Trainer
-from grpobench.runs.metrics import catalogue
-from grpobench.runs.models import Models
-from grpobench.runs.recipe import read_recipe
-from grpobench.runs.sampler import HFSampler, Request
-from grpobench.runs.tally import Tally
+from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.measure.tally import Tally
+from grpobench.runs.models import nano
+from grpobench.runs.models.roles import Models
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.sample.engines.engine import Drawn
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import Request
+from grpobench.runs.settings.config import EvaluateConfig, RunConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train import execute as whole
+from grpobench.runs.train.corrections import Correction
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 VOCABULARY = 40
@@ -337,7 +339,7 @@ def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -
 def execute(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
     """Carry a run out in a folder; its metrics by step, without what depends on the machine."""
     with RunFolder.open(path, config) as folder:
-        loop.execute(config, folder, lambda progress: None, stop)
+        whole.execute(config, folder, lambda progress: None, stop)
     rows = [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
     machine = ("time/", "cost/peak_memory_gb")
     return [{key: value for key, value in row.items() if not key.startswith(machine)} for row in rows]

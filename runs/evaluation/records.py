@@ -1,0 +1,501 @@
+"""`grpobench eval`: a task on a model, on a run before and after training, or on every run of a matrix.
+
+What is found stands beside the logs of a run and never in them::
+
+    <run folder>/evals/<task>-<split>-<settings>-<through>.jsonl    one row per answer, as in eval.jsonl
+    <run folder>/evals/<task>-<split>-<settings>-<through>.json     what was asked, of which weights; numbers
+
+`settings` is a short hash of what was asked: the same question asked again replaces its answer, another one
+stands beside it. The JSON is written last, so that rows without it do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from grpobench.runs.evaluation import lm_eval
+from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
+from grpobench.runs.models.loading import Loaded, load, locate
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare.warmstart import warm_start
+from grpobench.runs.record import origin
+from grpobench.runs.record.status import status
+from grpobench.runs.sample.context import Room
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings import registries, stored
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
+from grpobench.runs.tools import files, json_lines, strict
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.tools.ticker import Ticker
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Split, Task
+
+Through = Literal["grpobench", "lm-eval"]
+Policy = Literal["base", "final", "model"]
+Numbers = Mapping[str, float]
+ROWS = 256
+"""Sequences that our sampler decodes at once."""
+ALL = 10**9
+OUT = Path("results/models")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asks for; None leaves it to the run, or to the task."""
+
+    task: str
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    split: Split = "test"
+    problems: int = 0
+    samples: int | None = None
+    greedy: bool = True
+    temperature: float | None = None
+    limit: int | None = None
+    seed: int = 0
+    drop_long: bool = False
+    through: tuple[Through, ...] = ("grpobench",)
+    base: bool = True
+    again: bool = False
+    out: Path | None = None
+    """Where a model's results go; None: to `OUT`."""
+    tasks_folder: Path | None = None
+    """Where the harness's task files are kept; None: they are thrown away."""
+    include: Path | None = None
+    """A folder with further tasks of the harness."""
+    fewshot: int | None = None
+    template: bool = True
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, or a run with its base model and its final weights."""
+
+    name: str
+    place: Path
+    """The folder that gets `evals/`."""
+    model: ModelConfig
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """run.toml; empty for a model."""
+
+    @property
+    def own_task(self) -> Task | None:
+        """The task that the run was trained on, as it was set."""
+        told = self.run.get("task")
+        return _task(told["name"], told.get("settings", {})) if told else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of a subject, every value resolved. `task` is None for a task of the harness."""
+
+    task: Task | None
+    settings: Mapping[str, Any]
+    """JSON that the records of the same question share."""
+
+    @property
+    def stem(self) -> str:
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
+        return re.sub(r"[^A-Za-z0-9_.]+", "_", self.settings["task"]) + f"-{self.settings['split']}-{digest}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was found for one subject through one of the two ways."""
+
+    subject: Subject
+    path: Path
+    """The JSON file."""
+    content: Mapping[str, Any]
+    rows: Sequence[Row]
+    kept: bool = False
+    """Whether it stood there already."""
+
+    @property
+    def numbers(self) -> dict[str, Numbers]:
+        """Numbers by policy."""
+        return {policy: told["numbers"] for policy, told in self.content["policies"].items()}
+
+    @property
+    def question(self) -> str:
+        """The same for all records of the same settings."""
+        return self.path.stem.removesuffix(f"-{self.content['through']}")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """For machines: what was asked, and the numbers."""
+        told = {"subject": self.subject.name, "through": self.content["through"], "path": str(self.path)}
+        return {**told, "settings": self.content["settings"], "numbers": self.numbers}
+
+
+def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: None) -> Iterator[Record]:
+    """Evaluate, write and yield one record after the other. Raises ConfigError and DataError.
+
+    `say` is told of runs that are passed over because they have no weights yet.
+    """
+    if "lm-eval" in wish.through and (lack := lm_eval.missing()):
+        raise ConfigError([lack])
+    chosen = subjects(target, wish.out)
+    desk = Desk(wish)
+    for subject in chosen:
+        if subject.run and not newest(subject.place):
+            message = f"{subject.place} holds no weights, neither final ones nor a checkpoint; run it first"
+            if len(chosen) == 1:
+                raise DataError(message)
+            say(message)
+            continue
+        plan = resolve(wish, subject)
+        for through in wish.through:
+            yield desk.examine(subject, plan, through)
+
+
+def subjects(target: str, out: Path | None) -> list[Subject]:
+    """The runs of a matrix folder, one run, or a model by name, whose results go under `out`."""
+    place = Path(target)
+    trained = (place / "run.toml").exists() or (place / "matrix.json").exists()
+    if trained and out is not None:
+        raise ConfigError(
+            [f"--out {out}: results of runs stand in their own folders, here in {place}; leave --out away"]
+        )
+    if (place / "run.toml").exists():
+        return [_run(place)]
+    if (place / "matrix.json").exists():
+        described = json_lines.read_json(place / "matrix.json")
+        if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
+            raise DataError(
+                f"{place / 'matrix.json'} is damaged; start the recipe again, which writes it anew"
+            )
+        names = described["runs"]
+        found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
+        if not found:
+            raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
+        return found
+    stem = Path(target).name if place.is_dir() else target.replace("/", "--")
+    return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
+
+
+def _run(place: Path) -> Subject:
+    try:
+        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{place / 'run.toml'} is damaged ({error}); restore the run folder") from None
+    faults: list[str] = []
+    model = strict.build(ModelConfig, table.get("model", {}), "model", faults)
+    if isinstance(model, strict.Bad):
+        raise ConfigError(faults, str(place / "run.toml"))
+    return Subject(place.name, place, model, table)
+
+
+def resolve(wish: Wish, subject: Subject) -> Plan:
+    """Fill in what the wish leaves open: a run's own task is asked as the run was set."""
+    tasks = registries.tasks()
+    dtype = subject.model.dtype
+    if wish.task not in tasks:
+        return Plan(None, _theirs(wish, dtype))
+    own = subject.own_task if subject.run.get("task", {}).get("name") == wish.task else None
+    fields = strict.plain(own) if own else {}
+    task = _task(wish.task, {**fields, **wish.sets})
+    if lack := task.missing():
+        raise ConfigError([f"task {wish.task}: {lack}"])
+    sampler = subject.run.get("sampler", {}) if own else {}
+    compared = "lm-eval" in wish.through  # where the random numbers are not ours, greedy answers are enough
+    samples = wish.samples if wish.samples is not None else 0 if compared else 1
+    if not (samples or wish.greedy or "likelihood" in task.modes):
+        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
+    if wish.split not in task.splits:
+        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
+    # A run from before evaluation had a temperature of its own was evaluated at the sampler's.
+    evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
+    temperature = _given(wish.temperature, evaluated["temperature"])
+    faults: list[str] = []
+    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
+    if faults:
+        raise ConfigError([f"--{fault}" for fault in faults])
+    settings = {
+        "task": wish.task,
+        "task_settings": strict.plain(task),
+        "split": wish.split,
+        "problems": wish.problems,
+        "samples": samples,
+        "greedy": wish.greedy,
+        "temperature": temperature,
+        "max_new_tokens": wish.limit or sampler.get("max_new_tokens") or task.max_new_tokens,
+        "seed": wish.seed,
+        "dtype": dtype,
+        "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
+    }
+    return Plan(task, settings)
+
+
+def _given(chosen: float | None, otherwise: float) -> float:
+    return otherwise if chosen is None else chosen
+
+
+def _theirs(wish: Wish, dtype: str) -> dict[str, Any]:
+    """The question for a task of the harness's own."""
+    if wish.through != ("lm-eval",):
+        also = "; for a task of lm-eval's own add --through lm-eval"
+        raise ConfigError([registries.miss("task", wish.task, registries.tasks()) + also])
+    if wish.sets or wish.samples:
+        raise ConfigError(
+            [f"--set and --samples are for our own tasks; {wish.task} is asked as lm-eval asks"]
+        )
+    return {
+        "task": wish.task,
+        "split": "test",
+        "problems": wish.problems,
+        "fewshot": wish.fewshot,
+        "chat_template": wish.template,
+        "seed": wish.seed,
+        "dtype": dtype,
+    }
+
+
+def _task(name: str, settings: Mapping[str, Any]) -> Task:
+    faults: list[str] = []
+    task = stored.named(registries.tasks(), name, settings, "task", faults)
+    if faults:
+        raise ConfigError(faults)
+    assert isinstance(task, Task)
+    return task
+
+
+class Desk:
+    """Keeps what several runs share: the loaded model, and the answers of their common base."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.loaded: tuple[str, Loaded] | None = None
+        self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
+
+    def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
+        """The record of a subject; the one that stands there already where nothing has changed since."""
+        path = subject.place / "evals" / f"{plan.stem}-{through}.json"
+        wanted = identity(subject, plan, self.wish.base)
+        before = json_lines.read_json(path)
+        if before and not self.wish.again and unchanged(before, wanted):
+            lines = path.with_suffix(".jsonl").read_bytes().splitlines()
+            return Record(subject, path, before, [json.loads(line) for line in lines], kept=True)
+        began = time.monotonic()
+        rows: list[Row] = []
+        policies: dict[str, Any] = {}
+        for policy in wanted["policies"]:
+            found, numbers, extra = self._policy(subject, plan, through, policy)
+            step = wanted["policies"][policy]["step"]
+            rows += [{**row, "step": step, "policy": policy} for row in found]
+            policies[policy] = {**wanted["policies"][policy], "numbers": dict(numbers), **extra}
+        content = {
+            **wanted,
+            "policies": policies,
+            "through": through,
+            "subject": subject.name,
+            "ours": plan.task is not None,
+            "caveat": plan.task.caveat if plan.task else "",
+            "sandbox": plan.task.sandbox() if plan.task else "",
+            "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seconds": round(time.monotonic() - began, 3),
+            "rows": len(rows),
+            "versions": dict(origin.versions()),
+            "harness": lm_eval.version() if through == "lm-eval" else "",
+            "code": origin.code("runs/evaluation/records.py", *([plan.task] if plan.task else [])),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        files.write_atomic(path.with_suffix(".jsonl"), b"".join(json_lines.line(row) for row in rows))
+        text = json.dumps(json_lines.finite(content), indent=1, default=str)
+        files.write_atomic(path, text.encode())
+        return Record(subject, path, json.loads(text), rows)
+
+    def _policy(
+        self, subject: Subject, plan: Plan, through: Through, policy: Policy
+    ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+        """Rows and numbers of one policy; a base that several runs share is asked once."""
+        name = f"{subject.name} ({policy})" if subject.run else subject.name
+        if policy == "model":
+            return self._ask(self._model(subject), plan, through, name)
+        if policy == "base":
+            shared = json.dumps([_base(subject), plan.stem, through], sort_keys=True, default=str)
+            if shared not in self.bases:
+                self.bases[shared] = self._ask(self._base_model(subject), plan, through, name)
+            return self.bases[shared]
+        loaded, trained = self._model(subject), newest(subject.place)
+        assert trained is not None
+        put(loaded, trained[1])
+        return self._ask(loaded, plan, through, name)
+
+    def _model(self, subject: Subject) -> Loaded:
+        """The model with whatever weights it was left with."""
+        if self.loaded is None or self.loaded[0] != subject.model.name:
+            self.loaded = (subject.model.name, load(subject.model.name))
+        return self.loaded[1]
+
+    def _base_model(self, subject: Subject) -> Loaded:
+        self.loaded = None  # the weights in memory may be a trained policy's
+        loaded = self._model(subject)
+        if subject.model.warm_start:
+            own = subject.own_task
+            assert own is not None
+            warm_start(loaded, own, subject.model, lambda *_: None)
+        return loaded
+
+    def _ask(
+        self, loaded: Loaded, plan: Plan, through: Through, name: str
+    ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+        if plan.task is None:
+            return self._ask_theirs(loaded, plan)
+        if through == "lm-eval":
+            return self._ask_lm_eval(loaded, plan)  # the harness shows its own progress
+        with Ticker() as ticker:
+            label = f"{name}: {plan.settings['task']}"
+            return self._ask_ours(
+                loaded, plan, lambda done, of: ticker.tell(f"{label}, {done} of {of} problems")
+            )
+
+    def _ask_ours(
+        self, loaded: Loaded, plan: Plan, tell: Callable[[int, int], None]
+    ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+        told, task = plan.settings, plan.task
+        assert task is not None
+        count = told["problems"] or ALL
+        settings = EvaluateConfig(
+            samples=told["samples"],
+            greedy=told["greedy"],
+            problems=count,
+            test_problems=count,
+            temperature=told["temperature"],
+        )
+        models = Models(loaded.model, dtype=told["dtype"])
+        evaluator = Evaluator(
+            task,
+            loaded,
+            HFSampler(models, loaded.end, loaded.pad, ROWS, loaded.context),
+            settings,
+            told["seed"],
+            told["max_new_tokens"],
+            at_once=ROWS,
+            tell=tell,
+            texts=True,
+            models=models,
+            long_prompts=told["long_prompts"],
+        )
+        return *evaluator.evaluate(0, told["split"]), {"model": loaded.origin}
+
+    def _ask_lm_eval(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+        told, task = plan.settings, plan.task
+        assert task is not None
+        split: Split = told["split"]
+        room = Room(loaded, told["max_new_tokens"], told["long_prompts"])
+        problems = room.first(told["problems"] or ALL, task.problems(split), split)
+        decoding = lm_eval.Decoding(
+            told["max_new_tokens"],
+            told["samples"],
+            told["greedy"],
+            told["temperature"],
+            told["seed"],
+            told["dtype"],
+        )
+        with contextlib.ExitStack() as stack:
+            place = self.wish.tasks_folder
+            if place is None:
+                place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grpobench-")))
+            found, means = lm_eval.ask(loaded, task, split, problems, decoding, place)
+        rows: list[Row] = []
+        numbers: dict[str, float] = {}
+        for mode, answers in found.items():
+            rows += rows_of(0, split, mode, problems, answers)
+            own = summarise(task, problems, answers)
+            numbers |= {f"eval/{split}/{mode}/{name}": value for name, value in own.items()}
+        return rows, numbers | means, {"model": loaded.origin}
+
+    def _ask_theirs(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
+        told = plan.settings
+        rows, numbers = lm_eval.ask_theirs(
+            loaded,
+            told["task"],
+            told["problems"],
+            told["fewshot"],
+            told["chat_template"],
+            told["seed"],
+            told["dtype"],
+            self.wish.include,
+        )
+        return rows, numbers, {"model": loaded.origin}
+
+
+# Which weights
+
+
+def newest(place: Path) -> tuple[int, Path] | None:
+    """(step, file) of a run's final weights, else of its newest checkpoint; None without either."""
+    final = place / "final" / "policy.safetensors"
+    if final.exists():
+        return int(status(place).get("step", 0)), final
+    saved = [
+        (int(path.parent.name[5:]), path) for path in place.glob("checkpoints/step-*/policy.safetensors")
+    ]
+    return max(saved, default=None)
+
+
+def put(loaded: Loaded, path: Path) -> None:
+    """Load weights of a run into its model. Raises DataError for weights of another one."""
+    import torch
+    from safetensors.torch import load_file
+
+    weights = load_file(path)
+    parameters = dict(loaded.model.named_parameters())
+    if weights.keys() != parameters.keys():
+        raise DataError(f"{path} holds the weights of another model; restore the run folder")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+def _base(subject: Subject) -> dict[str, Any]:
+    """What decides a model, or a run's base model: its files (a hub id stands for itself) and warm start."""
+    place = locate(subject.model.name)
+    weights = [*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]
+    return {
+        "model": strict.plain(subject.model),
+        "files": {path.name: files.sha256(path) for path in sorted(weights)},
+        "task": subject.run.get("task") if subject.model.warm_start else None,
+    }
+
+
+def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
+    """What decides the answers, as a record keeps it: the question and, by policy, the weights."""
+    policies: dict[str, Any] = {}
+    if not subject.run:
+        policies["model"] = {"step": 0, "weights": _base(subject)}
+    else:
+        if base:
+            policies["base"] = {"step": 0, "weights": _base(subject)}
+        trained = newest(subject.place)
+        assert trained is not None
+        policies["final"] = {"step": trained[0], "weights": files.sha256(trained[1])}
+    plain: dict[str, Any] = json.loads(json.dumps({"settings": plan.settings, "policies": policies}))
+    return plain
+
+
+def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a record answers the question with weights, code and versions as they are now.
+    A model of the hub is told by its name only.
+    """
+    policies = {
+        name: {key: told.get(key) for key in ("step", "weights")}
+        for name, told in before.get("policies", {}).items()
+    }
+    return (
+        before.get("settings") == wanted["settings"]
+        and before.get("harness") in ("", lm_eval.version())
+        and policies == wanted["policies"]
+        and not origin.code_differences({"versions": before["versions"], "code": before["code"]})
+    )

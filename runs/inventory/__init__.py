@@ -1,0 +1,1 @@
+"""What the suite knows and what this machine has: lists, pages, checks."""

@@ -1,0 +1,266 @@
+"""Whether each task accepts its own reference answers and rejects wrong ones: `grpobench tasks check`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from grpobench.runs.inventory import constants, listing
+from grpobench.runs.settings.registries import tasks
+from grpobench.tasks.data import sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Task, Verdict, family
+
+State = Literal["ok", "failed", "absent"]
+MOST = 10_000
+"""Problems of a task that are checked unless the user says how many."""
+SHOWN = 5
+"""Failures of a kind that are named."""
+AT_ONCE = 256
+"""Problems that are given to the verifier together."""
+AHEAD = 500.0
+"""Nats per token by which one candidate leads the others; totals and means by length then agree."""
+
+
+TALLIES = ("references", "corrupted", "empty", "constants")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many answers of a kind were graded as correct."""
+
+    answers: int = 0
+    accepted: int = 0
+    faults: tuple[str, ...] = ()
+    """The first answers that were graded wrongly, and how."""
+
+    def count(self, verdict: Verdict, wanted: bool, what: str) -> Tally:
+        """With one more answer, which is to be accepted or not. Only a full `correct` counts as accepted."""
+        accepted = constants.accepted(verdict)
+        right = accepted == wanted and verdict.outcome != "infra_error"
+        faults = self.faults
+        if not right and len(faults) < SHOWN:
+            faults += (f"{what}: {verdict.outcome}, correct = {verdict.scores.get('correct')}",)
+        return Tally(self.answers + 1, self.accepted + accepted, faults)
+
+    def row(self) -> dict[str, Any]:
+        share = self.accepted / self.answers if self.answers else None
+        return {"answers": self.answers, "accepted": share, "faults": list(self.faults)}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came out for one task in one mode."""
+
+    task: str
+    mode: Literal["written", "likelihood", ""] = ""
+    """By what a policy writes, or by the likelihood of candidates."""
+    state: State = "ok"
+    why: str = ""
+    """Why a task or a part of it could not be checked, with the remedy."""
+    problems: int = 0
+    """How many the task serves here."""
+    references: Tally = Tally()
+    corrupted: Tally = Tally()
+    empty: Tally = Tally()
+    """Completions without a character; not with likelihood."""
+    constants: Tally = Tally()
+    """Constants and other problems' answers, without those that happen to be right; not with likelihood."""
+    lucky: int = 0
+    """How many of these happened to be right."""
+    graded: Mapping[str, float] = field(default_factory=dict)
+    """What the others earned on average, by score."""
+    defects: int = 0
+    """Problems whose published reference is known to be wrong; they are left out."""
+
+    def settled(self) -> Check:
+        """With the state that its tallies give."""
+        faults = any(getattr(self, name).faults for name in TALLIES)
+        blank = not self.references.answers or not self.corrupted.answers
+        return dataclasses.replace(self, state="failed" if faults or blank else "ok")
+
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        tallies = {name: getattr(self, name).row() for name in TALLIES}
+        return {**dataclasses.asdict(self), **tallies}
+
+
+def checks(names: Sequence[str], most: int = MOST) -> Iterator[Check]:
+    """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
+    The tasks of a family, which its name stands for, share that number. Raises ConfigError for an unknown
+    name before anything is checked."""
+    registry = tasks()
+    members = Counter(map(family, registry))
+    chosen: dict[str, type[Task]] = {}
+    for name in names or registry:
+        kin = [task for task in registry if family(task) == name] or [name]
+        chosen |= {task: listing.chosen(registry, task, "task") for task in kin}
+    for name, cls in chosen.items():
+        try:
+            own = -(-most // members[family(name)])
+            yield from check(name, fewer(cls(), own), own)
+        except Exception as error:  # whatever a faulty task raises is its result
+            yield Check(name, state="failed", why=f"{type(error).__name__}: {error}")
+
+
+def fewer(task: Task, most: int) -> Task:
+    """A task that generates its problems, so set that it makes no more than about `most`: making them may
+    take longer than checking them. Any other task as it is."""
+    known = {field.name for field in dataclasses.fields(task)}
+    sizes = {split: int(getattr(task, split)) for split in task.splits if split in known}
+    if task.tables or not most or sum(sizes.values()) <= most:
+        return task
+    made: dict[str, Any] = {name: max(1, size * most // sum(sizes.values())) for name, size in sizes.items()}
+    return dataclasses.replace(task, **made)
+
+
+def check(name: str, task: Task, most: int) -> Iterator[Check]:
+    """One result per mode of a task, or one that says what is absent."""
+    lack = task.missing()
+    if lack and lack != sources.missing(task.tables, sources.data_folder(), task.packages):
+        yield Check(name, state="absent", why=lack)  # without something that is needed for grading
+        return
+    problems = served(task, lack)
+    if not problems:
+        yield Check(name, state="absent", why=lack)
+        return
+    common = Check(name, why=lack, problems=len(problems))
+    step = -(-len(problems) // most) if most else 1
+    defects = task.defects()
+    found = [i for i in range(0, len(problems), step) if problems[i].id not in defects]
+    common = dataclasses.replace(common, defects=len(range(0, len(problems), step)) - len(found))
+    if {"sampled", "greedy"} & set(task.modes):
+        yield written(common, task, problems, found)
+    if "likelihood" in task.modes:
+        yield likelihood(common, task, [problems[i] for i in found])
+
+
+def served(task: Task, lack: str) -> list[Problem]:
+    """All problems of a task; of the splits that can be read here, where something lacks."""
+    if not lack:
+        return [problem for split in task.splits for problem in task.problems(split)]
+    found: list[Problem] = []
+    with sources.without_hub():
+        for split in task.splits:
+            try:
+                found += task.problems(split)
+            except DataError:
+                continue
+    return found
+
+
+def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
+    """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some of them
+    also constants and answers to other problems."""
+    references, corrupted, empty = Tally(), Tally(), Tally()
+    known: dict[str, Verdict] = {}
+    for start in range(0, len(chosen), AT_ONCE):
+        part = chosen[start : start + AT_ONCE]
+        asked = []
+        for i in part:
+            reference = tuple(task.demonstrate_episode(problems[i]))
+            wrong = corruption(task, problems, i, reference)
+            asked.append([reference, ("",), *([] if wrong is None else [wrong])])
+        graded = task.verify_all([problems[i] for i in part], asked)
+        for i, answers, verdicts in zip(part, asked, graded, strict=True):
+            name = f"problem {problems[i].id}"
+            known[problems[i].id] = verdicts[0]
+            references = references.count(verdicts[0], True, f"{name}, reference {answers[0][-1]!r:.200}")
+            empty = empty.count(verdicts[1], False, name)
+            for answer, verdict in zip(answers[2:], verdicts[2:], strict=True):
+                corrupted = corrupted.count(verdict, False, f"{name}, corrupted {answer[-1]!r:.200}")
+    found = constants.tried(task, [problems[i] for i in chosen], known)
+    fooled = Tally()
+    for one in found:
+        if not one.right:
+            fooled = fooled.count(one.verdict, False, f"problem {one.problem.id}, {one.what!r:.80}")
+    return dataclasses.replace(
+        check,
+        mode="written",
+        references=references,
+        corrupted=corrupted,
+        empty=empty,
+        constants=fooled,
+        lucky=len(found) - fooled.answers,
+        graded=constants.graded_scores(found),
+    ).settled()
+
+
+def corruption(
+    task: Task, problems: Sequence[Problem], place: int, reference: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """A wrong answer: the task's own corruption of the last turn, else the reference to the next problem that
+    has another truth and another reference; None where no problem has."""
+    problem = problems[place]
+    if (text := task.corrupt(problem)) is not None:
+        return (*reference[:-1], text)
+    for ahead_by in range(1, len(problems)):
+        other = problems[(place + ahead_by) % len(problems)]
+        if other.truth != problem.truth:
+            episode = tuple(task.demonstrate_episode(other))
+            if episode != reference:
+                return episode
+    return None
+
+
+def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
+    """Ask for the verdict with each candidate far ahead of the others in turn.
+
+    Where the reference is one of the candidates it must be accepted, and the corrupted one (or every other)
+    rejected. A probe without a right answer must tell its candidates apart: accept one and reject one.
+    """
+    references, corrupted = Tally(), Tally()
+    for problem in problems:
+        candidates = task.candidates(problem)
+        verdicts = [ahead(task, problem, candidates, i) for i in range(len(candidates))]
+        order = sorted(range(len(candidates)), key=lambda i: -verdicts[i].scores.get("correct", 0.0))
+        right, wrong = order[:1], order[-1:]
+        if (reference := task.demonstrate(problem)) in candidates:
+            right = [candidates.index(reference)]
+            wrong = [i for i in range(len(candidates)) if i not in right]
+            if (text := task.corrupt(problem)) in candidates:
+                wrong = [candidates.index(str(text))]
+        for i in right:
+            what = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
+            references = references.count(verdicts[i], True, what)
+        for i in wrong:
+            what = f"problem {problem.id}, candidate {candidates[i]!r:.200}"
+            corrupted = corrupted.count(verdicts[i], False, what)
+    return dataclasses.replace(check, mode="likelihood", references=references, corrupted=corrupted).settled()
+
+
+def ahead(task: Task, problem: Problem, candidates: Sequence[str], first: int) -> Verdict:
+    """The verdict where one candidate is far likelier than the others, by total and by mean."""
+    tokens = [max(1, len(text.split())) for text in candidates]
+    logp = [-count * (1.0 if i == first else AHEAD) for i, count in enumerate(tokens)]
+    return task.choose(problem, logp, tokens)
+
+
+def as_lines(check: Check) -> list[str]:
+    """A result as text."""
+    if check.state == "absent":
+        return [f"{check.task}: absent: {check.why}"]
+    if not check.mode:
+        return [f"{check.task}: FAILED: {check.why}"]
+    parts = [f"{share(check.references)} references accepted", f"{share(check.corrupted)} corrupted"]
+    if check.empty.answers:
+        parts += [f"{share(check.empty)} empty", f"{share(check.constants)} constants"]
+    if check.defects:
+        parts.append(f"{check.defects} known to be wrong left out")
+    head = f"{check.task} ({check.mode}): " + ("" if check.state == "ok" else "FAILED: ")
+    lines = [head + ", ".join(parts) + f"; {check.problems:,} problems"]
+    if check.why:
+        lines.append(f"    in part: {check.why}")
+    for name in TALLIES:
+        lines += [f"    {name}: {fault}" for fault in getattr(check, name).faults]
+    return lines
+
+
+def share(tally: Tally) -> str:
+    """Such as ``100 % of 1,319``."""
+    if not tally.answers:
+        return "none of 0"
+    return f"{100 * tally.accepted / tally.answers:.4g} % of {tally.answers:,}"

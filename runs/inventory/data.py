@@ -1,0 +1,334 @@
+"""The data sets and models that come from elsewhere: what is on this machine, and how to bring the rest.
+
+A data set is what a registered task declares (`Task.tables`, `Task.packages`); this module knows no name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.models import loading
+from grpobench.runs.settings.registries import tasks
+from grpobench.runs.tools import strict
+from grpobench.tasks.data import archives, sources
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import Package, Packaged, Source, Table
+from grpobench.tasks.task import Task, family
+
+ALL = "all"
+STANDARD_ERROR = 2
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+INSTALL = ("install", "--no-deps", "--force-reinstall")
+WHEELS_ONLY = "--only-binary=:all:"
+Row = dict[str, Any]
+
+
+class FetchError(Exception):
+    """pip could not install what was asked for; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What one or more tasks read. The first of them, or its family, names it, and counts the splits."""
+
+    name: str
+    tasks: tuple[str, ...]
+    tables: tuple[Table, ...]
+    packages: tuple[Package, ...]
+    """What the tasks need beside the tables."""
+    licence: str
+
+    @property
+    def needs(self) -> list[Package]:
+        """Every file in a package, and every package beside them."""
+        return [table.package for table in self.tables if table.package is not None] + list(self.packages)
+
+
+def data_sets() -> dict[str, DataSet]:
+    """Every data set that a registered task declares, by name. Tasks with the same tables share one."""
+    registry = tasks()
+    owners: dict[frozenset[object], list[str]] = {}
+    for name, cls in registry.items():
+        if declared := frozenset([*cls.tables, *cls.packages]):
+            owners.setdefault(declared, []).append(name)
+    found = {}
+    for names in owners.values():
+        cls = registry[names[0]]
+        name = family(names[0])
+        found[name] = DataSet(name, tuple(names), cls.tables, cls.packages, cls.licence)
+    return found
+
+
+# What is here
+
+
+def rows() -> list[Row]:
+    """One object per data set and per model that comes in a package, for `grpobench data list`.
+
+    Reads every table that is on this machine; asks nothing of the network.
+    """
+    with sources.without_hub():
+        found = [data_row(data_set) for data_set in data_sets().values()]
+    return found + [model_row(name, weights) for name, weights in loading.PACKAGED.items()]
+
+
+def data_row(data_set: DataSet) -> Row:
+    """A data set with its tables, and how many problems the first of its tasks makes of each split. Problems
+    that are generated are not counted: that would take long."""
+    served, read, faults = splits(tasks()[data_set.tasks[0]]()) if data_set.tables else ({}, [], [])
+    tables = [table_row(table, read) for table in data_set.tables]
+    packages = [package_row(package) for package in data_set.packages]
+    parts = tables + packages
+    states = {row["state"] for row in parts}
+    if states == {"present"} and faults:
+        states = {"damaged"}
+    return {
+        "name": data_set.name,
+        "kind": "data",
+        "tasks": list(data_set.tasks),
+        "present": states == {"present"},
+        "state": states.pop() if len(states) == 1 else "damaged" if "damaged" in states else "partly",
+        "rows": sum(row["rows"] for row in tables) or None,
+        "splits": served,
+        "licence": data_set.licence,
+        "from": list(dict.fromkeys(row["from"] for row in parts if row["from"])),
+        "tables": tables,
+        "packages": packages,
+        "why": [row["why"] for row in parts if row["why"]] or faults,
+    }
+
+
+def splits(task: Task) -> tuple[dict[str, int], list[Source], list[str]]:
+    """Problems per split, of those that can be read here; what they were read from; why others cannot be."""
+    served: dict[str, int] = {}
+    read: dict[Source, None] = {}
+    faults: dict[str, None] = {}
+    for split in task.splits:
+        try:
+            served[split] = len(task.problems(split))
+            read |= dict.fromkeys(task.sources(split))
+        except DataError as error:
+            faults[str(error)] = None
+    return served, list(read), list(faults)
+
+
+def table_row(table: Table, read: list[Source]) -> Row:
+    """One table: where it was found, what it holds, and whether it is the file that was checked. `read` are
+    the sources that are known already; the table's is taken out."""
+    package = table.package
+    row: Row = {"name": table.path, "package": package.requirement if package else "", "state": "present"}
+    row |= {"from": "", "version": "", "place": "", "rows": 0, "sha256": "", "checked": None, "why": ""}
+    try:
+        known = next((source for source in read if source.table == table.path), None)
+        if known is not None:
+            read.remove(known)
+        source = known or sources.read(table, sources.data_folder())[0]
+    except DataError as error:
+        here = sources.locate(table, sources.data_folder())
+        return row | {"state": "damaged" if here else "absent", "why": str(error)}
+    row |= {"place": source.place, "rows": source.rows, "sha256": source.sha256, "from": source.kind}
+    if source.kind == "package" and package is not None:
+        row["version"] = sources.installed_version(package)
+        row["from"] = f"{package.distribution} {row['version']}"
+        row["checked"] = source.sha256 == package.sha256 if package.sha256 else None
+    return row
+
+
+def package_row(package: Package) -> Row:
+    """A package, and which version of it is installed."""
+    present = sources.find(package) is not None
+    version = sources.installed_version(package) if present else ""
+    return {
+        "name": package.requirement,
+        "state": "present" if present else "absent",
+        "version": version,
+        "from": f"{package.distribution} {version}" if present else "",
+        "why": "" if present else f"{package.requirement} is not installed",
+    }
+
+
+def model_row(name: str, weights: loading.Weights) -> Row:
+    """A model that comes in a package."""
+    fault = damage(weights.file)
+    present = not fault
+    row = package_row(weights.file)
+    return {
+        "name": name,
+        "kind": "model",
+        "present": present,
+        "state": "present" if present else "damaged" if row["state"] == "present" else "absent",
+        "rows": None,
+        "splits": {},
+        "licence": weights.licence,
+        "from": [row["from"]] if present else [],
+        "sha256": weights.file.sha256,
+        "why": [fault] if fault else [],
+    }
+
+
+def damage(file: Packaged) -> str:
+    """What is wrong with a packaged file; empty when it is the one that was checked."""
+    root = sources.find(file)
+    if root is None:
+        return f"{file.requirement} is not installed"
+    if not (root / file.path).is_file():
+        return f"{file.distribution} {sources.installed_version(file)} has no {file.path}"
+    with (root / file.path).open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if file.sha256 and digest != file.sha256:
+        return f"{file.path}: sha256 is {digest}, and {file.requirement} has {file.sha256}"
+    return ""
+
+
+def as_lines(found: Sequence[Row]) -> list[str]:
+    """The rows as text: one line each, and below it what is lacking."""
+    cells = [("name", "state", "rows", "licence", "from", "problems by split")]
+    for row in found:
+        count = f"{row['rows']:,}" if row["rows"] else ""
+        served = ", ".join(f"{split} {number:,}" for split, number in row["splits"].items())
+        if row["kind"] == "data" and not row["tables"]:
+            served = f"generated, {len(row['tasks'])} tasks"
+        places = (
+            row["from"] if len(row["from"]) < 3 else [f"{row['from'][0]} and {len(row['from']) - 1} more"]
+        )
+        cells.append((row["name"], row["state"], count, row["licence"], ", ".join(places), served))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, cell, widths)).rstrip() for cell in cells]
+    for number, row in reversed(list(enumerate(found, 1))):
+        if row["why"]:
+            more = f" (and {len(row['why']) - 1} more like this)" if len(row["why"]) > 1 else ""
+            lines.insert(number + 1, f"    {row['why'][0]}{more}")
+    return lines
+
+
+# Bringing it here
+
+
+def fetch(names: Sequence[str]) -> list[str]:
+    """Install the packages of the named data sets and models, `ALL` for all, and check their files' sums.
+
+    What is here in the checked version, with undamaged files, is left alone. Returns one line per name.
+    Raises ConfigError for an unknown name, FetchError where pip fails, DataError for a wrong file.
+    """
+    asked = wanted(names)
+    needs = [package for group in asked.values() for package in group]
+    install([package.requirement for package in needs if fault(package)])
+    for package in needs:
+        if why := fault(package):
+            raise DataError(
+                f"{why}, after its installation; another folder on Python's path may hide it "
+                f"({sources.find(package)}), or the index serves another file than the one that was checked"
+            )
+    return [told(name, group) for name, group in asked.items()]
+
+
+def wanted(names: Sequence[str]) -> dict[str, list[Package]]:
+    """What each name needs. Raises ConfigError for unknown ones."""
+    sets = data_sets()
+    everything = {name: found.needs for name, found in sets.items()}
+    everything |= {name: [weights.file] for name, weights in loading.PACKAGED.items()}
+    known = everything | {task: found.needs for found in sets.values() for task in found.tasks}
+    faults = []
+    for name in names:
+        if name not in known and name != ALL:
+            guess = strict.nearest(name, known)
+            remedy = f"did you mean {guess}?" if guess else f"known: {', '.join([ALL, *everything])}"
+            faults.append(f"unknown data set {name!r}; {remedy}")
+    if faults:
+        raise strict.ConfigError(faults)
+    return everything if ALL in names else {name: known[name] for name in names}
+
+
+def fault(package: Package) -> str:
+    """Why a package must be installed (anew); empty when it is here, in the checked version and undamaged."""
+    if sources.find(package) is None:
+        return f"{package.requirement} is not installed"
+    if package.exact and (version := sources.installed_version(package)) != package.version:
+        return f"{package.distribution} is installed in version {version}, not {package.version}"
+    return damage(package) if isinstance(package, Packaged) else ""
+
+
+def install(requirements: Iterable[str]) -> None:
+    """Have pip install packages without what they depend on: mostly, only their data files are read.
+
+    Archives are downloaded first and their sums compared with `archives`; one that differs stops everything
+    before anything is installed or run. Only wheels are taken, but for the packages that have none. Raises
+    FetchError where pip fails, DataError for a wrong archive.
+    """
+    missing = list(dict.fromkeys(requirements))
+    if not missing:
+        return
+    if importlib.util.find_spec("pip") is None:
+        other = f"uv pip install --no-deps {shlex.join(missing)}"
+        raise FetchError(f"{sys.executable} has no pip; python -m ensurepip brings it, or run: {other}")
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = {name: wheel(name, Path(folder)) for name in missing if name not in archives.SOURCES}
+        for name, path in wheels.items():
+            if path is not None:
+                check(name, path)
+        failed = [name for name, path in wheels.items() if path is None]
+        # its folder alone: that pip looks elsewhere for what has been checked is not wanted
+        here = [str(path) for path in wheels.values() if path is not None]
+        if here and not pip(*INSTALL, "--no-index", *here):
+            failed += [name for name, path in wheels.items() if path is not None]
+        failed += [
+            name for name in missing if name in archives.SOURCES and not from_source(name, Path(folder))
+        ]
+    importlib.invalidate_caches()
+    if failed:
+        raise FetchError(
+            f"pip could not install {', '.join(failed)} (its message is above). It needs an index that has "
+            "them (the network, or PIP_INDEX_URL or PIP_FIND_LINKS) and an environment that may be written; "
+            f"then start again, or run: {shlex.join([*PIP, *INSTALL, *failed])}"
+        )
+
+
+def wheel(requirement: str, folder: Path) -> Path | None:
+    """A package's wheel, downloaded; None where pip finds none."""
+    own = folder / requirement
+    if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(own), requirement):
+        return None
+    return next(own.glob("*.whl"), None)
+
+
+def check(requirement: str, path: Path) -> None:
+    """Raise DataError for an archive that is not the one that was checked."""
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    known = archives.WHEELS.get(requirement, "")
+    if known and digest != known:
+        raise DataError(
+            f"{path.name} has sha256 {digest}, and {requirement} has {known}: the index serves another file "
+            "than the one that was checked; nothing was installed"
+        )
+
+
+def from_source(requirement: str, folder: Path) -> bool:
+    """Whether pip built and installed a package that has no wheel; it compares the sum before it opens it."""
+    asked = folder / "requirements.txt"
+    asked.write_text(f"{requirement} --hash=sha256:{archives.SOURCES[requirement]}\n")
+    alone = ("--require-hashes", WHEELS_ONLY, f"--no-binary={requirement.partition('==')[0]}")
+    return pip(*INSTALL, *alone, "--requirement", str(asked))
+
+
+def pip(*words: str) -> bool:
+    """Whether pip did it; what it says goes to standard error."""
+    return subprocess.run([*PIP, *words], stdout=STANDARD_ERROR, check=False).returncode == 0
+
+
+def told(name: str, needs: Sequence[Package]) -> str:
+    """What was fetched for a name, in one line."""
+    packages = ", ".join(dict.fromkeys(package.requirement for package in needs))
+    checked = sum(isinstance(package, Packaged) and bool(package.sha256) for package in needs)
+    sums = f", sha256 of {checked} file{'s' if checked > 1 else ''} right" if checked else ""
+    return f"{name}: {packages}{sums}" if needs else f"{name}: in no package; see grpobench data list"

@@ -1,0 +1,292 @@
+"""What this machine can run, found by trying it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from grpobench.analysis.visible import visible
+from grpobench.runs.record import origin
+from grpobench.runs.settings import config as runs_config
+from grpobench.runs.settings import registries
+from grpobench.runs.tools.machine import cores, devices
+from grpobench.tasks.data import sources
+from grpobench.tasks.task import Task, family
+
+Health = Literal["ok", "absent", "broken"]
+LEAST_FREE_GB = 2.0
+ENGINE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `needed` things that are not ok keep the suite from running."""
+
+    subject: str
+    health: Health
+    detail: str
+    needed: bool = False
+
+
+def examine(out: Path) -> list[Finding]:
+    """Every finding. Never raises for what it finds."""
+    probes: list[Callable[[], Finding | list[Finding]]] = [
+        python,
+        threads,
+        workers,
+        torch_device,
+        training,
+        packages,
+        vllm,
+        models,
+        sandboxes,
+        data_sets,
+        task_readiness,
+        lambda: disk(out),
+    ]
+    found: list[Finding] = []
+    for probe in probes:
+        try:
+            result = probe()
+        except Exception as error:  # A broken installation raises anything.
+            name = getattr(probe, "__name__", "probe")
+            result = Finding(name, "broken", f"{type(error).__name__}: {error}", needed=True)
+        found += result if isinstance(result, list) else [result]
+    return found
+
+
+PACKAGES = (
+    ("transformers", True),
+    ("safetensors", True),
+    ("trl", False),
+    ("gguf", False),
+    ("lm_eval", False),
+)
+
+
+def python() -> Finding:
+    return Finding(
+        "python", "ok" if sys.version_info >= (3, 11) else "broken", platform.python_version(), True
+    )
+
+
+def threads() -> Finding:
+    return Finding("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {origin.cpu()}")
+
+
+def workers() -> Finding:
+    """What a matrix makes of this machine."""
+    found = devices()
+    detail = (
+        f"{len(found)}, each on a GPU of its own ({', '.join(found)})"
+        if found
+        else f"{cores()}, one per core"
+    )
+    return Finding("workers", "ok", detail)
+
+
+def torch_device() -> list[Finding]:
+    """Import torch and compute something on every device that it sees."""
+    import torch
+
+    total = float(torch.ones(8, 8).matmul(torch.ones(8, 8)).sum())
+    works: Health = "ok" if total == 512 else "broken"
+    found = [Finding("torch", works, f"{torch.__version__}, {torch.get_num_threads()} threads", True)]
+    if not torch.cuda.is_available():
+        return [*found, Finding("gpu", "absent", "none seen by torch; runs use the processor")]
+    for index in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(index).total_memory / 2**30
+        total = float(torch.ones(8, 8, device=f"cuda:{index}").sum())
+        works = "ok" if total == 64 else "broken"
+        found.append(Finding("gpu", works, f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB"))
+    return found
+
+
+def training() -> Finding:
+    """A run of three steps on the device that runs use, stopped after the first and taken up again."""
+    import torch
+
+    from grpobench.runs.record.folder import RunFolder
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.runs.train.execute import execute
+    from grpobench.runs.train.progress import Preempted
+
+    settings = (
+        "train.steps=3",
+        "train.prompts=2",
+        "train.group=4",
+        "train.minibatches=1",
+        "checkpoint.every=0",
+    )
+    quiet = ("evaluate.problems=0", "evaluate.test_problems=0")
+    config = read_recipe("quickstart", [*settings, *quiet]).runs()[0]
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ends = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
+            for stop in (True, False):
+                with RunFolder.open(Path(place), config, threads=threads) as folder:
+                    with contextlib.suppress(Preempted):
+                        execute(config, folder, lambda _: None, lambda stop=stop: stop)  # type: ignore[misc]
+                    ends.append((folder.step, folder.state))
+    finally:
+        torch.use_deterministic_algorithms(strict)
+    works: Health = "ok" if ends == [(1, "running"), (3, "finished")] else "broken"
+    return Finding("training", works, f"a step, a checkpoint and resumed steps on {device}", True)
+
+
+def packages() -> list[Finding]:
+    return [package(name, needed) for name, needed in PACKAGES]
+
+
+def package(name: str, needed: bool) -> Finding:
+    """Whether a package is installed; found without importing it."""
+    if importlib.util.find_spec(name) is None:
+        return Finding(name, "broken" if needed else "absent", "not installed", needed)
+    for candidate in (name, name.replace("_", "-"), f"{name}-cpu"):
+        try:
+            return Finding(name, "ok", f"{importlib.metadata.version(candidate)} ({candidate})", needed)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Finding(name, "ok", "installed, version unknown", needed)
+
+
+def vllm() -> Finding:
+    """Have an engine write a token with the built-in policy, in a process of its own."""
+    if lack := runs_config.SamplerConfig(kind="vllm").missing():
+        return Finding("vllm", "absent", lack)
+    program = "from grpobench.runs.sample.engines.vllm import trial; print(trial())"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=ENGINE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("vllm", "broken", f"no token within {ENGINE_SECONDS} s")
+    if done.returncode:
+        return Finding("vllm", "broken", ([*done.stderr.split("\n"), ""])[-2] or f"exit {done.returncode}")
+    return Finding("vllm", "ok", done.stdout.strip().rpartition("\n")[2])
+
+
+def models() -> list[Finding]:
+    """Whether the weights of each named model are on this machine."""
+    from grpobench.runs.inventory.listing import model_rows
+
+    return [
+        Finding(
+            f"model {row['name']}",
+            "ok" if row["present"] else "absent",
+            f"{row['summary']} ({row['source']})",
+        )
+        for row in model_rows()
+        if row["source"] not in ("local folder", "hub")
+    ]
+
+
+def sandboxes() -> list[Finding]:
+    """Run a program, and one that tries to get out, in each tier of the sandbox."""
+    from grpobench.tasks.sandbox import choose
+    from grpobench.tasks.sandbox.protocol import Tier
+
+    found = []
+    tiers: tuple[Tier, ...] = ("bubblewrap", "monty")
+    for tier in tiers:
+        absent, reason = choose.absent(tier), choose.trouble(tier)
+        health: Health = "absent" if absent else "broken" if reason else "ok"
+        detail = f"{reason}; {choose.FIX}" if reason and tier == "bubblewrap" else reason
+        found.append(Finding(f"sandbox {tier}", health, detail or "runs programs and keeps them in"))
+    chosen, reason = choose.choose()
+    detail = reason or f"programs run in {chosen}"
+    return [Finding("sandbox", "ok" if chosen else "broken", detail, True), *found]
+
+
+def data_sets() -> list[Finding]:
+    """Which data sets are on this machine; `grpobench data list` reads them as well."""
+    from grpobench.runs.inventory import data
+
+    folder, found = sources.data_folder(), []
+    for name, data_set in data.data_sets().items():
+        places = [sources.locate(table, folder) for table in data_set.tables]
+        here = sum(place is not None for place in places)
+        here += sum(sources.find(package) is not None for package in data_set.packages)
+        of = len(data_set.tables) + len(data_set.packages)
+        kinds = sorted({place[0] for place in places if place is not None})
+        detail = f"{here} of {of} parts here" + (f", from a {' and a '.join(kinds)}" if kinds else "")
+        detail += f" ({data_set.licence})" if data_set.licence else ""
+        lack = "" if here == of else f"; grpobench data fetch {name}, or grpobench data list for the ways"
+        health: Health = "ok" if here == of else "absent"
+        found.append(Finding(f"data {name}", health, detail + lack))
+    return found
+
+
+def task_readiness() -> list[Finding]:
+    """Whether each task can be served; of a family, whether its first can."""
+    found = []
+    first: dict[str, type[Task]] = {}
+    for name, cls in registries.tasks().items():
+        first.setdefault(family(name), cls)
+    for name, cls in first.items():
+        try:
+            lack = cls().missing()
+        except Exception as error:  # The task's own code may meet a damaged file.
+            found.append(Finding(f"task {name}", "broken", f"{type(error).__name__}: {error}"))
+            continue
+        found.append(Finding(f"task {name}", "absent" if lack else "ok", lack or cls.source))
+    return found
+
+
+def disk(out: Path) -> Finding:
+    """Free space where results go."""
+    place = out.resolve()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 1e9
+    writable = os.access(place, os.W_OK)
+    if not writable:
+        return Finding("disk", "broken", f"{place} is not writable; choose another --out", True)
+    return Finding(
+        "disk", "ok" if free >= LEAST_FREE_GB else "broken", f"{free:.1f} GB free in {place}", True
+    )
+
+
+def as_rows(findings: list[Finding]) -> list[dict[str, object]]:
+    """The findings as JSON objects."""
+    return [asdict(finding) for finding in findings]
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether everything that is needed works."""
+    return all(finding.health == "ok" for finding in findings if finding.needed)
+
+
+def show(findings: list[Finding]) -> None:
+    """Print the findings as a table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "absent": "yellow", "broken": "red"}
+    table = Table(box=None, pad_edge=False)
+    for heading in ("what", "state", "detail"):
+        table.add_column(heading, overflow="fold")
+    for finding in findings:
+        state = finding.health + (" (needed)" if finding.needed and finding.health != "ok" else "")
+        table.add_row(
+            finding.subject, Text(state, style=colours[finding.health]), Text(visible(finding.detail))
+        )
+    Console().print(table)

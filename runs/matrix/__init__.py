@@ -1,0 +1,1 @@
+"""Many runs: the launcher, its workers, and what is shown of them."""

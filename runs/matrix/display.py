@@ -1,0 +1,170 @@
+"""The progress of a matrix: a live table in a terminal; elsewhere a line per run that ends, and one on all of
+them every `INTERVAL` seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from grpobench.analysis.visible import visible
+from grpobench.runs.tools.ticker import duration, number
+
+if TYPE_CHECKING:
+    from grpobench.runs.matrix.run import Run
+
+INTERVAL = 30.0
+"""Seconds between two lines of a matrix where there is no terminal."""
+MOST_NAMED = 8
+"""Running runs that such a line tells of."""
+
+COLOURS = {
+    "running": "cyan",
+    "finished": "green",
+    "diverged": "yellow",
+    "waiting": "dim",
+    "preempted": "yellow",
+}
+
+
+class Display:
+    """Shows the runs of a matrix until it is closed."""
+
+    def __init__(self, console: Console, runs: Sequence[Run], workers: int) -> None:
+        self.console = console
+        self.runs = runs
+        self.workers = workers
+        self.began = self.told = time.monotonic()
+        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self.ends = [run for run in runs if run.place != "waiting"]
+        """Runs in the order of their end."""
+
+    def __enter__(self) -> Self:
+        if self.ends:
+            self.console.print(f"{len(self.ends)} of {len(self.runs)} runs have a result already")
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.live:
+            self.refresh()
+            self.live.stop()
+
+    def refresh(self) -> None:
+        """Show how it stands; without a terminal, only where `INTERVAL` seconds have gone by."""
+        if self.live:
+            self.live.update(self.table())
+        elif time.monotonic() - self.told >= INTERVAL:
+            self.told = time.monotonic()
+            self.console.print(Text(visible(self.news())), soft_wrap=True)
+
+    def news(self) -> str:
+        """How the matrix stands, in one line: counts, times, and where each running run is."""
+        running = [run for run in self.runs if run.place == "running"]
+        shown = [self.standing(run) for run in running[:MOST_NAMED]]
+        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+        return " | ".join([self.summary(), *shown, *more])
+
+    def standing(self, run: Run) -> str:
+        """A running run in a few words."""
+        progress = run.progress
+        if not progress:
+            return f"{run.name} starting"
+        parts = [run.name, progress.phase, f"step {progress.step}/{progress.steps}"]
+        if not math.isnan(progress.reward):
+            parts += [
+                f"reward {progress.reward:.3f}",
+                f"{number(progress.tokens_per_second, ',.0f')} tokens/s",
+            ]
+        left = duration(run.left())
+        return " ".join([*parts, *([f"{left} left"] if left else [])])
+
+    def ended(self, run: Run) -> None:
+        """One run has ended."""
+        self.ends.append(run)
+        if not self.live or run.why:
+            self.console.print(Text(visible(self.line(run))), soft_wrap=True)
+
+    def line(self, run: Run) -> str:
+        progress = run.progress
+        parts = [f"[{len(self.ends)}/{len(self.runs)}]", run.name, run.place]
+        if progress:
+            parts += [f"step {progress.step}/{progress.steps}", f"reward {number(progress.reward, '.3f')}"]
+            parts += [f"{number(progress.tokens_per_second, ',.0f')} tokens/s"]
+        return "  ".join([*parts, duration(run.seconds), *([run.why] if run.why else [])])
+
+    def table(self) -> RenderableType:
+        """Every run if the terminal is high enough; else the active ones and the last that ended."""
+        table = Table(box=None, pad_edge=False)
+        for heading in ("run", "state", "step", "reward", "tokens/s", "left"):
+            table.add_column(
+                heading, justify="left" if heading in ("run", "state") else "right", no_wrap=True
+            )
+        room = max(4, self.console.height - 4)
+        shown = list(self.runs)
+        if len(shown) > room:
+            active = [run for run in shown if run.place == "running"]
+            shown = [*self.ends[-max(0, room - len(active)) :], *active][-room:]
+        for run in shown:
+            table.add_row(*self.cells(run))
+        return Group(table, Text(self.summary(), style="bold"))
+
+    def cells(self, run: Run) -> list[RenderableType]:
+        progress = run.progress
+        state = progress.phase if progress and run.place == "running" else run.place
+        style = COLOURS.get(run.place, "red")
+        if not progress:
+            return [
+                Text(visible(run.name)),
+                Text(state, style=style),
+                f"-/{run.config.train.steps}",
+                "",
+                "",
+                "",
+            ]
+        return [
+            Text(visible(run.name)),
+            Text(state, style=style),
+            f"{progress.step}/{progress.steps}",
+            number(progress.reward, ".3f"),
+            number(progress.tokens_per_second, ",.0f"),
+            duration(run.left()) if run.place == "running" else "",
+        ]
+
+    def summary(self) -> str:
+        """Counts by state, and the time left for all."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts[run.place] = counts.get(run.place, 0) + 1
+        states = ", ".join(f"{count} {place}" for place, count in sorted(counts.items()))
+        took, left = duration(time.monotonic() - self.began), duration(self.left())
+        return f"{len(self.runs)} runs: {states}; {took} so far" + (f", {left} left" if left else "")
+
+    def left(self) -> float:
+        """Seconds left for the matrix, from the cost of what was done and of what is not."""
+        seconds = done = 0.0
+        todo = 0.0
+        for run in self.runs:
+            progress = run.progress
+            share = progress.step / max(1, progress.steps) if progress else 0.0
+            if progress and run.began:
+                fresh = (progress.step - run.first_step) / max(1, progress.steps)
+                done += run.cost * fresh
+                seconds += run.seconds if fresh else 0.0
+            if run.place in ("waiting", "running"):
+                todo += run.cost * (1 - share)
+        active = min(self.workers, sum(run.place in ("waiting", "running") for run in self.runs))
+        return seconds / done * todo / active if done and active else math.nan

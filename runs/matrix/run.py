@@ -1,0 +1,52 @@
+"""One run of a matrix as its launcher sees it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.train.progress import Progress
+
+Place = Literal["waiting", "running", "finished", "diverged", "crashed", "preempted", "refused", "disk full"]
+
+
+@dataclass
+class Run:
+    """One run as the launcher sees it."""
+
+    config: RunConfig
+    path: Path
+    place: Place = "waiting"
+    why: str = ""
+    progress: Progress | None = None
+    began: float = 0.0
+    first_step: int = 0
+    """Steps that were done when this attempt began to report."""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def cost(self) -> int:
+        """What a run costs, in completions; only its order matters."""
+        train = self.config.train
+        return train.steps * train.prompts * train.group * train.epochs
+
+    def heard(self, progress: Progress) -> None:
+        if self.progress is None:
+            self.first_step = progress.step
+        self.progress = progress
+        self.seconds = time.monotonic() - self.began
+
+    def left(self) -> float:
+        """Seconds that the remaining steps take at the pace so far; NaN before the first step."""
+        done = self.progress.step - self.first_step if self.progress else 0
+        if not self.progress or done <= 0:
+            return math.nan
+        return self.seconds / done * (self.progress.steps - self.progress.step)

@@ -1,0 +1,159 @@
+"""A worker process: imports once, then executes the runs that the launcher sends, one after another.
+
+Messages to the launcher are `Ready`, `Progress` and `Ended`; from it `Job`, `STOP` and `QUIT`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.process import die_with, output_to
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.tasks.data.errors import DataError
+
+STOP: Final = "stop"
+QUIT: Final = "quit"
+EXECUTE: Final = "grpobench.runs.train.execute.execute"
+Fate = Literal["finished", "diverged", "crashed", "preempted", "refused", "disk full"]
+LEAST_INTERVAL = 0.1
+"""Seconds between two progress messages."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run for a worker."""
+
+    config: RunConfig
+    path: Path
+    allow_change: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker has imported what it needs."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the worker's run ended; `refused` is a user's mistake, `crashed` a fault of the machinery."""
+
+    fate: Fate
+    why: str
+
+
+def serve(connection: Connection, execute: str, threads: int, parent: int) -> None:
+    """The worker's main function."""
+    die_with(parent)
+    line = Line(connection)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides.
+    signal.signal(signal.SIGTERM, lambda *_: line.tell_stop())
+    import torch
+
+    module, _, name = execute.rpartition(".")
+    function = getattr(importlib.import_module(module), name)
+    connection.send(Ready())
+    while (message := line.receive()) != QUIT:
+        if isinstance(message, Job):
+            connection.send(run(message, function, line, threads, torch.set_num_threads))
+        if line.stopping:
+            break
+
+
+def mistakes() -> tuple[type[Exception], ...]:
+    """What is raised for something the user can put right."""
+    from grpobench.runs.models.loading import ModelError
+
+    return (ConfigError, DataError, FolderError, ModelError)
+
+
+def run(
+    job: Job, execute: Callable[..., None], line: Line, threads: int, use_threads: Callable[[int], None]
+) -> Ended:
+    """Execute one run in its folder and say how it ended."""
+    try:
+        folder = RunFolder.open(job.path, job.config, allow_change=job.allow_change, threads=threads)
+    except (ConfigError, DataError, FolderError) as error:
+        return Ended("refused", str(error))
+    except OSError as error:
+        return failed(error)
+    try:
+        with folder, output_to(job.path / "log.txt"):
+            use_threads(folder.threads)
+            try:
+                execute(job.config, folder, line.report, line.stop)
+                if folder.state == "running":
+                    raise RuntimeError("the run ended without folder.finish(...)")
+                return Ended("diverged" if folder.state == "diverged" else "finished", folder.why)
+            except Preempted:
+                folder.finish("preempted", "told to stop; the next start resumes from the last checkpoint")
+                return Ended("preempted", "")
+            except mistakes() as error:
+                folder.finish("crashed", str(error))
+                return Ended("refused", str(error))
+            except BaseException as error:
+                return crashed(folder, error)
+    except OSError as error:
+        return failed(error)
+
+
+def crashed(folder: RunFolder, error: BaseException) -> Ended:
+    """Keep the traceback in the run folder as far as the disk lets us."""
+    why = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):
+        text = "".join(traceback.format_exception(error))
+        (folder.path / "crash.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+        folder.finish("crashed", why)
+    return failed(error) if isinstance(error, OSError) else Ended("crashed", why)
+
+
+def failed(error: OSError) -> Ended:
+    """A full disk stops the whole matrix; any other error of the system only this run."""
+    return Ended(
+        "disk full" if error.errno == errno.ENOSPC else "crashed", f"{type(error).__name__}: {error}"
+    )
+
+
+class Line:
+    """The worker's end of the pipe, as the loop uses it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.stopping = False
+        self.last = -LEAST_INTERVAL
+
+    def tell_stop(self) -> None:
+        self.stopping = True
+
+    def receive(self) -> Any:
+        """The next message; QUIT when the launcher has gone."""
+        try:
+            return self.connection.recv()
+        except EOFError:
+            return QUIT
+
+    def stop(self) -> bool:
+        """Whether the run should save a checkpoint and raise `Preempted`."""
+        while not self.stopping and self.connection.poll():
+            self.stopping = self.receive() in (STOP, QUIT)
+        return self.stopping
+
+    def report(self, progress: Progress) -> None:
+        """Tell the launcher, at most ten times a second; the last step always."""
+        now = time.monotonic()
+        if now - self.last >= LEAST_INTERVAL or progress.step >= progress.steps:
+            self.last = now
+            with contextlib.suppress(OSError):
+                self.connection.send(progress)

@@ -1,0 +1,1 @@
+"""What is measured: metrics of rollouts and updates, evaluations."""

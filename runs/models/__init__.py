@@ -1,0 +1,1 @@
+"""Language models: loaded, packed, read and updated."""

@@ -1,0 +1,142 @@
+"""A model's configuration held against its weights, before anything of the size that it states is made.
+
+A configuration is a few numbers that anybody can write. The model that they describe must not have many more
+weights than the files hold, which it could not be filled from; how many it has is counted on the meta device,
+where a tensor takes no memory. Where only some are missing, loading says which.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grpobench.runs.models import trust
+
+MOST_LAYERS: Final = 1024
+"""Layers, and experts of a layer, that a configuration may state whatever the weights hold."""
+MOST_PARTS: Final = 65_536
+"""Layers times experts, likewise."""
+MOST_LABELS: Final = 1_000_000
+"""Outputs of a classifier: each has a name in the configuration."""
+LEAST_BUFFERS: Final = 2**30
+"""Bytes of tensors that are no weights (masks, angles) that any model may make."""
+MORE: Final = 2
+"""Times the weights in the files that a model may have, before they are said not to be its own."""
+PER_BYTE: Final = 8
+"""Most weights in a byte: one bit each."""
+
+
+class Absurd(ValueError):
+    """A configuration that does not fit the weights, with the reason."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the weight files hold."""
+
+    tensors: int
+    elements: int
+    size: int
+    """Bytes."""
+
+
+def fitting(place: str, **where: Any) -> Held | None:
+    """What the weight files of a folder or hub id hold, once the counts in config.json are found to fit them.
+    None where nothing can be counted: no such files, or a model made by code of its own, which is trusted.
+
+    Raises Absurd, and whatever the readers of the files do.
+    """
+    config, found = files(place, **where)
+    weights, stated = held(found), json.loads(config.read_bytes())
+    check_counts(stated, weights)
+    own = trust.trusted() and "auto_map" in stated
+    return weights if found and not own else None
+
+
+def held(files: list[Path]) -> Held:
+    """Read off the headers of safetensors files; of others only the size is known. Raises SafetensorError."""
+    from safetensors import safe_open
+
+    size = sum(file.stat().st_size for file in files)
+    headed = [file for file in files if file.suffix == ".safetensors"]
+    if len(headed) < len(files):
+        return Held(size, size, size)  # a weight, and a tensor, takes a byte at least
+    tensors = elements = 0
+    for file in headed:
+        with safe_open(file, framework="np") as opened:
+            for key in opened.keys():  # noqa: SIM118
+                tensors += 1
+                elements += math.prod(opened.get_slice(key).get_shape())
+    return Held(tensors, elements, size)
+
+
+def check_counts(config: Mapping[str, Any], weights: Held) -> None:
+    """Refuse a number of layers, experts or labels that is not theirs: Python would make them one by one.
+
+    Raises Absurd.
+    """
+    layers = experts = 1
+    for name, value in numbers(config):
+        most = MOST_LABELS if name == "num_labels" else max(weights.tensors, MOST_LAYERS)
+        if value > most:
+            raise Absurd(
+                f"config.json states {name} = {value}, and the weights are {weights.tensors} tensors"
+            )
+        if "layer" in name:
+            layers = max(layers, value)
+        elif "expert" in name:
+            experts = max(experts, value)
+    if layers * experts > max(weights.tensors, MOST_PARTS):
+        stated = f"config.json states {layers} layers of {experts} experts"
+        raise Absurd(f"{stated}, for weights of {weights.tensors} tensors")
+
+
+def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The counts in a configuration and those within it, by name."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from numbers(value)
+        counts = name.endswith(("layer", "layers", "experts")) or name == "num_labels"
+        if counts and isinstance(value, int) and not isinstance(value, bool):
+            yield name, value
+
+
+def check_model(model: Any, config: Any, weights: Held) -> None:
+    """Refuse a model, made on the meta device, that the weights cannot fill. Raises Absurd."""
+    wanted = sum(parameter.numel() for parameter in model.parameters())
+    quantised = getattr(config, "quantization_config", None) is not None
+    there = PER_BYTE * weights.size if quantised else weights.elements
+    if wanted > MORE * there:
+        raise Absurd(
+            f"config.json describes a model of {wanted:,} weights, and its files hold {there:,}: some of its "
+            "sizes are not those of these weights, or files are missing"
+        )
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    if buffers > max(LEAST_BUFFERS, weights.size):
+        raise Absurd(
+            f"config.json describes a model that makes tables of {buffers / 2**30:,.1f} GiB beside "
+            f"{weights.size / 2**30:,.1f} GiB of weights"
+        )
+
+
+def files(place: str, **where: Any) -> tuple[Path, list[Path]]:
+    """config.json and the weight files of a folder or a hub id; those of the hub are fetched, as loading them
+    would. No weight files where the hub has none under the usual names."""
+    folder = Path(place)
+    if folder.is_dir():
+        found = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+        return folder / "config.json", found
+    from transformers.utils.hub import cached_file
+
+    quiet = {"_raise_exceptions_for_missing_entries": False}
+    config = cached_file(place, "config.json", **where)
+    index = cached_file(place, "model.safetensors.index.json", **where, **quiet)
+    names = ["model.safetensors"]
+    if index is not None:
+        names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    parts = [cached_file(place, name, **where, **quiet) for name in names]
+    return Path(str(config)), [Path(part) for part in parts if part is not None]

@@ -1,0 +1,110 @@
+"""What the initial policy makes of the training problems and their reference solutions, cached."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.curriculum import Study
+from grpobench.runs.models.loading import Loaded, cache_folder
+from grpobench.runs.models.packing import micro_batches
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare.warmstart import alone, demonstration
+from grpobench.runs.sample.rollouts import Group, pack_groups
+from grpobench.runs.tools import files
+from grpobench.tasks.task import Problem, Task
+
+RECIPE = 1
+"""Version of this procedure; a change of it makes cached studies stale."""
+PROBLEMS = 256
+"""Problems that are laid out at once; they are read in micro-batches."""
+TENSORS = "study.safetensors"
+Tell = Callable[[int, int], None]
+"""Called with the problems read and their number."""
+
+
+def study(
+    models: Models,
+    loaded: Loaded,
+    task: Task,
+    problems: Sequence[Problem],
+    warm_start: str = "",
+    tell: Tell = lambda read, of: None,
+) -> Study:
+    """Embedding and difficulty of every problem, read from the cache where the same model has read the same
+    texts before. `models` must still be the initial policy, `warm_start` names what it learnt before. Raises
+    DataError for a problem without a reference solution or longer than the model's context."""
+    lessons = [demonstration(loaded, task, problem) for problem in problems]
+    name = f"{task.name.replace(':', '-')}-{key(models, loaded, lessons, warm_start)}"
+    folder = cache_folder() / "study" / name
+    with alone(folder):
+        if not folder.exists():
+            found = read(models, loaded, lessons, tell)
+            with files.becoming(folder) as aside:
+                save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
+    tensors = load_file(folder / TENSORS)
+    return Study(tensors["embedding"], tensors["nll"])
+
+
+def key(models: Models, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
+    """A name that changes with anything that changes the result."""
+    texts = hashlib.sha256()
+    for group in lessons:
+        rollout = group.rollouts[0]
+        texts.update(json.dumps([rollout.prompt, rollout.completion, rollout.written]).encode())
+    facts = {
+        "recipe": RECIPE,
+        "model": loaded.origin,
+        "warm_start": warm_start,
+        "texts": texts.hexdigest(),
+        "dtype": str(models.dtype),
+        "device": models.device.type,
+        "torch": str(torch.__version__),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@torch.no_grad()
+def read(models: Models, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -> Study:
+    """The study itself: log-probabilities at temperature 1, and mean final hidden states."""
+    untempered = copy.copy(models)
+    untempered.temperature = 1.0
+    embeddings, losses = [], []
+    for start in range(0, len(lessons), PROBLEMS):
+        tell(start, len(lessons))
+        batch = pack_groups(lessons[start : start + PROBLEMS], 0, 0, loaded.pad, str(models.device))
+        written = batch.written
+        logp = untempered.read("policy", batch).logp
+        losses.append(-(logp * written).sum(-1) / written.sum(-1).clamp(min=1))
+        embeddings.append(_embedding(models, batch))
+    return Study(torch.cat(embeddings).float().cpu(), torch.cat(losses).float().cpu())
+
+
+def _embedding(models: Models, batch: Batch) -> torch.Tensor:
+    """Mean over the tokens of prompt and completion of the trunk's final hidden states, (B, H)."""
+    trunk = models.networks["policy"].trunk
+    found = []
+    order = []
+    for rows in micro_batches(batch, torch.arange(len(batch)), models.budget):
+        micro = batch[rows]
+        texts = [
+            torch.cat([prompt[:before], completion[:after]])
+            for prompt, before, completion, after in zip(
+                micro.prompt, micro.prompt_length, micro.completion, micro.length, strict=True
+            )
+        ]
+        tokens = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+        inside = torch.arange(tokens.shape[1], device=tokens.device) < torch.tensor(
+            [[len(text)] for text in texts], device=tokens.device
+        )
+        with models.precision():
+            states = trunk(input_ids=tokens, attention_mask=inside.long(), use_cache=False).last_hidden_state
+        found.append((states * inside[..., None]).sum(1) / inside.sum(1, keepdim=True))
+        order.append(rows)
+    return torch.cat(found)[torch.cat(order).argsort()]

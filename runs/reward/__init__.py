@@ -1,0 +1,1 @@
+"""From rollouts to rewards: verdicts of the task, learned models, flawed proxies."""

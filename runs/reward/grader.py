@@ -1,0 +1,229 @@
+"""From a completion to its reward: the task's verdict, and what the recipe makes of it.
+
+A reward is a weighted sum of components: scores of the task, a learned reward model, a flawed proxy, and
+controls. Whatever is rewarded, the task's verdict is taken beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.reward.model import Scorer
+from grpobench.runs.reward.proxy import proxy
+from grpobench.runs.sample.episodes import policy_turns
+from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.settings.config import RewardConfig
+from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Task, Verdict
+
+WINDOW = 200
+"""Completions over which failures of the verifier and the reward are counted."""
+MOST_FAILURES = 2
+"""Failures in the window that are borne: 1 %."""
+CUT = "model_cut"
+"""Logged beside the component `model`: 1 where the text was too long for the reward model."""
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class RewardError(RuntimeError):
+    """The verifier or the reward fails too often to go on."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A completion with all that a component may look at."""
+
+    stream: str
+    index: int
+    """Place in its group."""
+    problem: Problem
+    rollout: Rollout
+    verdict: Verdict
+
+
+class Grader:
+    """Verifies completions and turns them into rewards.
+
+    A completion for which the verifier or a component raises, or gives a number that is not finite, is masked
+    like one that could not be graded for reasons of the machine, and counted. More than 1 % of the last 200
+    stop the run. The count starts anew when a run is resumed.
+    """
+
+    def __init__(self, task: Task, reward: RewardConfig, loaded: Loaded, seed: int) -> None:
+        self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
+        self.weights = reward.components(task)
+        self.scorer = Scorer(reward, task, loaded.model.device) if "model" in self.weights else None
+        self.recent: deque[bool] = deque(maxlen=WINDOW)
+        self.last: Exception | None = None
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the reward model came from; empty without one."""
+        return self.scorer.origin if self.scorer else {}
+
+    def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
+        """The task's verdicts; where it raises, one of outcome `infra_error`."""
+        return self.verify_all([problem], [rollouts])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    ) -> list[list[Verdict]]:
+        """`verify` of many problems at once."""
+        judged = self._verify(problems, sampled)
+        self._watch([verdict is None for verdicts in judged for verdict in verdicts])
+        return [[one or Verdict({}, None, "infra_error") for one in verdicts] for verdicts in judged]
+
+    def groups(
+        self, streams: Sequence[str], problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    ) -> list[Group]:
+        """Verify and reward the completions of a step. `streams` name the random streams of each problem."""
+        judged = self._verify(problems, sampled)
+        graded = [
+            Graded(stream, index, problem, rollout, verdict)
+            for stream, problem, rollouts, verdicts in zip(streams, problems, sampled, judged, strict=True)
+            for index, (rollout, verdict) in enumerate(zip(rollouts, verdicts, strict=True))
+            if verdict is not None
+        ]
+        parts = iter(guarded(self._measure, graded, self._note))
+        found, failed = [], []
+        for problem, rollouts, verdicts in zip(problems, sampled, judged, strict=True):
+            own = [next(parts) if verdict is not None else None for verdict in verdicts]
+            failed += [measured is None for measured in own]
+            found.append(self._group(problem, rollouts, verdicts, own))
+        self._watch(failed)
+        return found
+
+    def _group(
+        self,
+        problem: Problem,
+        rollouts: Sequence[Rollout],
+        verdicts: Sequence[Verdict | None],
+        measured: Sequence[Mapping[str, float] | None],
+    ) -> Group:
+        masked = Verdict({}, None, "infra_error")
+        kept = [
+            dataclasses.replace(verdict or masked, outcome="infra_error") if parts is None else verdict
+            for verdict, parts in zip(verdicts, measured, strict=True)
+        ]
+        names = [*self.weights, *([CUT] if self.scorer else [])]
+        nothing = dict.fromkeys(names, math.nan)
+        return Group(
+            problem,
+            rollouts,
+            [verdict or masked for verdict in kept],
+            [
+                sum(w * parts[name] for name, w in self.weights.items()) if parts else 0.0
+                for parts in measured
+            ],
+            {name: [(parts or nothing)[name] for parts in measured] for name in names},
+            self.weights,
+        )
+
+    def _verify(
+        self, problems: Sequence[Problem], sampled: Sequence[Sequence[Rollout]]
+    ) -> list[list[Verdict | None]]:
+        def judge(chosen: Sequence[tuple[int, Rollout]]) -> list[Verdict]:
+            episodes: dict[int, list[Sequence[str]]] = {}
+            for i, rollout in chosen:
+                episodes.setdefault(i, []).append(policy_turns(self.loaded, rollout))
+            asked = [problems[i] for i in episodes]
+            judged = self.task.verify_all(asked, list(episodes.values()))
+            for problem, verdicts in zip(asked, judged, strict=True):
+                demand_share(self.task, problem, verdicts)
+            return [verdict for verdicts in judged for verdict in verdicts]
+
+        flat = [(i, rollout) for i, rollouts in enumerate(sampled) for rollout in rollouts]
+        verdicts = iter(guarded(judge, flat, self._note))
+        return [[next(verdicts) for _ in rollouts] for rollouts in sampled]
+
+    def _measure(self, graded: Sequence[Graded]) -> list[dict[str, float]]:
+        """Every component of every completion, before its weight."""
+        columns = {name: self._component(name, graded) for name in self.weights if name != "model"}
+        if self.scorer:
+            pairs = [(one.problem.prompt, self.loaded.decode(one.rollout.completion)) for one in graded]
+            scores = self.scorer.score(pairs)
+            columns["model"] = [score.value for score in scores]
+            columns[CUT] = [float(score.cut) for score in scores]
+        for name, column in columns.items():
+            if bad := [value for value in column if not math.isfinite(value)]:
+                raise ArithmeticError(f"the reward {name} gave {bad[0]}")
+        return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(graded))]
+
+    def _component(self, name: str, graded: Sequence[Graded]) -> list[float]:
+        if name in self.task.scores:
+            return [one.verdict.scores.get(name, 0.0) for one in graded]
+        return [CONTROLS[name](self, one) for one in graded]
+
+    def _note(self, error: Exception) -> None:
+        self.last = error
+
+    def _watch(self, failed: Iterable[bool]) -> None:
+        self.recent.extend(failed)
+        if sum(self.recent) > MOST_FAILURES:
+            raise RewardError(
+                f"the verifier or the reward failed for {sum(self.recent)} of the last {len(self.recent)} "
+                f"completions, more than {MOST_FAILURES} of {WINDOW}; the last time with "
+                f"{type(self.last).__name__}: {self.last}"
+            ) from self.last
+
+
+def demand_share(task: Task, problem: Problem, verdicts: Iterable[Verdict]) -> None:
+    """Raise DataError for a score `correct` that is none: every accuracy of a report is its mean."""
+    for verdict in verdicts:
+        score = verdict.scores.get("correct", 0.0)
+        if verdict.outcome != "infra_error" and not 0 <= score <= 1:
+            raise DataError(
+                f"task {task.name}: the score `correct` must be from 0 to 1, and its verifier gave {score:g} "
+                f"for problem {problem.id}; mend its `verify`"
+            )
+
+
+def flipped(grader: Grader, one: Graded) -> float:
+    return 1 - one.verdict.scores.get("correct", 0.0)
+
+
+def coin(grader: Grader, one: Graded) -> float:
+    """Heads with the chance that the recipe gives, by a seed of its own."""
+    seed = derive(grader.seed, "placebo", one.stream, one.problem.id, one.index)
+    return float(random.Random(seed).random() < grader.reward.probability)
+
+
+def surface(grader: Grader, one: Graded) -> float:
+    """The proxy of what the policy wrote; what a tool put in between is left out."""
+    return proxy(grader.loaded.decode(one.rollout.own), grader.reward.proxy, grader.reward.proxy_half)
+
+
+CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
+    "flipped": flipped,
+    "random": coin,
+    "proxy": surface,
+    "constant": lambda grader, one: 1.0,
+}
+"""The components that are neither a score of the task nor a model."""
+
+
+def guarded(
+    function: Callable[[Sequence[A]], Sequence[B]], items: Sequence[A], note: Callable[[Exception], None]
+) -> list[B | None]:
+    """`function(items)`; where it raises, each item alone, and None for those that it still raises for.
+
+    A DataError is the user's to mend and passes. `note` is told of every other error.
+    """
+    try:
+        return list(function(items)) if items else []
+    except DataError:
+        raise
+    except Exception as error:
+        note(error)
+        if len(items) == 1:
+            return [None]
+    return [result for item in items for result in guarded(function, [item], note)]

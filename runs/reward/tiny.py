@@ -1,0 +1,212 @@
+"""A tiny learned reward model for a task, trained in seconds on synthetic preferences.
+
+    python -m grpobench.runs.reward.tiny --task TASK [--out DIR]
+
+The built-in policy's Llama gets a scalar head and learns from pairs of answers to problems of the training
+split: the reference answer is preferred to a damaged one that the task's verifier rejects. The loss is that
+of Bradley and Terry, −log σ(r_chosen − r_rejected) (arXiv:2203.02155, eq. 1). `reward.model = "tiny"` in a
+recipe makes the same model, once, and keeps it in the cache. It is there to try learned rewards without a
+download and to study what optimising one does; it is no judge of anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import hashlib
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from grpobench.runs.models import loading
+from grpobench.runs.settings.registries import tasks
+from grpobench.runs.tools import files, strict
+from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.kinds.generated import Lapsing
+from grpobench.tasks.task import Problem, Split, Task
+
+BASE = "nano"
+RECIPE = 1
+"""Version of this procedure; a change of it makes cached models stale."""
+ATTEMPTS = 30
+"""Damages that are tried on an answer before its problem is left out."""
+SAME_KIND = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "+-*/")
+"""A damaged character becomes another one of its kind."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the model is trained."""
+
+    pairs: int = 2048
+    """Preferences, each about a training problem of its own."""
+    steps: int = 80
+    batch: int = 16
+    """Pairs per update."""
+    learning_rate: float = 1e-3
+    """Peak of AdamW's; it rises over a tenth of the updates and falls linearly to nought."""
+    held_out: int = 256
+    """Pairs about validation problems that measure the result."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+def made(task: Task, parent: Path, settings: Settings | None = None) -> Path:
+    """The folder of the task's tiny reward model inside `parent`, trained if it is not there yet."""
+    settings = settings or Settings()
+    facts = [RECIPE, loading.load(BASE).origin, task.name, strict.plain(task), strict.plain(settings)]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    folder = parent / f"tiny-{task.name}-{digest[:16]}"
+    if not (folder / "config.json").exists():
+        with files.becoming(folder) as aside:
+            train(task, settings, aside)
+    return folder
+
+
+def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
+    """Train, and save with tokenizer and record. Raises DataError where no answer can be damaged."""
+    began = time.monotonic()
+    base = loading.load(BASE)
+    model = with_scalar_head(base.model, settings.seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95))
+    drawn = list(pairs(task, "train", settings.pairs, settings.seed))
+    order = random.Random(derive(settings.seed, "order"))
+    losses = []
+    for step in range(1, settings.steps + 1):
+        loss = -F.logsigmoid(margins(model, base.tokenizer, order.choices(drawn, k=settings.batch))).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rise, fall = 10 * step / settings.steps, (settings.steps - step + 1) / settings.steps
+        for group in optimiser.param_groups:
+            group["lr"] = settings.learning_rate * min(rise, fall, 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(loss.item())
+    held_out = list(pairs(task, "validation", settings.held_out, settings.seed))
+    with torch.no_grad():
+        right = sum(int((margins(model.eval(), base.tokenizer, [pair]) > 0).item()) for pair in held_out)
+    model.save_pretrained(folder)
+    base.tokenizer.save_pretrained(folder)
+    record = {
+        "base": base.origin,
+        "task": {"name": task.name, "settings": strict.plain(task)},
+        "settings": dataclasses.asdict(settings),
+        "pairs": len(drawn),
+        "loss": losses,
+        "held_out_pairs": len(held_out),
+        "held_out_accuracy": right / len(held_out),
+        "seconds": time.monotonic() - began,
+    }
+    files.write_atomic(folder / "origin.json", (json.dumps(record, indent=1) + "\n").encode())
+    return record
+
+
+def with_scalar_head(language: Any, seed: int) -> Any:
+    """A sequence classifier with one output on the trunk of a language model."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = copy.deepcopy(language.config)
+    config.id2label = {0: "reward"}
+    config.label2id = {"reward": 0}
+    torch.manual_seed(derive(seed, "head"))
+    model = AutoModelForSequenceClassification.from_config(config)
+    trunk = getattr(model, model.base_model_prefix)
+    trunk.load_state_dict(getattr(language, language.base_model_prefix).state_dict())
+    return model.to(torch.float32)
+
+
+def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
+    """r_chosen − r_rejected of each pair, (B,)."""
+    end = tokenizer.eos_token
+    texts = [pair.prompt + answer + end for pair in chosen for answer in (pair.chosen, pair.rejected)]
+    reward: torch.Tensor = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits[:, 0]
+    return reward[0::2] - reward[1::2]
+
+
+def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
+    """One preference per problem, in a derived order, of which the verifier confirms both sides."""
+    problems = list(task.problems(split))
+    rng = random.Random(derive(seed, "pairs", split))
+    rng.shuffle(problems)
+    found = 0
+    for problem in problems:
+        chosen = task.demonstrate(problem)
+        rejected = next(wrong(task, problem, chosen, problems, rng), None)
+        if rejected is not None and correct(task, problem, chosen):
+            found += 1
+            yield Pair(problem.prompt, chosen, rejected)
+        if found == most:
+            return
+    if not found:
+        raise DataError(
+            f"task {task.name} has no {split} problem whose reference answer can be damaged so that its "
+            "verifier notices; name a reward model in reward.model"
+        )
+
+
+def wrong(
+    task: Task, problem: Problem, right: str, others: Sequence[Problem], rng: random.Random
+) -> Iterator[str]:
+    """Damaged answers that the verifier rejects, of kinds that a policy writes too: a slip in one character
+    (half of them), an early end, the answer to another problem, and the task's own careless style."""
+    for _ in range(ATTEMPTS):
+        kind = rng.choice(("slip", "slip", "slip", "end", "other", "careless"))
+        if kind == "slip" and right:
+            place = rng.randrange(len(right))
+            alike = next((letters for letters in SAME_KIND if right[place] in letters), "")
+            text = right[:place] + rng.choice(alike or right) + right[place + 1 :]
+        elif kind == "end" and right:
+            text = right[: rng.randrange(len(right))]
+        elif kind == "careless" and isinstance(task, Lapsing):
+            text = task.lapse(problem)
+        else:
+            text = task.demonstrate(rng.choice(others))
+        if text != right and not correct(task, problem, text):
+            yield text
+
+
+def correct(task: Task, problem: Problem, text: str) -> bool:
+    return task.verify(problem, [text])[0].scores.get("correct", 0.0) > 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", required=True, choices=sorted(tasks()))
+    parser.add_argument("--out", type=Path, help="folder to write; default: the cache")
+    for field in dataclasses.fields(Settings):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+    options = vars(parser.parse_args())
+    settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
+    task = tasks()[options["task"]]()
+    if options["out"] and options["out"].exists():
+        parser.error(f"--out {options['out']} is there already; give another or remove it")
+    if options["out"]:
+        with files.becoming(options["out"]) as aside:
+            train(task, settings, aside)
+    folder = options["out"] or made(task, loading.cache_folder() / "reward", settings)
+    record = json.loads((folder / "origin.json").read_text())
+    share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
+    print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")
+    print(f'use it with reward.kind = "model" and reward.model = "{folder}"')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From prompts to rollouts: samplers, decoding, episodes of one turn or many."""

@@ -1,0 +1,79 @@
+"""What becomes of prompts that do not fit into the model's context: refused before the run, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.settings.config import LongPrompts, RunConfig
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Split, Task
+
+
+@dataclass(frozen=True)
+class Room:
+    """The model's context, of which each completion takes up to `limit` tokens."""
+
+    loaded: Loaded
+    limit: int
+    policy: LongPrompts = "refuse"
+
+    def fitting(self, problems: Sequence[Problem], split: str) -> Sequence[Problem]:
+        """The problems whose prompts leave `limit` tokens. With policy `refuse` those are all, or a DataError
+        says how many are not; with `drop` they are the rest, and a DataError says when none is left."""
+        long = self.too_long(problems)
+        if not long:
+            return problems
+        worst = max(long, key=lambda problem: long[problem])
+        told = (
+            f"{len(long)} of {len(problems)} {split} prompts leave no room for {self.limit} new tokens in "
+            f"the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); lower "
+            "sampler.max_new_tokens, take a model with a longer context"
+        )
+        if self.policy == "refuse":
+            raise DataError(f'{told}, or leave them out (in a recipe: model.long_prompts = "drop")')
+        if len(long) == len(problems):
+            raise DataError(f"{told}, or another task: no problem is left")
+        return [problem for problem in problems if problem.id not in long]
+
+    def first(self, count: int, problems: Sequence[Problem], split: str) -> Sequence[Problem]:
+        """The first `count` problems that fit; with policy `refuse` all of these must."""
+        if self.policy == "refuse":
+            return self.fitting(problems[:count], split)
+        return self.fitting(problems, split)[:count]
+
+    def too_long(self, problems: Sequence[Problem]) -> dict[str, int]:
+        """Tokens of each prompt that does not fit, by problem.
+
+        Only prompts that might be too long are encoded: a token stands for at least one byte of the text, or
+        for something of the chat template, which an empty prompt shows.
+        """
+        most = self.loaded.context - self.limit
+        bare = len(self.loaded.encode(""))
+        doubtful = (p for p in problems if bare + len(p.prompt.encode("utf-8", "surrogatepass")) > most)
+        lengths = {problem.id: len(self.loaded.encode(problem.prompt)) for problem in doubtful}
+        return {identity: tokens for identity, tokens in lengths.items() if tokens > most}
+
+    def dropped(self, task: Task, used: Mapping[Split, int]) -> dict[str, int]:
+        """How many prompts of each split are left out; `used` says how many problems of it are asked for.
+        Raises DataError as `fitting` does, so that a run hears of it before it begins."""
+        found = {}
+        for split, count in used.items():
+            if count and split in task.splits:
+                problems = task.problems(split)
+                self.first(count, problems, split)
+                found[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
+        return {split: count for split, count in found.items() if count}
+
+
+def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:
+    """How many of the prompts that a run uses are left out, by split; raises DataError where they are
+    refused."""
+    used: dict[Split, int] = {
+        "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
+        "validation": config.evaluate.problems,
+        "test": config.evaluate.test_problems,
+    }
+    limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+    return Room(loaded, limit, config.model.long_prompts).dropped(config.task, used)

@@ -1,0 +1,408 @@
+"""A batch of sequences in flight: prefilled prompts, a key-value cache, one token fed at a time.
+
+The keys and values of a prompt are kept once, however many completions it has: all queries of a group meet
+them in one matrix product (as in Juravsky et al., "Hydragen", 2024), and only what a sequence wrote itself is
+its own. Attention over both parts is one softmax, so nothing is approximated. A model for which a probe
+does not confirm that, because it does more in its attention than transformers hands over, decodes with the
+prompt repeated.
+
+In a conversation every prompt goes on from what an earlier batch wrote. A batch that is kept has the keys and
+values of that, and only what is new is computed (`Known`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from grpobench.runs.models.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
+from grpobench.runs.models.roles import Models
+
+DROP_SHARE = 8
+"""Finished sequences are dropped from the batch when they are at least one in so many."""
+SHARED = "grpobench_shared_prompt"
+"""The name under which transformers knows the attention function below."""
+
+
+class Decoding:
+    """Sequences of `models`' policy. `alive` (R,) are the jobs still in the batch, `logits` (R, V) come next.
+
+    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. What is `known` of the
+    prompts is not computed again. A batch that `keeps` drops no sequence, so that others can go on from it.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        prompts: Sequence[Sequence[int]],
+        owner: torch.Tensor,
+        limit: int,
+        pad: int,
+        share: bool,
+        known: Known | None = None,
+        keeps: bool = False,
+    ) -> None:
+        self.models, self.network = models, models.networks["policy"]
+        self.share, self.keeps = share, keeps
+        self.alive = torch.arange(len(owner), device=models.device)
+        if known is not None:
+            prompts = [prompt[length:] for prompt, length in zip(prompts, known.lengths, strict=True)]
+        width = max(map(len, prompts))
+        tokens = torch.full((len(prompts), width), pad)
+        seen = torch.zeros(len(prompts), width, dtype=torch.bool)
+        for row, prompt in enumerate(prompts):  # left padding: every sequence writes the same column next
+            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
+            seen[row, width - len(prompt) :] = True
+        tokens, seen = tokens.to(models.device), seen.to(models.device)
+        before = 0 if known is None else known.columns
+        if known is not None:
+            seen = torch.cat([known.seen, seen], -1)
+        columns = before + width
+        position = (seen.cumsum(-1) - 1).clamp(min=0)[:, before:]
+        causal = torch.ones(width, columns, dtype=torch.bool, device=models.device).tril(before)
+        itself = causal.triu(before)
+        self.cache = buffers(models.language.config, columns if share else columns + limit)
+        if known is not None:
+            for number, layer in enumerate(self.cache.layers):
+                layer.begin(*known.layer(number))
+        states = self._forward({"input_ids": tokens}, (seen[:, None, None, :] & causal) | itself, position)
+        self.position = position[:, -1][owner]
+        self.ragged = not bool(seen.all())
+        self.column = self.prompt_columns = columns
+        self.logits = self._logits(states)[owner]
+        if share:
+            self.groups = Groups(owner, len(prompts))
+            self.seen = seen
+            for layer in self.cache.layers:
+                layer.keep_prompt(len(owner), limit)
+        else:
+            self.seen = torch.cat([seen[owner], seen.new_ones(len(owner), limit)], -1)
+            for layer in self.cache.layers:
+                layer.select(owner)
+
+    def _forward(
+        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
+    ) -> torch.Tensor:
+        with self.models.precision():
+            output = self.network.trunk(
+                **inputs,
+                attention_mask=mask,
+                position_ids=position,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+        return output.last_hidden_state[:, -1]  # type: ignore[no-any-return]
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        assert self.network.head is not None
+        with self.models.precision():
+            return self.network.head(states).float()  # type: ignore[no-any-return]
+
+    def advance(self, drawn: torch.Tensor, stopped: torch.Tensor, mixture: Any) -> None:
+        """Feed the drawn tokens (R,) and drop sequences that have ended; `stopped` is over all jobs."""
+        done = stopped[self.alive]
+        if not self.keeps and int(done.sum()) * DROP_SHARE >= len(done):
+            keep = (~done).nonzero().squeeze(-1)
+            self._select(keep)
+            drawn = drawn[keep]
+            mixture = None if mixture is None else mixture[keep]
+        self.position = self.position + 1
+        self.column += 1
+        inputs = {"input_ids": drawn[:, None]}
+        if mixture is not None:
+            table = self.network.trunk.get_input_embeddings()  # type: ignore[operator]
+            blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
+            mixes = mixture.weight.sum(-1, keepdim=True) > 0
+            inputs = {"inputs_embeds": torch.where(mixes, blend, table(drawn))[:, None]}
+        position = self.position[:, None]
+        if self.share:
+            with shared_attention(self):
+                states = self._forward(inputs, None, position)
+        else:
+            mask = self.seen[:, None, None, : self.column] if self.ragged else None
+            states = self._forward(inputs, mask, position)
+        self.logits = self._logits(states)
+
+    def _select(self, keep: torch.Tensor) -> None:
+        """Go on with these rows only, and with the prompts that still have one."""
+        self.alive, self.position = self.alive[keep], self.position[keep]
+        for layer in self.cache.layers:
+            layer.select(keep)
+        if not self.share:
+            self.seen = self.seen[keep]
+            return
+        prompts, owner = self.groups.owner[keep].unique(return_inverse=True)
+        self.groups = Groups(owner, len(prompts))
+        if len(prompts) < len(self.seen):
+            self.seen = self.seen[prompts]
+            for layer in self.cache.layers:
+                layer.select_prompts(prompts)
+
+    def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+        """Bool (n, columns): what is known of these jobs (n,): their prompts, and what they have written but
+        for its last token, which was never fed. `written` (n,) counts that token."""
+        own = torch.arange(self.column - self.prompt_columns, device=rows.device) < written[:, None] - 1
+        prompts = self.seen[self.groups.owner[rows] if self.share else rows][:, : self.prompt_columns]
+        return torch.cat([prompts, own], -1)
+
+    def layer(self, number: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (n, K, columns, D) of these jobs (n,)."""
+        held = self.cache.layers[number]
+        if not self.share:
+            return held.keys[rows], held.values[rows]
+        owner = self.groups.owner[rows]
+        keys = torch.cat([held.prompt_keys[owner], held.keys[rows]], 2)
+        return keys, torch.cat([held.prompt_values[owner], held.values[rows]], 2)
+
+
+class Known:
+    """The beginnings of prompts, one job of a kept batch each, given as (batch, job, tokens written by it,
+    tokens of the prompt that are known by it)."""
+
+    def __init__(self, places: Sequence[tuple[Decoding, int, int, int]]) -> None:
+        self.lengths = [length for *_, length in places]
+        batches = list({id(batch): batch for batch, *_ in places}.values())
+        self.columns: int = max(batch.column for batch in batches)
+        device = batches[0].seen.device
+        self.seen: torch.Tensor = torch.zeros(len(places), self.columns, dtype=torch.bool, device=device)
+        self.parts: list[tuple[Decoding, torch.Tensor, torch.Tensor]] = []
+        for batch in batches:
+            chosen = [(i, row, written) for i, (b, row, written, _) in enumerate(places) if b is batch]
+            index, rows, written = torch.tensor(chosen, device=device).unbind(-1)
+            self.seen[index, : batch.column] = batch.seen_by(rows, written)
+            self.parts.append((batch, index, rows))
+
+    def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (prompts, K, columns, D) of a layer; nought where nothing is known."""
+        states = [batch.layer(number, rows) for batch, _, rows in self.parts]
+        return self._placed([keys for keys, _ in states]), self._placed([values for _, values in states])
+
+    def _placed(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        heads, size = pieces[0].shape[1], pieces[0].shape[3]
+        out = pieces[0].new_zeros((len(self.lengths), heads, self.columns, size))
+        for (batch, index, _), piece in zip(self.parts, pieces, strict=True):
+            out[index, :, : batch.column] = piece
+        return out
+
+
+class History:
+    """Kept batches, by the tokens whose keys and values they hold."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, ...], tuple[Decoding, int, int]] = {}
+        self.lengths: list[int] = []
+
+    def add(
+        self, batch: Decoding, prompts: Sequence[tuple[int, ...]], written: Sequence[tuple[int, ...]]
+    ) -> None:
+        """The jobs of a batch: their prompts and what they wrote behind them, all or a part of which a later
+        prompt may go on from."""
+        for row, (prompt, own) in enumerate(zip(prompts, written, strict=True)):
+            for count in range(1, len(own) + 1):
+                self.places[(*prompt, *own[: count - 1])] = (batch, row, count)
+        self.lengths = sorted({len(tokens) for tokens in self.places}, reverse=True)
+
+    def find(self, prompts: Sequence[tuple[int, ...]]) -> Known | None:
+        """What is known of the prompts; None where one of them goes on from nothing that is here."""
+        found = []
+        for prompt in prompts:
+            for size in self.lengths:
+                if size < len(prompt) and (place := self.places.get(prompt[:size])):
+                    found.append((*place, size))
+                    break
+            else:
+                return None
+        return Known(found)
+
+
+class Groups:
+    """Where the rows of each prompt stand: rows (R,) to a grid of (prompts, most rows of one) and back."""
+
+    def __init__(self, owner: torch.Tensor, prompts: int) -> None:
+        self.owner, self.prompts, self.rows = owner, prompts, len(owner)
+        count = owner.bincount(minlength=prompts)
+        self.most = int(count.max())
+        order = owner.argsort(stable=True)
+        rank = torch.arange(self.rows, device=owner.device) - (count.cumsum(0) - count)[owner[order]]
+        place = torch.empty_like(owner)
+        place[order] = owner[order] * self.most + rank
+        self.place = place
+        self.slot = place.new_zeros(prompts * self.most)
+        everyone = torch.arange(self.rows, device=owner.device)
+        self.slot[place] = everyone
+        self.regular = self.rows == len(self.slot) and bool((place == everyone).all())
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """(R, K, r, D) of rows as (prompts, K, most × r, D). Empty places repeat the first row."""
+        grid = rows if self.regular else rows[self.slot]
+        heads, repeat, size = rows.shape[1:]
+        grid = grid.view(self.prompts, self.most, heads, repeat, size).transpose(1, 2)
+        return grid.reshape(self.prompts, heads, self.most * repeat, size)
+
+    def scatter(self, grid: torch.Tensor, repeat: int) -> torch.Tensor:
+        """The inverse of `gather`."""
+        heads, size = grid.shape[1], grid.shape[3]
+        rows = grid.view(self.prompts, heads, self.most, repeat, size).transpose(1, 2)
+        rows = rows.reshape(self.prompts * self.most, heads, repeat, size)
+        return rows if self.regular else rows[self.place]
+
+
+_decoding: list[Decoding] = []
+"""The batch whose forward pass is under way; transformers' attention functions are global."""
+
+
+@contextlib.contextmanager
+def shared_attention(decoding: Decoding) -> Iterator[None]:
+    """Let the policy's attention find the prompts' keys and values in `decoding`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(SHARED, attend)
+    config: Any = decoding.network.trunk.config
+    before = config._attn_implementation
+    config._attn_implementation = SHARED
+    _decoding.append(decoding)
+    try:
+        yield
+    finally:
+        _decoding.pop()
+        config._attn_implementation = before
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one query per row, (R, heads, 1, D), over its prompt's keys and its own, which are `key`
+    and `value` (R, K, T, D). Returns (R, 1, heads, D). Several heads may share one of the K key heads."""
+    decoding = _decoding[-1]
+    groups, layer = decoding.groups, decoding.cache.layers[module.layer_idx]
+    rows, heads, _one, size = query.shape
+    repeat = heads // key.shape[1]
+    query = query.reshape(rows, key.shape[1], repeat, size) * (size**-0.5 if scaling is None else scaling)
+    prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
+    if decoding.ragged:
+        prompt = prompt.masked_fill(~decoding.seen[:, None, None, :], float("-inf"))
+    scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    of_prompt, own = weights.split((prompt.shape[-1], key.shape[2]), -1)
+    out = groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + own @ value
+    return out.reshape(rows, 1, heads, value.shape[-1]), None
+
+
+def serves(models: Models, pad: int) -> bool:
+    """Whether decoding with shared prompts gives what decoding with repeated prompts gives. Raises ModelError
+    where that is not what the model's own forward pass gives, in float32."""
+    whole = length(models)
+    tokens = random_tokens(models, 2, whole)
+    prompts = [
+        tokens[0, : max(1, whole - 3)].tolist(),
+        tokens[0, :1].tolist() + tokens[1, : whole // 3].tolist(),
+    ]
+    with plainly(models):
+        try:
+            repeated, texts = forced(models, prompts, pad, share=False)
+        except Exception as error:  # an architecture fails as it likes
+            raise unfit(models, f"decoding ends in {type(error).__name__}: {error}") from error
+        own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
+        wanted = torch.stack(own)
+        demand_equal(models, wanted, repeated, "decoded tokens")
+    try:
+        shared, _ = forced(models, prompts, pad, share=True)
+    except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
+    if models.dtype != torch.float32:
+        repeated, _ = forced(models, prompts, pad, share=False)
+    return torch.allclose(repeated, shared, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
+
+
+def forced(
+    models: Models, prompts: Sequence[Sequence[int]], pad: int, share: bool
+) -> tuple[torch.Tensor, list[list[int]]]:
+    """Log-probabilities (3, V) behind three completions of two tokens, and the whole texts so far; the first
+    and the last belong to the first prompt."""
+    owner = torch.tensor([0, 1, 0], device=models.device)
+    stopped = torch.zeros(3, dtype=torch.bool, device=models.device)
+    drawn = random_tokens(models, 2, 3)
+    run = Decoding(models, prompts, owner, 3, pad, share)
+    for column in drawn:
+        run.advance(column, stopped, None)
+    texts = [[*prompts[p], *drawn[:, row].tolist()] for row, p in enumerate(owner.tolist())]
+    return (run.logits / models.temperature).log_softmax(-1), texts
+
+
+def buffers(config: Any, columns: int) -> Any:
+    """A Hugging Face cache whose layers write into buffers of `columns` allocated once and show attention
+    only the columns written so far."""
+    from transformers.cache_utils import Cache, DynamicLayer
+
+    class Buffer(DynamicLayer):
+        """Keys and values (R, heads, written, size) as views of a larger buffer."""
+
+        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+            self.dtype, self.device = key_states.dtype, key_states.device
+            self._allocate(key_states, value_states, len(key_states), columns)
+            self.is_initialized = True
+
+        def _allocate(self, keys: torch.Tensor, values: torch.Tensor, rows: int, columns: int) -> None:
+            """Empty buffers for so many rows and columns, of the heads and sizes of these."""
+            self.store = tuple(
+                states.new_empty((rows, states.shape[1], columns, states.shape[3]))
+                for states in (keys, values)
+            )
+            self._show(0)
+
+        def _show(self, written: int) -> None:
+            self.written = written
+            self.keys, self.values = (store[:, :, :written] for store in self.store)
+
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+            end = self.written + key_states.shape[2]
+            for store, states in zip(self.store, (key_states, value_states), strict=True):
+                store[:, :, self.written : end] = states
+            self._show(end)
+            assert self.keys is not None and self.values is not None
+            return self.keys, self.values
+
+        def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+            """Start behind these (R, heads, known, size)."""
+            self.lazy_initialization(keys, values)
+            self.update(keys, values)
+
+        def keep_prompt(self, rows: int, columns: int) -> None:
+            """What is written becomes the prompts' part; from here on `rows` sequences write their own."""
+            assert self.keys is not None and self.values is not None
+            self.prompt_keys: torch.Tensor = self.keys
+            self.prompt_values: torch.Tensor = self.values
+            self._allocate(self.keys, self.values, rows, columns)
+
+        def select_prompts(self, prompts: torch.Tensor) -> None:
+            self.prompt_keys = self.prompt_keys.index_select(0, prompts)
+            self.prompt_values = self.prompt_values.index_select(0, prompts)
+
+        def select(self, rows: torch.Tensor) -> None:
+            """Keep or repeat sequences; only written columns are copied."""
+            moved = []
+            for store in self.store:
+                kept = store[:, :, : self.written].index_select(0, rows)
+                if len(rows) <= store.shape[0]:
+                    store = store[: len(rows)]
+                else:
+                    store = store.new_empty((len(rows), *store.shape[1:]))
+                store[:, :, : self.written] = kept
+                moved.append(store)
+            self.store = tuple(moved)
+            self._show(self.written)
+
+    return Cache(layers=[Buffer() for _ in range(config.num_hidden_layers)])  # type: ignore[no-untyped-call]

@@ -1,0 +1,224 @@
+"""The sampler that decodes with vLLM, in this process or behind `grpobench serve`, with weights of its own.
+
+After every update the engine takes over the trainer's weights. That it did is measured and never believed:
+the engine answers a probe prompt, and its log-probabilities must be those that the trainer gives the same
+tokens. Engines have reported success and gone on with a stale output head or with keys and values of the old
+weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.engines.engine import Drawn, Engine
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.sample.sampler import Mixing, Request, demand_room
+from grpobench.runs.settings.config import RunConfig
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Verdict
+
+PROBES = 4
+"""Completions of the probe prompt."""
+PROBE_TOKENS = 16
+"""Their length."""
+LARGEST_GAP = {torch.float32: 1e-4, torch.bfloat16: 1.0}
+"""Greatest |Δ log p| in nats on the probe that is arithmetic and not a fault, by the coarser precision."""
+LARGEST_MEAN_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+"""The same for the mean over a step's rollouts."""
+NOISE = 5e-7
+"""Nats (root mean square) below which a difference says nothing, whatever was measured."""
+SURE = 4
+"""How many times the noise the trainer must have moved on the probe to demand that the engine moved along.
+With 64 tokens the share in which it followed is then known to within a few hundredths."""
+
+
+class SamplerGap(RuntimeError):
+    """Sampler and trainer do not have the same weights, or not the same arithmetic."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What engine and trainer said about the engine's own answers to the probe prompt: log-probabilities
+    (PROBES, PROBE_TOKENS) in float64."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    engine: torch.Tensor
+    trainer: torch.Tensor
+
+    @property
+    def gap(self) -> float:
+        """Greatest difference."""
+        return float((self.engine - self.trainer).abs().max())
+
+    @property
+    def noise(self) -> float:
+        """Root mean square difference."""
+        return float((self.engine - self.trainer).square().mean().sqrt())
+
+    def followed(self, before: Probe | None, noise: float) -> float:
+        """The share of the trainer's move since `before` that the engine made too; 1 where there is nothing
+        to compare: other tokens (then the engine did move), or a move that is lost in the noise."""
+        if before is None or before.tokens != self.tokens:
+            return 1.0
+        move = self.trainer - before.trainer
+        if float(move.square().mean().sqrt()) <= SURE * noise:
+            return 1.0
+        return float(((self.engine - before.engine) * move).sum() / move.square().sum())
+
+
+class EngineSampler:
+    """Samples with an engine that is kept in step with the policy of `models`.
+
+    `prompt` is the probe; `largest_gap` in nats overrides what is allowed there (0 keeps the default). Raises
+    SamplerGap at once when the engine cannot follow the trainer.
+    """
+
+    exact = False
+    """log π_old is read by the trainer: the engine's arithmetic is its own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Models,
+        *,
+        end: Sequence[int],
+        pad: int,
+        context: int,
+        prompt: Sequence[int],
+        largest_gap: float = 0.0,
+    ) -> None:
+        self.engine, self.models = engine, models
+        self.end, self.pad = tuple(sorted(end)), pad
+        self.context = min(context, engine.context)
+        cramped = engine.context < context
+        self.remedy = ", give the engine a larger cache (sampler.cache_gb)" if cramped else ""
+        coarser = torch.float32 if {engine.dtype, models.dtype} == {torch.float32} else torch.bfloat16
+        self.allowed = largest_gap or LARGEST_GAP[coarser]
+        self.largest_gap = max(LARGEST_MEAN_GAP[coarser], largest_gap)
+        self.noise = NOISE
+        self.prompt = stretched(prompt, engine.block + 1, self.context - PROBE_TOKENS)
+        self.last: Probe | None = None
+        self.prove()
+
+    def prove(self) -> None:
+        """Find out whether the engine follows: with the policy's weights, with every weight halved (which
+        moves whatever depends on any of them, and is undone exactly), and with the policy's again."""
+        self.sync()
+        with halved(self.models.language):
+            self.sync()
+        self.sync()
+
+    def sync(self) -> dict[str, float]:
+        """Hand the trainer's weights to the engine. Raises SamplerGap when it does not answer accordingly."""
+        self.engine.load(checkpoint_weights(self.models.language))
+        now = self.probe()
+        followed = now.followed(self.last, self.noise)
+        if not (now.gap <= self.allowed and followed > 0.5):
+            raise SamplerGap(self._complaint(now.gap, followed))
+        self.noise = max(self.noise, now.noise)
+        self.last = now
+        return {"gap/sync": now.gap}
+
+    def _complaint(self, gap: float, followed: float) -> str:
+        seen = f"differ by {gap:.2g} nats on the probe prompt, where {self.allowed:.2g} are allowed"
+        if gap <= self.allowed:
+            seen = f"do not move together: the engine made {followed:.0%} of the trainer's move on the probe"
+        return (
+            f"after a weight synchronisation the sampler and the trainer {seen}; the engine has not taken "
+            'over the weights, or computes otherwise. Set sampler.kind = "hf"; or sampler.largest_gap, if '
+            "you know that the difference is one of precision"
+        )
+
+    def probe(self) -> Probe:
+        """Have the engine answer the probe prompt, end tokens ignored, and the trainer read the answers."""
+        jobs = [(self.prompt, seed) for seed in range(PROBES)]
+        found = self.engine.sample(jobs, PROBE_TOKENS, self.models.temperature, ())
+        rollouts = [self._rollout(self.prompt, drawn) for drawn in found]
+        verdicts, rewards = [Verdict({}, None)] * PROBES, [0.0] * PROBES
+        group = Group(Problem("probe", "", None), rollouts, verdicts, rewards)
+        batch = pack_groups([group], PROBE_TOKENS, 0, self.pad, str(self.models.device))
+        trainer = self.models.read("policy", batch).logp.double().cpu()
+        return Probe(tuple(drawn.tokens for drawn in found), batch.behaviour_logp.double().cpu(), trainer)
+
+    def sample(
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
+    ) -> list[list[Rollout]]:
+        """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
+        is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
+        DataError for a prompt that leaves no room for `limit` tokens."""
+        if mixing is not None:
+            raise DataError('vLLM feeds plain tokens and mixes no embeddings; set sampler.kind = "hf"')
+        demand_room(requests, limit, self.context, self.remedy)
+        jobs = [(request.prompt, seed) for request in requests for seed in request.seeds]
+        found = iter(self.engine.sample(jobs, limit, temperature, self.end))
+        return [[self._rollout(request.prompt, next(found)) for _ in request.seeds] for request in requests]
+
+    def _rollout(self, prompt: tuple[int, ...], drawn: Drawn) -> Rollout:
+        stopped = bool(drawn.tokens) and drawn.tokens[-1] in self.end
+        return Rollout(prompt, drawn.tokens, drawn.logp, stopped)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def connect(config: RunConfig, models: Models, loaded: Loaded) -> EngineSampler:
+    """The engine that the configuration asks for, and its sampler."""
+    settings = config.sampler
+    if settings.kind == "vllm-server":
+        from grpobench.runs.sample.engines.remote import Remote
+
+        engine: Engine = Remote(settings.url, f"{config.matrix}/{config.folder}")
+    else:
+        from grpobench.runs.sample.engines.vllm import VLLM
+
+        place = loaded.model.name_or_path
+        engine = VLLM(place, dtype=config.model.dtype, rows=settings.rows, cache_gb=settings.cache_gb)
+    try:
+        return EngineSampler(
+            engine,
+            models,
+            end=loaded.end,
+            pad=loaded.pad,
+            context=loaded.context,
+            prompt=loaded.encode(config.task.problems("train")[0].prompt),
+            largest_gap=settings.largest_gap,
+        )
+    except BaseException:
+        engine.close()
+        raise
+
+
+def stretched(prompt: Sequence[int], least: int, most: int) -> tuple[int, ...]:
+    """The prompt, repeated until it fills more than a block of the engine's prefix cache: only then would
+    keys and values of old weights be met again."""
+    times = -(-least // max(1, len(prompt)))
+    return tuple((list(prompt) * times)[: max(1, most)])
+
+
+def checkpoint_weights(language: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters by the names and in the shapes of the model's checkpoints, tied ones once."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    held = {name: parameter.detach() for name, parameter in language.named_parameters()}
+    yield from revert_weight_conversion(language, held).items()
+
+
+@contextlib.contextmanager
+def halved(language: Any) -> Iterator[None]:
+    """Every weight times one half, and afterwards times two: exact in floating point."""
+    with torch.no_grad():
+        for parameter in language.parameters():
+            parameter.mul_(0.5)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter in language.parameters():
+                parameter.mul_(2.0)

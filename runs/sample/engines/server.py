@@ -1,0 +1,215 @@
+"""An engine behind HTTP: `grpobench serve` on one side, `Remote` on the other.
+
+One run at a time: the server belongs to the connection that first asked for anything but its state, until
+that connection ends, because another run's weights would be in its way. Token ids and log-probabilities
+travel as JSON, weights as safetensors. Whoever asks passes the `gate` first: a token where others than this
+machine can reach it, the server's own name, no browser, and no more bytes than the page can use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import IO, Any
+
+import torch
+
+from grpobench.runs.models import sizes
+from grpobench.runs.sample.engines import gate
+from grpobench.runs.sample.engines.engine import Engine
+from grpobench.runs.sample.engines.gate import Gate, Refusal, length
+
+CHUNK = 2**20
+"""Bytes of a weight file read at once."""
+PATIENCE = 10.0
+"""Seconds in which a server must accept a connection. A request may take as long as it takes."""
+GOOD, TAKEN, UNKNOWN, FAILED = 200, 409, 404, 500
+MOST_ASKED = 256 * 2**20
+"""Bytes of what to sample: some hundred thousand prompts of a hundred tokens."""
+MOST_WEIGHTS = 2**40
+"""Bytes of weights, where nothing says how many a model has."""
+HEADER = 2**20
+"""Bytes of a weight file that are no weights."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves an engine to one run at a time. `port` 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        most_weights: int = MOST_WEIGHTS,
+    ) -> None:
+        super().__init__((host, port), Handler)
+        self.engine, self.model = engine, model
+        self.gate = Gate(token, frozenset({host.lower()}))
+        self.most = {"/sample": MOST_ASKED, "/weights": most_weights}
+        """Bytes of a body, by page."""
+        self.working = threading.Lock()
+        self.claiming = threading.Lock()
+        self.holder: Handler | None = None
+        self.run = ""
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "dtype": str(self.engine.dtype).removeprefix("torch."),
+            "context": self.engine.context,
+            "block": self.engine.block,
+            "run": self.run,
+        }
+
+    def claim(self, handler: Handler, run: str) -> bool:
+        """Whether the server belongs to this connection now."""
+        with self.claiming:
+            if self.holder is None:
+                self.holder, self.run = handler, run
+            return self.holder is handler
+
+    def release(self, handler: Handler) -> None:
+        with self.claiming:
+            if self.holder is handler:
+                self.holder, self.run = None, ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"  # connections stay open
+    server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(PATIENCE)  # until it has shown what the gate asks for
+
+    def admitted(self) -> bool:
+        """Whether the gate lets the request pass; it is answered where not, and the connection ends."""
+        try:
+            self.server.gate.check(self.headers)
+        except Refusal as refusal:
+            self.refuse(refusal.status, str(refusal))
+            return False
+        self.connection.settimeout(None)  # a run is silent for as long as it trains
+        return True
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answer without having read the body, after which the connection cannot go on."""
+        self.close_connection = True
+        self.answer(status, {"error": reason})
+
+    def do_GET(self) -> None:
+        if self.admitted():
+            known = self.path == "/state"
+            self.answer(
+                GOOD if known else UNKNOWN, self.server.state() if known else {"error": "no such page"}
+            )
+
+    def do_POST(self) -> None:
+        pages: Mapping[str, Callable[[IO[bytes]], Any]] = {"/sample": self.sample, "/weights": self.weights}
+        if not self.admitted():
+            return
+        try:
+            if self.path not in pages:
+                raise Refusal(UNKNOWN, "no such page")
+            left = length(self.headers, self.server.most[self.path])
+        except Refusal as refusal:
+            self.refuse(refusal.status, str(refusal))
+            return
+        ours = self.server.claim(self, self.headers.get("X-Run", ""))
+        with tempfile.NamedTemporaryFile() if ours else open(os.devnull, "wb") as body:
+            while left > 0 and (chunk := self.rfile.read(min(CHUNK, left))):
+                body.write(chunk)
+                left -= len(chunk)
+            if left:
+                self.close_connection = True  # the other side has gone
+            elif not ours:
+                self.answer(TAKEN, {"error": f"in use by {self.server.run or 'another run'}"})
+            else:
+                body.seek(0)
+                self.work(pages[self.path], body)
+
+    def work(self, page: Callable[[IO[bytes]], Any], body: IO[bytes]) -> None:
+        try:
+            with self.server.working:
+                found = page(body)
+        except Exception as error:  # whatever it is, it is the client's run that must stop
+            self.answer(FAILED, {"error": f"{type(error).__name__}: {error}"})
+        else:
+            self.answer(GOOD, found)
+
+    def sample(self, body: IO[bytes]) -> Any:
+        asked = json.load(body)
+        jobs = [(tuple(asked["prompts"][index]), seed) for index, seed in asked["jobs"]]
+        found = self.server.engine.sample(jobs, asked["limit"], asked["temperature"], asked["end"])
+        return [[list(drawn.tokens), [float(p) for p in drawn.logp]] for drawn in found]
+
+    def weights(self, body: IO[bytes]) -> Any:
+        self.server.engine.load(stored_weights(body.name))
+        return {}
+
+    def answer(self, status: int, content: Any) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def finish(self) -> None:
+        self.server.release(self)
+        super().finish()
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing: a run's log tells of its requests."""
+
+
+def stored_weights(path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file, one at a time."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as held:
+        for name in held.keys():  # noqa: SIM118 - it is no dictionary
+            yield name, held.get_tensor(name)
+
+
+def serve(
+    model: str, *, host: str, port: int, dtype: str, rows: int, cache_gb: float, tell: Callable[[str], None]
+) -> None:
+    """Serve a model until SIGINT or SIGTERM. Raises ModelError for one that cannot be served."""
+    from grpobench.runs.models.loading import locate
+    from grpobench.runs.sample.engines.vllm import VLLM
+
+    place, token = locate(model), gate.token_for(host)
+    engine = VLLM(place, dtype=dtype, rows=rows, cache_gb=cache_gb)
+    weights = sizes.held(sizes.files(place, local_files_only=True)[1])
+    most = 4 * weights.elements + HEADER if weights.elements else MOST_WEIGHTS  # in float32 at most
+    try:
+        with Server(engine, model, host, port, token, most) as server:
+            signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+            tell(
+                f"serving {model} at {server.url} ({dtype}, context {engine.context}): set sampler.kind = "
+                f'"vllm-server" and sampler.url = "{server.url}"'
+            )
+            if token and not os.environ.get(gate.VARIABLE):
+                tell(f"for runs that use it: export {gate.VARIABLE}={token}")
+            server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        engine.close()

@@ -1,0 +1,203 @@
+"""vLLM's engine as this suite uses it: token ids in, token ids and log-probabilities out, new weights at any
+time.
+
+It runs in this process, whatever its device: a run has the engine and the trainer side by side, a server
+(`grpobench serve`) has the engine alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpobench.runs.models import trust
+from grpobench.runs.models.loading import ModelError
+from grpobench.runs.sample.engines.engine import Drawn
+from grpobench.runs.sample.sampler import GREEDY
+
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two workers must not be bound to the same core
+    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns at every reload of a model with a tied head
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Set before vLLM is imported, unless the user has set them."""
+
+
+class VLLM:
+    """vLLM in this process.
+
+    `place` is a model folder or hub id, `rows` the most sequences decoded at once, `cache_gb` the size of the
+    key-value cache in GiB, whose size also bounds `context`. Raises ModelError where vLLM cannot serve the
+    model.
+    """
+
+    _open: VLLM | None = None
+    """The engine of this process. A run that failed may have left one behind."""
+
+    def __init__(self, place: str, *, dtype: str, rows: int, cache_gb: float) -> None:
+        if VLLM._open is not None:
+            VLLM._open.close()
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        # In this process and no other: weights are handed over as tensors, not as messages.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        with undisturbed():
+            self.llm: Any = start(place, dtype, rows, cache_gb)
+        VLLM._open = self
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        settings = self.llm.llm_engine.vllm_config
+        self.context = int(settings.model_config.max_model_len)
+        self.block = int(settings.cache_config.block_size)
+        self.eager = bool(settings.model_config.enforce_eager)
+
+    def sample(
+        self, jobs: Sequence[tuple[tuple[int, ...], int]], limit: int, temperature: float, end: Sequence[int]
+    ) -> list[Drawn]:
+        """One completion per (prompt, seed), in order. Seeds are the requests' own: what else is decoded has
+        no part in a completion, up to the rounding of logits."""
+        from vllm import SamplingParams
+
+        shared: dict[str, Any] = {
+            "max_tokens": limit,
+            "logprobs": 0,  # of the drawn token alone
+            "stop_token_ids": list(end),
+            "ignore_eos": True,  # `end` alone decides
+            "detokenize": False,
+        }
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in jobs]
+        parameters = [
+            SamplingParams(temperature=0.0, **shared)
+            if seed == GREEDY
+            else SamplingParams(seed=seed, temperature=temperature, **shared)
+            for _, seed in jobs
+        ]
+        with undisturbed(), self._stance():
+            found = self.llm.generate(prompts, parameters, use_tqdm=False) if jobs else []
+        return [drawn(request.outputs[0]) for request in found]
+
+    def _stance(self) -> contextlib.AbstractContextManager[Any]:
+        """On a CPU nothing is compiled: the engine would call a C++ compiler for one small function."""
+        return torch.compiler.set_stance("force_eager") if self.eager else contextlib.nullcontext()
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take over weights. What vLLM reports is not believed here: the caller measures."""
+        with undisturbed(), torch.no_grad(), self._stance():
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+            self.llm.apply_model(pack_again)
+            if not self.llm.reset_prefix_cache():  # keys and values of the old weights
+                raise RuntimeError("vLLM did not reset its prefix cache")
+
+    def close(self) -> None:
+        """Stop the engine and free its memory."""
+        if VLLM._open is not self:
+            return
+        VLLM._open = None
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        with undisturbed():
+            self.llm.llm_engine.engine_core.shutdown()
+            del self.llm
+            cleanup_dist_env_and_memory()
+            gc.collect()
+
+
+def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
+    """vLLM's LLM, with the sampling of `HFSampler`: nothing but a temperature between logits and tokens."""
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
+    slow: dict[str, Any] = {}
+    if current_platform.is_cpu():
+        # No C++ compiler is called; and no prompt is cut in two, because vLLM 0.30 then rewinds the request's
+        # random generator, which on a CPU it cannot.
+        slow = {"enforce_eager": True, "enable_chunked_prefill": False}
+    try:
+        return LLM(
+            model=place,
+            dtype=dtype,
+            max_num_seqs=rows,
+            max_model_len=-1,  # as much of the model's context as the cache can hold
+            kv_cache_memory_bytes=int(cache_gb * 2**30),
+            gpu_memory_utilization=0.05,  # only asked whether so much is free; the trainer has the rest
+            logprobs_mode="processed_logprobs",  # after the temperature
+            generation_config="vllm",  # not the model's own top-p, penalties and the like
+            skip_tokenizer_init=True,
+            trust_remote_code=trust.trusted(),
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            seed=0,
+            **slow,
+        )
+    except (ValueError, NotImplementedError, RuntimeError) as error:
+        raise ModelError(
+            f"vLLM cannot serve {Path(place).name}: {error}; raise sampler.cache_gb when memory is what "
+            'lacks, else set sampler.kind = "hf"'
+        ) from error
+
+
+def trial() -> str:
+    """Have an engine write one token with the built-in policy; vLLM's version and device."""
+    from grpobench.runs.models.loading import locate
+
+    engine = VLLM(locate("nano"), dtype="float32", rows=1, cache_gb=0.1)
+    try:
+        engine.sample([((5, 6, 7), 1)], 1, 1.0, ())
+    finally:
+        engine.close()
+    import vllm
+    from vllm.platforms import current_platform
+
+    return f"{vllm.__version__} writes tokens on {current_platform.device_type}"
+
+
+def drawn(output: Any) -> Drawn:
+    """A completion out of vLLM's own type."""
+    tokens = tuple(int(token) for token in output.token_ids)
+    logp = [entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True)]
+    return Drawn(tokens, np.array(logp, dtype=np.float32))
+
+
+def pack_again(model: Any) -> int:
+    """Pack weights anew where the CPU build keeps its own layout of them and loading (vLLM 0.30) does not
+    renew it: linear weights that still stand beside their packed copy, as those of a tied output head, and
+    the experts of a mixture. Returns how many; 0 on other devices."""
+    packed = 0
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        experts = getattr(kernel, "fused_experts", None)
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
+            from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+            packed += 1
+        elif experts is not None and type(experts).__name__.endswith("CPUUnquantizedExperts"):
+            experts.process_weights_after_loading(module)
+            packed += 1
+    return packed
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keep this process's random generators and thread settings as they were: an engine in the same process
+    seeds the one and replaces the other."""
+    set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    plain, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
+    device = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    try:
+        with torch.random.fork_rng(device):
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)  # noqa: NPY002
+        torch.set_num_threads = set_threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

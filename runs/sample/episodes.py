@@ -1,0 +1,229 @@
+"""What the policy does with a problem: from prompts and derived seeds to rollouts, in one turn or in several.
+
+In a task of several turns the policy's turn ends with the model's end token (or with the task's own sign, or
+where the turn's limit cuts it), the environment replies, and the policy goes on behind everything so far. A
+rollout's completion then holds turns and replies in the order in which the policy saw them; `written` marks
+the tokens that the policy wrote, and only those have a log-probability. A turn that did not end with the end
+token is closed with one that the policy did not write, so that the next turn always follows the same signs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Mixing, Request, Sampler
+from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Task
+
+ANCHOR = "\x02anchor\x03"
+"""Stands for the policy's turn while a chat template is asked what follows one."""
+
+
+def episodes(
+    sampler: Sampler,
+    loaded: Loaded,
+    task: Task,
+    problems: Sequence[Problem],
+    seeds: Sequence[tuple[int, ...]],
+    limit: int,
+    temperature: float,
+    mixing: Mixing | None = None,
+) -> list[list[Rollout]]:
+    """Rollouts of each problem, one for each of its seeds, of at most `limit` tokens, replies included.
+
+    A sample's random numbers depend on its seed and the turn, not on what else is played. Raises DataError
+    where prompt and `limit` exceed the model's context.
+    """
+    prompts = [loaded.encode(problem.prompt) for problem in problems]
+    if task.turns == 1:
+        requests = [Request(prompt, own) for prompt, own in zip(prompts, seeds, strict=True)]
+        return sampler.sample(requests, limit, temperature, mixing)
+    demand_room(loaded, prompts, limit)
+    table = [
+        [Episode(loaded, task, problem, prompt, seed) for seed in own]
+        for problem, prompt, own in zip(problems, prompts, seeds, strict=True)
+    ]
+    everyone = [episode for row in table for episode in row]
+    at_once: int = getattr(sampler, "rows", 0) or len(everyone)
+    for start in range(0, len(everyone), at_once):
+        with getattr(sampler, "remembering", contextlib.nullcontext)():
+            play(everyone[start : start + at_once], sampler, task, limit, temperature)
+    return [[episode.rollout() for episode in row] for row in table]
+
+
+def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) -> None:
+    longest = max(map(len, prompts), default=0)
+    if longest + limit > loaded.context:
+        raise DataError(
+            f"a prompt of {longest} tokens and an episode of {limit} exceed the model's "
+            f"{loaded.bound}; give the task fewer turns, lower sampler.max_new_tokens, or take a model "
+            "with a longer context"
+        )
+
+
+def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temperature: float) -> None:
+    """Carry episodes to their ends, all of them turn by turn. Equal histories are one prompt to the sampler,
+    which then computes them once."""
+    room = min(task.turn_tokens, limit)
+    for turn in range(task.turns):
+        together: dict[tuple[int, ...], list[Episode]] = {}
+        for episode in live:
+            together.setdefault((*episode.prompt, *episode.tokens), []).append(episode)
+        requests = [
+            Request(history, tuple(e.seed if turn == 0 else derive(e.seed, "turn", turn) for e in alike))
+            for history, alike in together.items()
+        ]
+        for alike, sampled in zip(
+            together.values(), sampler.sample(requests, room, temperature), strict=True
+        ):
+            for episode, rollout in zip(alike, sampled, strict=True):
+                episode.take(rollout.completion, rollout.behaviour_logp, rollout.entropy)
+        if turn + 1 < task.turns:
+            live = [e for e in live if not e.ended and e.answer(limit - room)]
+        if not live:
+            break
+
+
+@dataclass
+class Episode:
+    """One episode under way."""
+
+    loaded: Loaded
+    task: Task
+    problem: Problem
+    prompt: tuple[int, ...]
+    seed: int = 0
+    turns: list[str] = field(default_factory=list)
+    """What the policy wrote, turn by turn."""
+    tokens: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] | None = field(default_factory=list)
+    """None once a turn came without."""
+    written: list[bool] = field(default_factory=list)
+    reply: str | None = None
+    """The environment's answer to the last turn."""
+    ended: bool = False
+    """Whether the environment has ended the episode."""
+
+    def take(
+        self, tokens: Sequence[int], logp: Iterable[float], entropy: Iterable[float] | None = None
+    ) -> None:
+        """The policy's next turn, up to the sign that ends it; what was sampled behind that never was."""
+        own = tokens[: turn_length(self.loaded, tokens, self.task.turn_end)]
+        self.tokens += own
+        self.logp += [float(p) for p, _ in zip(logp, own, strict=False)]
+        self._spread(None if entropy is None else [float(h) for h, _ in zip(entropy, own, strict=False)])
+        self.written += [True] * len(own)
+        self.turns.append(self.loaded.decode(own))
+        self.reply = self.task.reply(self.problem, self.turns)
+        self.ended = self.reply is None
+        if self.reply == "":
+            raise ValueError(f"task {self.task.name}: an environment's reply must not be empty")
+
+    def answer(self, most: int) -> bool:
+        """Append the environment's reply, unless the completion would then exceed `most` tokens."""
+        assert self.reply is not None
+        ended = bool(self.tokens) and self.tokens[-1] in self.loaded.end
+        more = reply_tokens(self.loaded, self.reply)[ended:]
+        if len(self.tokens) + len(more) > most:
+            return False
+        self.tokens += more
+        self.logp += [0.0] * len(more)
+        self._spread([0.0] * len(more))
+        self.written += [False] * len(more)
+        return True
+
+    def _spread(self, more: list[float] | None) -> None:
+        self.entropy = None if self.entropy is None or more is None else [*self.entropy, *more]
+
+    def rollout(self) -> Rollout:
+        return Rollout(
+            prompt=self.prompt,
+            completion=tuple(self.tokens),
+            behaviour_logp=np.array(self.logp, dtype=np.float32),
+            stopped=self.ended,
+            written=tuple(self.written),
+            entropy=None if self.entropy is None else np.array(self.entropy, dtype=np.float32),
+        )
+
+
+def turn_length(loaded: Loaded, tokens: Sequence[int], sign: str) -> int:
+    """Tokens of a turn up to the one that completes `sign` behind some text; all of them where none does."""
+    if sign and sign in loaded.decode(tokens).lstrip():
+        for count in range(1, len(tokens) + 1):
+            if sign in loaded.decode(tokens[:count]).lstrip():
+                return count
+    return len(tokens)
+
+
+def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
+    """What stands between a turn and the next: an end token, then the reply, or, where the model has a chat
+    template, the whole of the template's next message from the user and its cue for an answer."""
+    if getattr(loaded.tokenizer, "chat_template", None):
+        talk = [("user", "."), ("assistant", ANCHOR), ("user", reply)]
+        rendered: str = loaded.tokenizer.apply_chat_template(
+            [{"role": role, "content": text} for role, text in talk],
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        reply = rendered.partition(ANCHOR)[2]
+    tokens = tuple(loaded.tokenizer.encode(reply, add_special_tokens=False))
+    if tokens[:1] and tokens[0] in loaded.end:
+        return tokens
+    usual = loaded.tokenizer.eos_token_id
+    return (usual if usual in loaded.end else loaded.end[0], *tokens)
+
+
+def demonstrated(loaded: Loaded, task: Task, problem: Problem) -> Rollout:
+    """The reference episode of a problem as a rollout, with log-probabilities of 0."""
+    episode = Episode(loaded, task, problem, loaded.encode(problem.prompt))
+    texts = task.demonstrate_episode(problem)
+    for number, text in enumerate(texts, 1):
+        turn = (*loaded.tokenizer.encode(text, add_special_tokens=False), loaded.end[0])
+        episode.take(turn, [0.0] * len(turn))
+        if number < len(texts) and (episode.ended or not episode.answer(most=10**9)):
+            raise ValueError(f"task {task.name}: the demonstration of {problem.id} ends before its last turn")
+    if (length := len(episode.prompt) + len(episode.tokens)) > loaded.context:
+        raise DataError(
+            f"the demonstration of problem {problem.id} and its prompt have {length} tokens, beyond "
+            f"the model's {loaded.bound}; leave out what reads demonstrations (model.warm_start, "
+            "modify.schedule) or take a model with a longer context"
+        )
+    return episode.rollout()
+
+
+def policy_turns(loaded: Loaded, rollout: Rollout) -> list[str]:
+    """What the policy wrote in each turn, as the environment saw it; [""] for an empty completion."""
+    spans = [tokens for written, tokens in spans_of(rollout) if written]
+    return [loaded.decode(tokens) for tokens in spans] or [""]
+
+
+def spans_of(rollout: Rollout) -> Iterator[tuple[bool, tuple[int, ...]]]:
+    """(written by the policy, tokens) of each run of like tokens of the completion, in order."""
+    if not rollout.written:
+        yield True, rollout.completion
+        return
+    start = 0
+    for end in range(1, len(rollout.written) + 1):
+        if end == len(rollout.written) or rollout.written[end] != rollout.written[start]:
+            yield rollout.written[start], rollout.completion[start:end]
+            start = end
+
+
+def conversation(loaded: Loaded, rollout: Rollout) -> dict[str, list[dict[str, str]]]:
+    """The turns of a rollout for a transcript, in order; nothing for a task of one turn."""
+    if not rollout.written:
+        return {}
+    return {
+        "turns": [
+            {"by": "policy" if written else "environment", "text": loaded.decode(tokens)}
+            for written, tokens in spans_of(rollout)
+        ]
+    }

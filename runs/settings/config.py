@@ -1,0 +1,337 @@
+"""What one run is: the resolved configuration, its ranges, its checks, and its TOML form."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from grpobench.algorithms.algorithm import Algorithm, Role
+from grpobench.algorithms.modifiers import Modifiers
+from grpobench.tasks.task import Task
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def demand(*rules: tuple[bool, str]) -> None:
+    """Raise one ValueError with every message ("field: must be ...") whose rule does not hold."""
+    broken = [message for holds, message in rules if not holds]
+    if broken:
+        raise ValueError(*broken)
+
+
+def at_least(settings: object, low: float, *names: str) -> Iterator[tuple[bool, str]]:
+    """One rule per field name. Written so that NaN fails, and so does infinity."""
+    for name in names:
+        value = getattr(settings, name)
+        wanted = "finite" if value == math.inf else f"at least {low}"
+        yield low <= value < math.inf, f"{name}: must be {wanted}, not {value}"
+
+
+LongPrompts = Literal["refuse", "drop"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The initial policy. Master weights are always float32."""
+
+    name: str = "nano"
+    """A built-in model (`grpobench list models`), a local folder or a hub id."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Autocast precision of forward passes."""
+    long_prompts: LongPrompts = "refuse"
+    """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
+    run before its first step, `drop` leaves them out, counted in origin.json."""
+    warm_start: int = 0
+    """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
+    warm_start_examples: int = 0
+    """Training problems whose demonstrations are used; 0 means all of them."""
+    warm_start_learning_rate: float = 1e-3
+    """Peak learning rate of the supervised updates."""
+    warm_start_batch: int = 32
+    """Demonstrations per supervised update."""
+
+    def __post_init__(self) -> None:
+        rate = self.warm_start_learning_rate
+        demand(
+            (bool(self.name), "name: must not be empty"),
+            *at_least(self, 0, "warm_start", "warm_start_examples"),
+            *at_least(self, 1, "warm_start_batch"),
+            (0 < rate < 1, f"warm_start_learning_rate: must be in (0, 1), not {rate}"),
+        )
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """Where rollouts come from."""
+
+    kind: Literal["hf", "vllm", "vllm-server", "replay", "preferences"] = "hf"
+    """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
+    behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
+    preferred and rejected completions."""
+    temperature: float = 1.0
+    """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
+    has one of its own, `evaluate.temperature`."""
+    max_new_tokens: int = 0
+    """Longest completion in tokens; 0 takes the task's own budget."""
+    rows: int = 256
+    """Most sequences decoded at once."""
+    old_logp: Literal["auto", "sampler", "trainer"] = "auto"
+    """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought."""
+    path: str = ""
+    """The preference file of kind `preferences`."""
+    problems: int = 256
+    """Training problems that the base policy answers, once, with kind `replay`."""
+    url: str = ""
+    """Where `grpobench serve` listens, for kind `vllm-server`."""
+    cache_gb: float = 4.0
+    """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
+    largest_gap: float = 0.0
+    """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
+    0 means 1e-4 in float32 and 1 in bfloat16."""
+    correction: Literal["none", "tis", "mis"] = "none"
+    """What the loss terms are multiplied by: `tis` w = π_old/π_sampler, at most `correction_cap`; `mis` w
+    within `correction_floor` and `correction_cap`, and 0 outside."""
+    correction_level: Literal["token", "sequence", "geometric"] = "token"
+    """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
+    correction_cap: float = 2.0
+    """Largest w; inf bounds nothing."""
+    correction_floor: float = 0.0
+    """Smallest w that `mis` keeps."""
+
+    def __post_init__(self) -> None:
+        demand(
+            (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
+            *at_least(self, 0, "max_new_tokens", "largest_gap"),
+            *at_least(self, 1, "rows", "problems"),
+            (0 < self.cache_gb < math.inf, f"cache_gb: must be above 0, not {self.cache_gb}"),
+            (self.correction_cap >= 1, f"correction_cap: must be at least 1, not {self.correction_cap}"),
+            (
+                0 <= self.correction_floor <= 1,
+                f"correction_floor: must be in [0, 1], not {self.correction_floor}",
+            ),
+        )
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether the current policy writes the rollouts."""
+        return self.kind in ("hf", "vllm", "vllm-server")
+
+    def missing(self) -> str:
+        """Why this machine cannot sample so, with the remedy, found without importing anything."""
+        if self.kind == "vllm" and importlib.util.find_spec("vllm") is None:
+            return 'vllm is not installed: pip install "grpobench[vllm]" (GPU), or see docs/samplers.md (CPU)'
+        return ""
+
+
+Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
+"""What a flawed proxy can count; `runs/reward/proxy.py` defines each."""
+TINY = "tiny"
+"""The name of the reward model that the suite trains itself, one per task."""
+COMPONENTS = ("model", "proxy", "flipped", "random", "constant")
+"""What can be rewarded beside the scores of a task."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What is rewarded. Every part is logged as ``reward/<component>``, whatever its weight, and so are the
+    task's own scores, whatever is rewarded."""
+
+    kind: Literal["task", "sum", "model", "proxy", "format", "flipped", "random", "constant"] = "task"
+    """`task` weighs the task's scores; `model` is a learned reward model; `proxy` counts surface features and
+    is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
+    `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant; 0
+    measures without rewarding. Empty takes the task's own weights."""
+    probability: float = 0.5
+    """Chance of reward 1 with `random`."""
+    model: str = ""
+    """The reward model: a folder or hub id that `AutoModelForSequenceClassification` reads, with one output;
+    `tiny` is one that the suite trains for the task in seconds."""
+    model_input: Literal["auto", "chat", "pair", "text"] = "auto"
+    """How the reward model reads prompt and completion: through its chat template, as a pair of segments, or
+    as one text; `auto` takes the first that its tokenizer offers."""
+    model_batch: int = 64
+    """Completions that the reward model scores at once."""
+    model_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the reward model."""
+    proxy: Mapping[Feature, float] = field(default_factory=lambda: {"digits": 1.0})
+    """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
+    proxy_half: float = 16.0
+    """Count at which a feature of the proxy is worth half its strength."""
+
+    def __post_init__(self) -> None:
+        used = self.weights if self.kind == "sum" else (self.kind,)
+        demand(
+            (0 <= self.probability <= 1, f"probability: must be in [0, 1], not {self.probability}"),
+            *finite("weights", self.weights),
+            *finite("proxy", self.proxy),
+            (self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
+            (
+                bool(self.model) or "model" not in used,
+                'model: must name the reward model; "tiny" is one that the suite trains itself',
+            ),
+            (bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
+            *at_least(self, 1, "model_batch"),
+            (0 < self.proxy_half < math.inf, f"proxy_half: must be above 0, not {self.proxy_half}"),
+        )
+
+    def components(self, task: Task) -> dict[str, float]:
+        """Weight per component: a score of the task, or one of `COMPONENTS`. Zero weights stay, except of
+        what the task does not give."""
+        if self.kind not in ("task", "sum"):
+            return {self.kind: 1.0}
+        given = {*task.scores, *(COMPONENTS if self.kind == "sum" else ())}
+        weights = self.weights or task.reward
+        return {name: weight for name, weight in weights.items() if weight or name in given}
+
+
+def finite(name: str, weights: Mapping[Any, float]) -> Iterator[tuple[bool, str]]:
+    """One rule per entry of a table of numbers."""
+    for key, value in weights.items():
+        yield math.isfinite(value), f"{name}: {key} must be a finite number, not {value}"
+
+
+MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
+"""Of one step, and of one evaluated problem: what one process can hold. More is a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The update."""
+
+    steps: int = 40
+    """Rollout batches, each followed by its updates."""
+    prompts: int = 16
+    """Problems per step."""
+    group: int = 8
+    """Completions per problem."""
+    minibatches: int = 1
+    """Optimiser updates per pass over a rollout batch; groups are never split."""
+    epochs: int = 1
+    """Passes over a rollout batch."""
+    tokens_per_micro_batch: int = 0
+    """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
+    16,384 on a GPU. Changes memory and speed, never the gradient."""
+    learning_rate: Mapping[Role, float] = field(default_factory=lambda: {"policy": 1e-5})
+    """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
+    number sets the policy's."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly from nought."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradient norm above which a role's gradient is scaled down; inf never does."""
+    backend: Literal["grpobench", "trl"] = "grpobench"
+    """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
+    (docs/backends.md says which settings it has and what differs)."""
+
+    def __post_init__(self) -> None:
+        demand(
+            *at_least(self, 0, "steps", "warmup_steps", "weight_decay", "tokens_per_micro_batch"),
+            *at_least(self, 1, "prompts", "group", "minibatches", "epochs"),
+            (
+                (rows := self.prompts * self.group) <= MOST_COMPLETIONS,
+                f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
+            ),
+            (self.max_grad_norm > 0, f"max_grad_norm: must be above 0, not {self.max_grad_norm}"),
+            (all(0 <= beta < 1 for beta in self.betas), f"betas: must be in [0, 1), not {self.betas}"),
+            ("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
+            *(
+                (0 <= rate < 1, f"learning_rate: {role}'s must be in [0, 1), not {rate}")
+                for role, rate in self.learning_rate.items()
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Evaluation on problems that are never trained on."""
+
+    every: int = 10
+    """Steps between evaluations on the validation split; 0 evaluates only before and after training."""
+    problems: int = 128
+    """Validation problems."""
+    samples: int = 2
+    """Sampled completions per problem; 0 leaves sampled evaluation out."""
+    test_problems: int = 256
+    """Test problems, answered before and after training; 0 leaves the test split out."""
+    greedy: bool = True
+    """Evaluate greedy decoding too."""
+    likelihood: bool = True
+    """Compare the log-probabilities of a task's candidates too, where it has any."""
+    before: bool = True
+    """Evaluate the base model before the first update."""
+    temperature: float = 1.0
+    """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
+    compared are evaluated at one. Greedy decoding and likelihoods have none."""
+
+    def __post_init__(self) -> None:
+        most = MOST_SAMPLES
+        demand(
+            (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
+            *at_least(self, 0, "every", "problems", "samples", "test_problems"),
+            (self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"),
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What a killed run restarts from."""
+
+    every: int = 10
+    """Steps between checkpoints; 0 saves only when the run is told to stop."""
+    keep: int = 2
+    """Newest checkpoints kept."""
+
+    def __post_init__(self) -> None:
+        demand(*at_least(self, 0, "every"), *at_least(self, 1, "keep"))
+
+
+SECTIONS: Mapping[str, type] = {
+    "modify": Modifiers,
+    "model": ModelConfig,
+    "sampler": SamplerConfig,
+    "reward": RewardConfig,
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "checkpoint": CheckpointConfig,
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run of a matrix, with every value resolved."""
+
+    matrix: str
+    arm: str
+    seed: int
+    algorithm: Algorithm[Any]
+    task: Task
+    model: ModelConfig
+    sampler: SamplerConfig
+    reward: RewardConfig
+    train: TrainConfig
+    evaluate: EvaluateConfig
+    checkpoint: CheckpointConfig
+    modify: Modifiers = field(default_factory=Modifiers)
+    dialect: str = ""
+    """The preset of another library's defaults under the settings, with its version; empty: none."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the run's folder inside its matrix."""
+        return f"{self.arm}-{self.task.name.replace(':', '-')}-s{self.seed}"
+
+
+def rates(learning_rate: Mapping[Role, float], trains: tuple[Role, ...]) -> dict[Role, float]:
+    """A learning rate for every trained role and for no other."""
+    return {
+        role: learning_rate.get(role, learning_rate["policy"])
+        for role in {"policy": 0, **dict.fromkeys(trains)}
+    }

@@ -1,0 +1,148 @@
+"""Which algorithm, task and settings fit together, and what this machine lacks for them: each rule with its
+remedy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from grpobench.runs.models import loading
+from grpobench.runs.settings import trl
+from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
+from grpobench.runs.tools import strict
+from grpobench.tasks.task import Task
+
+
+def unserved(config: RunConfig) -> list[str]:
+    """Why the task does not serve the algorithm, whatever the settings, each with its remedy."""
+    algorithm, task = config.algorithm, config.task
+    lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
+    rules = {
+        f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
+        f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
+        f"needs the task scores {', '.join(lacking)}, and {task.name} gives {', '.join(task.scores)}; "
+        "restrict the arm with `tasks = [...]` to tasks that give them": not lacking,
+        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the "
+        "arm with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
+        f"locates the final answer in a completion, and {task.name} has no marker for it or several turns; "
+        "restrict the arm with `tasks = [...]` to tasks of one turn with one": not algorithm.locates_answers
+        or (bool(task.answer_marker) and task.turns == 1),
+    }
+    return [message for message, holds in rules.items() if not holds]
+
+
+def incompatible(config: RunConfig) -> list[str]:
+    """Why algorithm, task and settings do not fit together, each with its remedy."""
+    algorithm, task, sampler, train = config.algorithm, config.task, config.sampler, config.train
+    path = sampler.path and Path(sampler.path).expanduser()
+    gives = f"{task.name} gives {', '.join(task.scores)}"
+    kind, offered = f'sampler.kind is "{sampler.kind}"', sampler.kind == "preferences"
+    corrected = sampler.correction != "none"
+    rules = {
+        f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"': sampler.on_policy
+        or algorithm.off_policy,
+        f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"': sampler.kind == "hf"
+        or algorithm.mixer() is None,
+        f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction = "
+        '"none"': sampler.on_policy or not corrected,
+        'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; set '
+        'sampler.old_logp = "auto"': not corrected or sampler.old_logp != "sampler",
+        f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` prints, "
+        "such as http://127.0.0.1:8765": sampler.kind != "vllm-server"
+        or sampler.url.startswith(("http://", "https://")),
+        f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"': (
+            sampler.on_policy or not algorithm.greedy_baseline
+        ),
+        "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
+        "modify.reference_every = 0": not config.modify.reference_every or "reference" in algorithm.reads,
+        f"studies the problems with their reference solutions before training, and {kind}; set sampler.kind "
+        '= "hf"': not offered or not config.modify.around(algorithm).studies,
+        f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"': (
+            sampler.on_policy or not config.modify.dynamic_sampling
+        ),
+        'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
+        "modify.dynamic_sampling = 0": config.reward.kind != "constant" or not config.modify.dynamic_sampling,
+        f"needs groups of at least {algorithm.minimum_group} completions, and train.group is {train.group}; "
+        f"set train.group = {algorithm.minimum_group}": algorithm.minimum_group <= train.group,
+        f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups are "
+        f"never split; set train.minibatches = {train.prompts} or less": train.minibatches <= train.prompts,
+        'sampler.kind "preferences" reads a file; set sampler.path to a JSONL file': not offered
+        or bool(path),
+        f"the preference file {path} does not exist; set sampler.path to a JSONL file": not offered
+        or not path
+        or Path(path).is_file(),
+    }
+    faults = unserved(config) + [message for message, holds in rules.items() if not holds]
+    faults += [why] if (why := untrained(config)) else []
+    faults += trl.refusals(config) if train.backend == "trl" else []
+    return faults + unrewarded(config.reward, task, gives)
+
+
+def untrained(config: RunConfig) -> str:
+    """Why even the last step of a run leaves its policy as it is (a critic that is warmed up throughout),
+    with the remedy; empty when it does not."""
+    algorithm, steps = config.algorithm, config.train.steps
+    if not steps or "policy" in algorithm.updates(steps):
+        return ""
+    delays = [f.name for f in fields(algorithm) if "warmup" in f.name and getattr(algorithm, f.name)]
+    named = " and ".join(f"settings.{name} = {getattr(algorithm, name)}" for name in delays)
+    return (
+        f"updates its policy in none of the {steps} steps{f' with {named}' if named else ''}; raise "
+        f"train.steps above it or lower {'it' if named else 'the setting that delays the policy'}"
+    )
+
+
+def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
+    """Why a task cannot be rewarded so, each with its remedy; `gives` says which scores it has."""
+    components, faults = reward.components(task), []
+    made_of = {"flipped": "correct"} | ({"format": "format"} if reward.kind == "format" else {})
+    for component, score in made_of.items():
+        if component in components and score not in task.scores:
+            faults.append(
+                f"the reward {component} is made of the score {score}, and {gives}; restrict the arm with "
+                "`tasks = [...]` to tasks that give it"
+            )
+    if reward.kind not in ("task", "sum"):
+        return faults
+    given = {*task.scores, *(COMPONENTS if reward.kind == "sum" else ())}
+    for name in sorted(components.keys() - given):
+        guess = strict.nearest(name, given)
+        remedy = "move the weights to `[on.TASK.reward]` of a task that gives them"
+        if name in COMPONENTS:
+            remedy = f'set reward.kind = "sum" to weigh {name} too'
+        elif guess:
+            remedy = f"did you mean {guess}?"
+        faults.append(f"reward.weights names {name}, and {gives}; {remedy}")
+    return faults
+
+
+def missing(config: RunConfig) -> list[str]:
+    """What this machine lacks for a run, each with its place and remedy, found without importing anything."""
+    name = config.reward.model if "model" in config.reward.components(config.task) else ""
+    found = {
+        "model.name": loading.missing(config.model.name),
+        "sampler.kind": config.sampler.missing(),
+        "train.backend": trl.missing() if config.train.backend == "trl" else "",
+        "reward.model": missing_reward_model(name) if name else "",
+    }
+    return [f"{place}: {why}" for place, why in found.items() if why]
+
+
+def missing_reward_model(name: str) -> str:
+    """Why a reward model cannot be used, with the remedy, found without loading anything; empty when it can
+    or when only the hub can tell."""
+    path = Path(name).expanduser()
+    if name == TINY or not (path.is_dir() or "/" not in name or name.startswith((".", "/", "~"))):
+        return ""
+    if not path.is_dir():
+        return f"no folder {path}; give a local folder, a hub id owner/name, or {TINY!r}"
+    if not (path / "config.json").exists():
+        return f"{path} has no config.json; give a folder that save_pretrained has written"
+    try:
+        classes = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures") or []
+    except (ValueError, AttributeError):
+        return f"{path / 'config.json'} is not a JSON object; save the model again"
+    if classes and not any("SequenceClassification" in str(name) for name in classes):
+        return f"{path} holds a {classes[0]}, no reward model; give one with a ...ForSequenceClassification"
+    return ""

@@ -1,0 +1,80 @@
+"""A run's configuration as TOML: written, read back equal, and compared."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from grpobench.runs.settings.config import SECTIONS, RunConfig
+from grpobench.runs.settings.registries import algorithms, tasks
+from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.strict import ConfigError
+
+
+def dump(config: RunConfig) -> str:
+    """Every resolved value as TOML; `load` reads it back equal."""
+    table: dict[str, Any] = {"matrix": config.matrix, "arm": config.arm, "seed": config.seed}
+    for part in ("algorithm", "task"):
+        chosen = getattr(config, part)
+        table[part] = {"name": chosen.name, "settings": strict.plain(chosen)}
+    if config.dialect:
+        table["algorithm"]["dialect"] = config.dialect
+    table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}
+    return toml.write(table)
+
+
+def load(text: str) -> RunConfig:
+    """The configuration that `dump` wrote. Raises `ConfigError` where the text no longer fits the code."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not TOML: {error}"], "run.toml") from None
+    faults: list[str] = []
+    found: dict[str, Any] = {}
+    for key, hint in (("matrix", str), ("arm", str), ("seed", int)):
+        found[key] = strict.convert(table.get(key), hint, key, faults)
+    for part, registry in (("algorithm", algorithms()), ("task", tasks())):
+        entry = table.get(part, {})
+        found[part] = named(registry, entry.get("name"), entry.get("settings", {}), part, faults)
+    dialect = table.get("algorithm", {}).get("dialect", "")
+    found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
+    for section, cls in SECTIONS.items():
+        found[section] = strict.build(cls, table.get(section, {}), section, faults)
+    known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
+    faults += [strict.unknown("", key, known) for key in table if key not in known]
+    if faults:
+        raise ConfigError(faults, "run.toml")
+    return RunConfig(**found)
+
+
+def named(registry: Mapping[str, type], name: Any, settings: Any, place: str, faults: list[str]) -> Any:
+    """An instance of the registered class, or `BAD`."""
+    if name not in registry:
+        guess = strict.nearest(str(name), registry)
+        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(registry))}"
+        return strict.report(faults, f"{place}.name: unknown {place} {name!r}; {did}")
+    return strict.build(registry[name], settings, f"{place}.settings", faults)
+
+
+def differences(old: str, new: str) -> list[str]:
+    """What changed between two TOML texts, one line per value."""
+    before, after = flatten(tomllib.loads(old)), flatten(tomllib.loads(new))
+    absent = "(absent)"
+    return [
+        f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key, absent) != after.get(key, absent)
+    ]
+
+
+def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, str]:
+    """Dotted keys to values written as TOML."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, strict.join(place, key))
+        else:
+            found[strict.join(place, key)] = toml.value(value)
+    return found

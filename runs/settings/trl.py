@@ -1,0 +1,130 @@
+"""What TRL's trainers are asked to do: the fit of a run's settings, and arguments that several callers share.
+
+Reading this imports no TRL, so that a recipe is checked on machines without it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpobench.algorithms import trl_arguments
+from grpobench.algorithms.trl_arguments import STAY, TABLE, Splitting
+
+if TYPE_CHECKING:
+    from grpobench.runs.models.loading import Loaded
+    from grpobench.runs.settings.config import RunConfig
+
+RELEASE = "1.16"
+"""The release whose arguments and metrics `algorithms/trl_arguments.py` knows."""
+INSTALL = f"pip install 'trl=={RELEASE}.*'"
+
+
+def missing() -> str:
+    """Why TRL cannot run here, with the remedy, found without importing it."""
+    if importlib.util.find_spec("trl") is None:
+        return f"trl is not installed: {INSTALL}"
+    found = version()
+    if found.split(".")[:2] != RELEASE.split("."):
+        return f"trl {found} is installed, and the settings are matched to {RELEASE}: {INSTALL}"
+    return ""
+
+
+def version() -> str:
+    return importlib.metadata.version("trl")
+
+
+def splitting(config: RunConfig) -> Splitting:
+    train = config.train
+    return Splitting(train.minibatches, not train.tokens_per_micro_batch, train.minibatches * train.epochs)
+
+
+def refusals(config: RunConfig) -> list[str]:
+    """What of a run TRL cannot express, each with its remedy."""
+    _, faults = trl_arguments.translate(config.algorithm, config.modify, splitting(config))
+    entry = TABLE.get(config.algorithm.name)
+    if entry is None:
+        return faults
+    rules = of_pairs(config) if entry.pairs else of_samples(config)
+    whose = f"TRL's {entry.trainer}Trainer"
+    return faults + [f"{whose} {message}, or {STAY}" for message, holds in rules.items() if not holds]
+
+
+def of_pairs(config: RunConfig) -> dict[str, bool]:
+    """What a trainer of recorded pairs demands: what is wrong and the remedy, and whether it holds."""
+    sampler, cut = config.sampler, config.train.tokens_per_micro_batch
+    return {
+        f'trains on recorded pairs, and sampler.kind is "{sampler.kind}"; set sampler.kind = "replay" or '
+        '"preferences"': not sampler.on_policy,
+        f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1": (
+            sampler.temperature == 1
+        ),
+        f"gets each minibatch whole, and train.tokens_per_micro_batch is {cut}; set it to 0 and raise "
+        "train.minibatches": not cut,
+    }
+
+
+def of_samples(config: RunConfig) -> dict[str, bool]:
+    """What a trainer that samples demands."""
+    task, sampler, train = config.task, config.sampler, config.train
+    completions, parts = train.prompts * train.group, train.minibatches
+    return {
+        f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"': (
+            sampler.kind == "hf"
+        ),
+        f"plays one turn, and {task.name} has {task.turns}; restrict the arm with `tasks = [...]` to tasks "
+        "of one turn": task.turns == 1,
+        f"compares at least 2 completions, and train.group is {train.group}; set train.group = 2": (
+            train.group >= 2
+        ),
+        f"decodes all {completions} completions of a step at once, and sampler.rows allows {sampler.rows}; "
+        f"set sampler.rows = {completions} or lower train.prompts": completions <= sampler.rows,
+        f"makes minibatches of one size, and train.minibatches = {parts} does not divide {completions} "
+        f"completions; set it to {nearest_divisor(completions, parts)}": completions % parts == 0,
+        'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"': (
+            sampler.old_logp != "sampler"
+        ),
+        f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"': (
+            sampler.correction == "none"
+        ),
+    }
+
+
+def nearest_divisor(whole: int, wanted: int) -> int:
+    """The greatest divisor of `whole` that is at most `wanted`."""
+    return max(part for part in range(1, wanted + 1) if whole % part == 0)
+
+
+def plain_arguments(folder: str) -> dict[str, Any]:
+    """What every trainer of ours is given. Where TRL has a choice that changes only cost, the faster one: no
+    gradient checkpointing (its default is on, which was 18 % slower on nano; on smollm2-135m it took as long
+    at 8 GiB instead of 14). It reports to nobody and saves nothing."""
+    return {
+        "output_dir": folder,
+        "gradient_checkpointing": False,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": False,
+        "router_aux_loss_coef": 0.0,
+        "lr_scheduler_type": "constant",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def prompts(loaded: Loaded, texts: Sequence[str]) -> list[Any]:
+    """Prompts as TRL's trainers encode them to the tokens that `Loaded.encode` gives."""
+    chat = bool(getattr(loaded.tokenizer, "chat_template", None))
+    return [[{"role": "user", "content": text}] for text in texts] if chat else list(texts)
+
+
+def quiet() -> None:
+    """Keep progress bars and advice to oneself."""
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()

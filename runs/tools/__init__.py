@@ -1,0 +1,1 @@
+"""What knows nothing of runs: files, locks, seeds, processes, strict settings."""

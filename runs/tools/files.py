@@ -1,0 +1,114 @@
+"""Files that survive a kill and a full disk: whole-row appends and atomic replacement."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from grpobench.runs.tools.strict import ConfigError
+
+# macOS has no fdatasync.
+sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Append all of `data` in one write, or nothing. The descriptor was opened with O_APPEND.
+
+    Raises OSError (ENOSPC for a short write) with the file as it was.
+    """
+    before = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes")
+        sync_data(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
+
+
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replace a file: readers see the old content or the new. `durable` also survives a power cut."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def becoming(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` to be filled, which then takes its name: `folder` appears whole or not at all.
+    Where another process was first, its folder stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        for path in aside.rglob("*"):
+            if path.is_file():
+                sync_file(path)
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def writable(folder: Path, option: str) -> Path:
+    """The folder, made if need be. Raises ConfigError, which names the option that it came from, where no
+    file can be made in it; OSError for a full disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        why = error.strerror or type(error).__name__
+        raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"]) from None
+
+
+def demand_writable(folder: Path, option: str) -> None:
+    """`writable` without making anything: asks the nearest folder that is there."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        why = "read-only" if place.is_dir() else f"{place} is no folder"
+        raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"])
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""The loop of a run: collect, credit, update, log, evaluate, save."""

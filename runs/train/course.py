@@ -1,0 +1,78 @@
+"""The course of a run around its steps: where it begins, what is written after a step, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from grpobench.runs.record.folder import Checkpoint, RunFolder
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.trainer import Trainer, fasten
+from grpobench.tasks.task import Split
+
+
+def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
+    """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
+    folder.note(**trainer.origin)
+    fasten(trainer, folder)
+    done = checkpoint.step if checkpoint else 0
+    if checkpoint:
+        trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
+    folder.rewind(done)
+    if not checkpoint:
+        folder.log({"step": 0, **evaluate_all(trainer, folder, 0), "time/wall": time.monotonic() - began})
+    return done
+
+
+def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
+    """Write what a step gave, with the evaluations due after it."""
+    config = trainer.config
+    if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
+        folder.rollouts(step, trainer.transcript)
+    if not trainer.diverged:
+        row |= evaluate_all(trainer, folder, step)
+    row["time/wall"] = time.monotonic() - began
+    folder.log({"step": step, **row})
+
+
+def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
+    """A checkpoint after the steps that have one, and one before Preempted when the run is told to stop."""
+    config = trainer.config
+    halting = stop()
+    due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
+    if due or halting:
+        folder.save(step, trainer.models.state(), trainer.state())
+    if halting:
+        raise Preempted
+
+
+def end(trainer: Trainer, folder: RunFolder) -> None:
+    """Keep the final weights and say how the run ended. Weights that are not finite are not kept: the run has
+    diverged, and its last checkpoint, which is finite, stays."""
+    if ruined := trainer.models.ruined():
+        trainer.diverged = trainer.diverged or f"{ruined} at the end"
+        (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
+    else:
+        folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
+    folder.finish("diverged" if trainer.diverged else "finished", trainer.diverged)
+
+
+def evaluate_all(trainer: Trainer, folder: RunFolder, step: int) -> dict[str, float]:
+    """The evaluations due at a step: validation on schedule, test before and after training."""
+    settings, last = trainer.config.evaluate, trainer.config.train.steps
+    due: list[Split] = []
+    edge = step == last or (step == 0 and settings.before)
+    if settings.problems and (edge or (settings.every and step and step % settings.every == 0)):
+        due.append("validation")
+    if settings.test_problems and edge:
+        due.append("test")
+    if not due:
+        return {}
+    numbers: dict[str, float] = {}
+    began = time.perf_counter()
+    for split in due:
+        trainer.tell(step, f"evaluating on {split}")
+        rows, summary = trainer.evaluator.evaluate(step, split)
+        folder.evaluations(rows)
+        numbers |= summary
+    return numbers | {"time/evaluate": time.perf_counter() - began}

@@ -1,0 +1,33 @@
+"""A run from its configuration to its result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from grpobench.runs.models.roles import deterministic
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.memory import reset_peak_memory
+from grpobench.runs.train.loop import carry
+from grpobench.runs.train.progress import Progress
+from grpobench.runs.train.trainer import Trainer
+
+
+def execute(
+    config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
+) -> None:
+    """Carry a run from wherever its folder stands to its end. Raises Preempted after a checkpoint when
+    `stop()` becomes true; a divergence is recorded as the run's result."""
+    reset_peak_memory()
+    deterministic()
+    began = time.monotonic()
+    trainer = Trainer(config, report)
+    with contextlib.closing(trainer.sampler):
+        if config.train.backend == "trl":
+            from grpobench.runs.train import trl
+
+            trl.carry(trainer, folder, stop, began)
+        else:
+            carry(trainer, folder, stop, began)

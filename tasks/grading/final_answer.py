@@ -1,0 +1,424 @@
+"""Compare a final answer with the truth.
+
+What can be settled without algebra is settled here: equal spellings, exact numbers (`Fraction`), words, lists
+and tuples of these, intervals and inequalities with such bounds. Only the rest (``\\sqrt{16}`` for 4, ``x+1``
+for ``1+x``) goes to `tasks.symbolic`, and only where answer and truth are of one kind: math-verify would take
+``5=6`` for 6, ``\\ne 12`` for 12 and ``seat`` for ``east``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from grpobench.tasks.grading import reals
+from grpobench.tasks.grading.algebra import Comparison, ask_all
+from grpobench.tasks.grading.expressions import Expression, exact, numeral, read, repeating, unfinished
+from grpobench.tasks.grading.extraction import LONGEST
+from grpobench.tasks.grading.latex import balanced, clean
+from grpobench.tasks.grading.parts import shape, split
+from grpobench.tasks.grading.units import unit
+
+Question = tuple[str, str]
+"""Truth and answer that take algebra, for `tasks.symbolic`."""
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_DIGITS = r"[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300}"
+_DECIMAL = re.compile(rf"([-+]?)({_DIGITS})(?:[eE]([-+]?[0-9]{{1,3}}))?")
+_TIMES_TEN = re.compile(rf"([-+]?)({_DIGITS})(?:\\times|\\cdot|×|\*)10\^\{{?([-+]?[0-9]{{1,3}})\}}?")
+_RATIO = re.compile(r"([-+]?)([0-9]{1,300})\s*/\s*([0-9]{1,300})")
+_FRACTION = re.compile(rf"([-+]?)\s*\\[dt]?frac\s*\{{(-?(?:{_DIGITS}))\}}\s*\{{(-?(?:{_DIGITS}))\}}")
+_MIXED = re.compile(
+    r"([-+]?)([0-9]{1,300})(?:\\frac\{([0-9]{1,9})\}\{([0-9]{1,9})\}| ([0-9]{1,9})/([0-9]{1,9}))"
+)
+_UNIT = re.compile(r"([-+]?[0-9./]+)(?:\s+[^0-9\\=^{}()/+*<>-]*|°|[A-Za-z]{2,}[ A-Za-z.]*)")
+_TEXT_UNIT = re.compile(r"(.*[^\s(\[,;=<>+*/^_-])\s*\\text\{([^{}0-9]*)\}(?:\^\{?[0-9]\}?)?", re.DOTALL)
+_LINKING = re.compile(
+    r"\b(?:and|or|not|to|than|least|most|if|when|unless|either|neither|both)\b", re.IGNORECASE
+)
+_UNFINISHED = re.compile(r"[0-9)}]\s*(?:[-+*/×÷]|\\times|\\cdot|\\div)\s*(?!10\s*\^)[0-9(\\]")
+_LINK = re.compile(
+    r"(\\text\{(?!\s*,?\s*(?:and|or)\s*\})[^{}]*\})|\\text\{[^{}]*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
+    r"|\\(?:lor|land|vee|wedge)(?![A-Za-z])"
+)
+_LOOSE_COMMAS = re.compile(r"(?:\s*,\s*)+")
+_RELATION = re.compile(
+    r"[<>=]|\\(?:le|ge|ne|not|neg|approx|equiv|sim|in|notin|subset|implies|to)(?![A-Za-z])"
+)
+_SIDES = re.compile(r"=|\\approx(?![A-Za-z])")
+_MIRROR = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
+_IDLE_SPACE = re.compile(r" (?![0-9])|(?<![0-9]) ")
+_ORDERED = re.compile(r"(<|>|\\[lg]e)")
+_SEVERAL = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+_NAME = re.compile(r"\\?[A-Za-z]{1,12}(?:_\{?\w+\}?)?(?:\([A-Za-z]\))?|\\text\{[^{}]*\}")
+_LETTER = re.compile(r"[A-Za-z](?:_\w)?")
+_BASED = re.compile(r"(-?[0-9A-Fa-f.]+)_\{?([0-9]{1,3})\}?")
+_EQUALS = re.compile("=")
+_APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
+_DECIMALS = re.compile(r"-?[0-9]*\.?([0-9]*)")
+_BRACKETED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
+_DESCRIPTION = re.compile(
+    r"(?:\\(?:angle|arg|deg|det|Delta|gcd|lcm|mathbb|max|min|overline|overrightarrow|text|triangle|vec)(?![A-Za-z])"
+    r"|[A-Za-z]+'*|[-+_^| ])+"
+)
+_NUMBERED = re.compile(r"\\text\{[^{}]*[0-9]")
+_ANGULAR = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_WORDS = re.compile(r"\(?\\text\{[^{}]*\}\)?|\([A-Z]\)")
+_HOUR = re.compile(r"[0-9]\s*\\text\{\s*[ap]\.?\s?m\.?\s*\}", re.IGNORECASE)
+_WORD_DUST = re.compile(r"[\s.;()]+")
+
+
+def normalise(text: str) -> str:
+    """Without what does not change a value: spaces around, currency, %, thousands commas, emphasis, units
+    behind a number, a trailing dot."""
+    text = text.replace("\\$", "").replace("$", "").replace("\\%", "").replace("%", "")
+    text = text.replace("\\!", "").replace("\\,", "").replace("−", "-").replace("€", "").replace("£", "")
+    text = _THOUSANDS.sub("", text).strip(" \t\r\n*_`").removesuffix(".").strip()
+    unit = _UNIT.fullmatch(text)
+    return unit.group(1).removesuffix(".") if unit else text
+
+
+def number(text: str) -> Fraction | None:
+    """The exact value of a normalised decimal (may repeat), ratio, fraction, mixed number or multiple of a
+    power of ten; None for anything else, for over 300 digits and for an exponent of over three."""
+    if (period := repeating(text[text[:1] in ("+", "-") :])) is not None:
+        sign, value = text[0], period
+    elif match := (_DECIMAL.fullmatch(text) or _TIMES_TEN.fullmatch(text)):
+        sign, digits, exponent = match.groups()
+        value = Fraction(digits) * Fraction(10) ** int(exponent or 0)
+    elif match := (_RATIO.fullmatch(text) or _FRACTION.fullmatch(text)):
+        sign, above, below = match.groups()
+        if not Fraction(below):
+            return None
+        value = Fraction(above) / Fraction(below)
+    elif match := _MIXED.fullmatch(text):
+        sign, whole = match.group(1), Fraction(match.group(2))
+        above, below = int(match.group(3) or match.group(5)), int(match.group(4) or match.group(6))
+        if above >= below:
+            return None
+        value = whole + Fraction(above, below)
+    else:
+        return None
+    return -value if sign == "-" else value
+
+
+def compare(truth: str, answer: str) -> Comparison:
+    """Whether the answer has the value of the truth.
+
+    Against a number, an answer that still asks for arithmetic (``40+2``) is different: working it out is
+    the task. An answer that gives several values, or leaves one open, equals no single value. `timeout`,
+    `crash` and `infra_error` say that there was no grade.
+    """
+    return compare_all([(truth, answer)])[0]
+
+
+def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
+    """`compare` of many pairs of truth and answer; what takes algebra is asked all at once."""
+    settled = [decide(truth, answer) for truth, answer in pairs]
+    asked = ask_all([question for question in settled if not isinstance(question, str)])
+    replies = iter(asked)
+    return [known if isinstance(known, str) else next(replies) for known in settled]
+
+
+def decide(truth: str, answer: str) -> Comparison | Question:
+    """The comparison where it needs no algebra; else the question for `tasks.symbolic`."""
+    if len(answer) > LONGEST:
+        return "different"
+    wanted, given = clean(truth), clean(answer)
+    if not given or not balanced(given):
+        return "different"
+    wanted, given = _without_degrees(wanted, given)
+    if given == wanted or _mirrored(wanted, given):
+        return "equal"
+    words = _words(wanted)
+    if words is not None:
+        return _same(words == _words(given, plain=True))
+    bare = _without_unit(_linked(wanted))
+    value = None if _BASED.fullmatch(bare) else number(normalise(bare))
+    if value is None and (reals.is_set(wanted) or reals.is_set(given)):
+        found = _as_sets(wanted, given)
+        if found is not None:
+            return found
+    if (measured := unit(wanted)) and unit(given) not in ("", measured):
+        return "different"  # 10 m for 10 cm
+    wanted, given = bare, _without_unit(_linked(given))
+    if based := _BASED.fullmatch(wanted):
+        other = _BASED.fullmatch(given)
+        return _same(based.groups() == other.groups() if other else based[1] == given)
+    if value is not None:
+        return _against_number(value, wanted, given)
+    return _against_expression(wanted, given)
+
+
+def _same(same: bool) -> Comparison:
+    return "equal" if same else "different"
+
+
+def _without_degrees(wanted: str, given: str) -> tuple[str, str]:
+    """Both without degree signs, which may be left out like any unit; but inside of a sine or its like they
+    make another number, and an answer only may leave out those of the truth."""
+    bare = wanted.replace("°", ""), given.replace("°", "")
+    left_out = bare[0] == given and "°" in wanted
+    return (wanted, given) if _ANGULAR.search(wanted + given) and not left_out else bare
+
+
+def _as_sets(wanted: str, given: str) -> Comparison | Question | None:
+    """Both as sets of real numbers; None where the truth is none. Against an interval or a solved inequality,
+    what is no solved set (``2x>6``) is different."""
+    one, other = reals.read(wanted), reals.read(_without_unit(given))
+    if one is None or other is None:
+        return "different" if one and reals.is_set(wanted) else None
+    same = reals.same(one, other, _order)
+    return (wanted, _without_unit(given)) if same is None else _same(same)
+
+
+def _order(one: Expression, other: Expression) -> int | None:
+    if one == other:
+        return 0
+    left, right = exact(one), exact(other)
+    return None if left is None or right is None else (left > right) - (left < right)
+
+
+def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Question:
+    claims = _claims(given, numeral(value))
+    if claims is None or len(split(given) or ()) != 1 or _SEVERAL.search(given):
+        return "different"  # several values, or a bracket that was never opened
+    if any(sign in claim for claim in claims.exactly for sign in (",", "\\text{")):
+        return "different"
+    known = [_exact(claim) for claim in claims.exactly]
+    if claims.exactly and _left_to_do(claims.exactly[-1]):
+        return "different"
+    if claims.rounded:
+        return _against_rounded(value, wanted, claims, known)
+    values = {each for each in known if each is not None}
+    if None not in known:
+        return _same(len(values) == 1 and values <= _as_written(value, wanted, given))  # not 5=6
+    trees = [read(normalise(claim)) for claim in claims.exactly]
+    if not values <= {value} or any(tree is None or tree.names for tree in trees):
+        return "different"
+    return normalise(wanted), "=".join(map(normalise, claims.exactly))
+
+
+def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
+    """What a right answer may give as a number: one half is 50 %, and so is 50, asked in percent."""
+    if "%" not in given or "%" in wanted:
+        return {value}
+    return {value * 100} if "\\frac" in wanted or "/" in wanted else {value, value * 100}
+
+
+def _against_rounded(
+    value: Fraction, wanted: str, claims: Claims, known: Sequence[Fraction | None]
+) -> Comparison | Question:
+    """``\\frac13\\approx 0.33`` for one third, or for 0.33: where both are near, either is right."""
+    rounded = number(claims.rounded)
+    digits = _DECIMALS.fullmatch(claims.rounded)
+    if rounded is None or digits is None:
+        return "different"
+    if not known:
+        return _same(rounded == value)
+    if None in known:
+        texts = [normalise(claim) for claim in claims.exactly]
+        return normalise(wanted), "=".join(texts) + f"\\approx {claims.rounded}"
+    exactly = known[0] if len(set(known)) == 1 else None
+    near = exactly is not None and abs(exactly - rounded) < Fraction(1, 10 ** len(digits[1]))
+    return _same(near and value in (rounded, exactly))
+
+
+def _exact(text: str) -> Fraction | None:
+    """The value of a number, or of what arithmetic alone makes of numbers."""
+    value = number(normalise(text))
+    tree = read(normalise(text)) if value is None else None
+    return exact(tree) if tree else value
+
+
+def _left_to_do(text: str) -> bool:
+    """Whether a sum or product of plain numbers is left to do, as in ``40+2`` for 42."""
+    plain = normalise(text)
+    tree = read(plain) if number(plain) is None else None
+    return tree is not None and (unfinished(tree) or _UNFINISHED.search(plain) is not None)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The sides of an answer that give a value: all but names and what else only says of what."""
+
+    exactly: tuple[str, ...]
+    rounded: str = ""
+    """What stands behind "approximately"."""
+
+
+def _claims(given: str, truth: Expression | None) -> Claims | None:
+    """Of ``A = 2^2\\pi = 4\\pi`` the last side, and those in no variables but the truth's. None where the
+    first is neither that nor a description, or another is not that."""
+    names: frozenset[str] = truth.names if truth else frozenset()
+    text, *rounded = _APPROXIMATELY.split(given)
+    sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
+    if len(rounded) > 1 or not all(sides):
+        return None
+    claims: list[str] = []
+    for i, side in enumerate(sides):
+        tree, last = read(normalise(side)), i == len(sides) - 1
+        if last and claims and _LETTER.fullmatch(side):
+            continue  # 5 = x
+        of_these = (tree is not None and tree.names <= names) or number(normalise(side)) is not None
+        if of_these or (last and not rounded):
+            claims.append(side)
+        elif i > 0 or not _describes(side, tree, truth):
+            return None
+    return Claims(tuple(claims), normalise(rounded[0]) if rounded else "")
+
+
+def _describes(side: str, tree: Expression | None, truth: Expression | None) -> bool:
+    """Whether a left side says what has the value, and is no other value: an expression in other variables, a
+    name, names in brackets, ``P(A)`` or ``\\text{area}``. Only names, where the truth is no expression."""
+    _, items, _ = shape(side)
+    if _NAME.fullmatch(side) or (len(items) > 1 and all(map(_LETTER.fullmatch, items))):
+        return True
+    if truth is None or _NUMBERED.search(side):
+        return False
+    return tree is not None or _DESCRIPTION.fullmatch(_outside_brackets(side)) is not None
+
+
+def _outside_brackets(text: str) -> str:
+    while (shorter := _BRACKETED.sub("", text)) != text:
+        text = shorter
+    return text
+
+
+def _against_expression(wanted: str, given: str) -> Comparison | Question:
+    named, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
+    value = number(normalise(wanted)) if named else None
+    if value is not None:
+        return _against_number(value, wanted, given)
+    if wanted.casefold() == given.casefold():  # math-verify does not mind the case of letters
+        return _same(wanted == given)
+    if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
+        tree = read(normalise(wanted))
+        claims = _claims(given, tree)
+        if claims is None or _SEVERAL.search(given):
+            return "different"
+        if claims.rounded or len(claims.exactly) > 1:
+            return _against_chain(wanted, claims)
+        given = claims.exactly[0]
+    relations = set(_RELATION.findall(wanted))
+    if set(_RELATION.findall(given)) not in (relations, {_MIRROR.get(sign, sign) for sign in relations}):
+        return "different"
+    if "\\text{" in given and "\\text{" not in wanted:
+        return "different"
+    opening, items, closed = shape(wanted)
+    other_opening, other_items, other_closed = shape(given)
+    several = len(items) > 1 or bool(_SEVERAL.search(wanted))
+    if not several:
+        if len(other_items) > 1 or _SEVERAL.search(given):
+            return "different"
+        return _settle(wanted, given) or (wanted, given)
+    settled: Comparison | None
+    if opening in ("(", "["):
+        if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
+            return "different"
+        settled = _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
+    elif other_opening in ("(", "[") and len(other_items) > 1:
+        return "different"
+    else:
+        settled = _all(
+            [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
+        )
+    return settled or (wanted, given)
+
+
+def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:
+    """An answer of several sides, all of which must be the truth, or rounded."""
+    if claims.rounded:
+        exactly = "=".join(claims.exactly)
+        return (wanted, f"{exactly}\\approx {claims.rounded}") if exactly else "different"
+    settled = _all(_settle(wanted, claim) for claim in claims.exactly)
+    return settled or (wanted, "=".join(claims.exactly))
+
+
+def _mirrored(wanted: str, given: str) -> bool:
+    """Whether the one is the chain of relations that the other is from right to left: ``3<x`` and ``x>3``."""
+    one, other = (_ORDERED.split(_IDLE_SPACE.sub("", text)) for text in (wanted, given))
+    return len(one) > 1 and one == [_MIRROR.get(side, side) for side in reversed(other)]
+
+
+def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
+    """Whether the truth had a name on the left, and both without it (``y = 2x`` as ``2x``), unless the names
+    differ or one of the two is a relation of another kind."""
+    name, right = _named(wanted)
+    other, rest = _named(given)
+    if name and (not other or other == name):
+        return True, right, rest
+    if other and not name and not _RELATION.search(wanted):
+        return False, wanted, rest
+    return False, wanted, given
+
+
+def _named(text: str) -> tuple[str, str]:
+    """The name in ``name = value``, ``value = name`` or ``name \\in value``, and the value; else no name."""
+    parts = re.split(r"=|\\in(?![A-Za-z])", text)
+    if "=" in text and _LETTER.fullmatch(parts[-1].strip()) and not _NAME.fullmatch(parts[0].strip()):
+        parts.reverse()
+    if len(parts) != 2 or not parts[1] or not _NAME.fullmatch(parts[0].strip()):
+        return "", text
+    tree = read(parts[0].strip())
+    constant = tree is not None and not tree.names  # e, i and \pi
+    return ("", text) if constant else (parts[0].strip(), parts[1].strip())
+
+
+def _without_names(text: str) -> str:
+    """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, is left as it is."""
+    named = [_named(item) for item in split(text) or ()]
+    single = len(named) > 1 and len({name for name, _ in named}) == 1
+    return ",".join(value for _, value in named) if single else text
+
+
+def _settle(wanted: str, given: str) -> Comparison | None:
+    """Equal or different where spelling or numbers tell; None where it takes algebra."""
+    if wanted == given:
+        return "equal"
+    one, other = _exact(wanted), _exact(given)
+    return None if one is None or other is None else _same(one == other)
+
+
+def _any(items: Sequence[str], wanted: str) -> Comparison | None:
+    """Whether `wanted` is among the items."""
+    found = [_settle(item, wanted) for item in items]
+    return "equal" if "equal" in found else None if None in found else "different"
+
+
+def _all(found: Iterable[Comparison | None]) -> Comparison | None:
+    found = list(found)
+    return "different" if "different" in found else None if None in found else "equal"
+
+
+def _linked(text: str) -> str:
+    """With commas for "and", "or" and semicolons."""
+    text = _LINK.sub(lambda found: found[1] or ",", text).replace(";", ",")
+    return _LOOSE_COMMAS.sub(",", text).strip(", ")
+
+
+def _without_unit(text: str) -> str:
+    """Without words behind a value: ``10\\text{ cm}^2`` as ``10``. Words that change the sense stay."""
+    unit = _TEXT_UNIT.fullmatch(text)
+    return unit[1] if unit and not _LINKING.search(unit[2]) else text
+
+
+def _words(text: str, plain: bool = False) -> tuple[str, ...] | None:
+    """An answer in words, without regard to case (of more than one letter), points and brackets; several,
+    parted by commas, without regard to order. None for anything that is not words; with `plain`, words need
+    no ``\\text{}``."""
+    if not plain and not _WORDS.fullmatch(text) and not _HOUR.search(text):
+        return None
+    inside = _TEXT.sub(r"\1", text)
+    if "\\" in inside:
+        return None
+    parts = [_WORD_DUST.sub("", part) for part in inside.split(",")]
+    return tuple(sorted(part.casefold() if len(part) > 1 else part for part in parts if part))
+
+
+def _within_brackets(text: str) -> str:
+    """Without brackets around the whole, as in ``(42)``."""
+    opening, items, closed = shape(text)
+    return items[0] if (opening, closed) == ("(", ")") and len(items) == 1 else text.strip()

@@ -1,0 +1,262 @@
+"""Decide with many digits whether two expressions are equal. For a process that can be killed.
+
+A difference of two constants is computed with 128 bits, twice and four times as many: where it is nothing but
+rounding it shrinks with them, and otherwise it stays. Digits are added where a sum would lose them, as in
+10^{60}+1. Two expressions in the same variables are compared at a few points of 64 random bits, of both
+signs; two polynomials of degree d agree there by accident with a chance of d/2^{64} (Schwartz, 1980).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mpmath import mp
+
+from grpobench.tasks.grading.expressions import Expression, bits, exact
+
+BITS = 128
+MOST_BITS = 20_000
+"""Sums that need more digits than this, and exponents of more bits than `MOST_EXPONENT`, are not computed."""
+MOST_EXPONENT = 60
+LARGEST_FACTORIAL = 10**6
+POINTS = 5
+LEAST = 3
+"""So many of the points must give a number."""
+BARE_LOG = "\\log"
+"""The variable that stands for the base of a logarithm that has none: e to some, 10 to others."""
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value there, or none that is computed."""
+
+
+Point = Mapping[str, Any]
+
+
+class Computing:
+    """Values at one point with one precision; `lost` is how many bits sums lost, adding small to large."""
+
+    def __init__(self, point: Point) -> None:
+        self.point, self.lost = point, 0
+
+    def value(self, tree: Expression) -> Any:
+        """A finite real or complex number, or Undefined."""
+        parts = [self.value(part) for part in tree.parts]
+        try:
+            found = _OPERATIONS[tree.kind](self, tree, parts)
+        except (ZeroDivisionError, ValueError, OverflowError) as error:
+            raise Undefined(str(error)) from error
+        if not mp.isfinite(found):
+            raise Undefined(tree.kind)
+        return found
+
+    def number(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return mp.mpf(tree.value.numerator) / tree.value.denominator
+
+    def named(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return self.point[tree.name]
+
+    def constant(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        if tree.name == "infinity":
+            raise Undefined("infinity")
+        return {"pi": +mp.pi, "e": +mp.e, "i": mp.j}[tree.name]
+
+    def sum(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        sizes = [mp.mag(part) for part in parts if part]
+        if sizes:
+            self.lost = max(self.lost, int(max(sizes) - min(sizes)))
+        return mp.fsum(parts)
+
+    def product(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return mp.fprod(parts)
+
+    def quotient(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return parts[0] / parts[1]
+
+    def opposite(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return -parts[0]
+
+    def degrees(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        return parts[0] * mp.pi / 180
+
+    def power(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        base, exponent = parts
+        if not base and (not exponent or mp.re(exponent) < 0):
+            raise Undefined("0^0")
+        if exponent and mp.mag(exponent) + mp.mag(mp.mag(base) or 1) > MOST_EXPONENT:
+            raise Undefined("too large")
+        return mp.power(base, exponent)
+
+    def root(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        """The real root of a negative number where the degree is odd; else the principal one."""
+        inside, degree = parts
+        if mp.im(degree) or degree != int(mp.re(degree)) or not 1 < degree < 1000:
+            return mp.power(inside, 1 / degree)
+        if not mp.im(inside) and mp.re(inside) < 0 and int(degree) % 2:
+            return -mp.root(-mp.re(inside), int(degree))
+        return mp.root(inside, int(degree))
+
+    def factorial(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        if mp.im(parts[0]) or not -1 < mp.re(parts[0]) < LARGEST_FACTORIAL:
+            raise Undefined("a factorial of that")
+        return mp.factorial(parts[0])
+
+    def binomial(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        if any(mp.im(part) or abs(part) > LARGEST_FACTORIAL for part in parts):
+            raise Undefined("a binomial coefficient of that")
+        return mp.binomial(*parts)
+
+    def call(self, tree: Expression, parts: Sequence[Any]) -> Any:
+        argument = parts[0]
+        if tree.name == "log":
+            base = parts[1] if len(parts) > 1 else self.point[BARE_LOG]
+            return mp.log(argument) / mp.log(base)
+        if argument and mp.mag(argument) > MOST_EXPONENT:  # its digits before the point are all it has
+            raise Undefined("too large")
+        return _FUNCTIONS[tree.name](argument)
+
+
+_OPERATIONS: Mapping[str, Callable[[Computing, Expression, Sequence[Any]], Any]] = {
+    "number": Computing.number,
+    "name": Computing.named,
+    "constant": Computing.constant,
+    "+": Computing.sum,
+    "*": Computing.product,
+    "/": Computing.quotient,
+    "-": Computing.opposite,
+    "°": Computing.degrees,
+    "^": Computing.power,
+    "root": Computing.root,
+    "factorial": Computing.factorial,
+    "binomial": Computing.binomial,
+    "call": Computing.call,
+}
+_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "sin": mp.sin,
+    "cos": mp.cos,
+    "tan": mp.tan,
+    "cot": mp.cot,
+    "sec": mp.sec,
+    "csc": mp.csc,
+    "arcsin": mp.asin,
+    "arccos": mp.acos,
+    "arctan": mp.atan,
+    "sinh": mp.sinh,
+    "cosh": mp.cosh,
+    "tanh": mp.tanh,
+    "exp": mp.exp,
+    "ln": mp.log,
+    "lg": mp.log10,
+    "abs": abs,
+}
+
+
+def equal(one: Expression, other: Expression) -> bool:
+    """Whether both have the same value at every point where they have one. Not where too few points do."""
+    if one == other:
+        return True
+    names = one.names | other.names
+    logs = any(node.name == "log" and len(node.parts) == 1 for tree in (one, other) for node in tree.walk())
+    difference = Expression("+", (one, Expression("-", (other,))))
+    if not names and not logs:
+        return vanishes(difference, {}) is True
+    found = [vanishes(difference, point) for point in points(names | ({BARE_LOG} if logs else set()))]
+    return found.count(True) >= LEAST and False not in found
+
+
+def vanishes(tree: Expression, point: Point) -> bool | None:
+    """Whether an expression is 0 there; None where it has no value that is computed."""
+    try:
+        first = _bits(tree)
+        sizes = [_size(tree, point, first << i) for i in range(3)]
+        if sizes[-1] and not any(sizes[:-1]):
+            sizes.append(_size(tree, point, first << 3))
+    except Undefined:
+        return None
+    seen = [size for size in sizes if size]
+    return not sizes[-1] or (len(seen) > 1 and bool(seen[-1] < seen[-2] * mp.mpf(2) ** (-BITS // 2)))
+
+
+def order(one: Expression, other: Expression) -> int | None:
+    """−1, 0 or 1 as one real constant is smaller than, equal to or larger than another; else None."""
+    difference = Expression("+", (one, Expression("-", (other,))))
+    if zero := vanishes(difference, {}):
+        return 0
+    if zero is None:
+        return None
+    with mp.workprec(_bits(difference)):
+        found = _precise(difference, {}, _bits(difference))
+        return None if mp.im(found) else (-1 if found < 0 else 1)
+
+
+def ratio(one: Expression, other: Expression) -> int | None:
+    """The sign of the constant that one expression is of another, at every point: 1 or −1. None where it is
+    none, or 0, or no real number."""
+    if one.names != other.names:
+        return None
+    found = []
+    for point in points(one.names) if one.names else [{}]:
+        try:
+            with mp.workprec(4 * BITS):
+                found.append(_precise(one, point, 4 * BITS) / _precise(other, point, 4 * BITS))
+        except (Undefined, ZeroDivisionError):
+            continue
+    if len(found) < LEAST or not found[0] or mp.im(found[0]):
+        return None
+    with mp.workprec(2 * BITS):
+        same = all(abs(each - found[0]) <= abs(found[0]) * mp.mpf(2) ** (-BITS) for each in found)
+    return (1 if found[0] > 0 else -1) if same else None
+
+
+def points(names: frozenset[str] | set[str]) -> list[Point]:
+    """A few values for each name, between 0.3 and 3.3, every other point negative in every other name."""
+    return [{name: _coordinate(name, i) for name in sorted(names)} for i in range(POINTS)]
+
+
+def _coordinate(name: str, i: int) -> Any:
+    drawn = int.from_bytes(hashlib.sha256(f"{i} {name}".encode()).digest()[:8])
+    with mp.workprec(BITS):
+        size = mp.mpf(drawn) / 2**64 * 3 + mp.mpf("0.3")
+    return -size if i > 1 and drawn % 2 and name != BARE_LOG else size
+
+
+def _size(tree: Expression, point: Point, precision: int) -> Any:
+    with mp.workprec(precision):
+        return abs(_precise(tree, point, precision))
+
+
+def _precise(tree: Expression, point: Point, precision: int) -> Any:
+    """The value with `precision` bits, and more where its sums lose some. A part that is smaller with every
+    further bit, such as \\sin\\pi, is rounding, and given up on."""
+    for _ in range(3):
+        with mp.workprec(precision):
+            computing = Computing(point)
+            found = computing.value(tree)
+        needed = computing.lost + BITS
+        if needed > MOST_BITS:
+            raise Undefined("too many digits")
+        if needed <= precision:
+            break
+        precision = 2 * needed
+    return found
+
+
+def _bits(tree: Expression) -> int:
+    """To begin with: enough to hold every number that is written."""
+    return BITS + max((bits(node.value) for node in tree.walk()), default=0)
+
+
+def rounds_to(tree: Expression, written: Expression, places: int) -> bool:
+    """Whether a constant, rounded or cut to so many places behind the point, is the number as written."""
+    wanted = exact(written)
+    try:
+        with mp.workprec(2 * BITS):
+            found = _precise(tree, {}, 2 * BITS)
+            if wanted is None or mp.im(found):
+                return False
+            gap = abs(found - mp.mpf(wanted.numerator) / wanted.denominator)
+            return bool(gap < mp.mpf(10) ** -places)
+    except Undefined:
+        return False

@@ -1,0 +1,150 @@
+"""Read an answer as a value, a point, a list, a matrix or a relation, and compare two of one kind.
+
+For a process that can be killed: single values are compared by `tasks.numeric`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from grpobench.tasks.grading import numeric, reals
+from grpobench.tasks.grading.expressions import Expression
+from grpobench.tasks.grading.expressions import read as expression
+from grpobench.tasks.grading.parts import shape, split
+
+KEPT = 512
+"""Answers that are kept as read: a truth is compared with every completion of its group."""
+APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
+_EQUALS = re.compile("=")
+_RELATION = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
+_PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_TURNED = {">": "<", "\\ge": "\\le"}
+_DECIMAL = re.compile(r"-?[0-9]*(?:\.([0-9]*))?")
+Kind = Literal["one", "list", "point", "matrix", "relation"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What an answer gives. A list is in any order. The `sign` is a point's brackets, the number of a matrix'
+    columns, and that between a relation's two parts, of which the first is not the larger."""
+
+    kind: Kind
+    tree: Expression | None = None
+    parts: tuple[Value, ...] = ()
+    sign: str = ""
+
+
+def same(wanted: str, given: str) -> bool | None:
+    """Whether two cleaned texts give the same; None where the truth is not read here. An answer that can not
+    be read is not the same."""
+    if reals.is_set(wanted) or reals.is_set(given):
+        one, other = reals.read(wanted), reals.read(given)
+        found = reals.same(one, other, numeric.order) if one and other else None
+        if found is not None:
+            return found
+    truth = read(wanted)
+    if truth is None:
+        return None
+    if truth.kind == "one" and (_EQUALS.search(given) or APPROXIMATELY.search(given)):
+        return _chain(truth, given)
+    answer = read(given)
+    return answer is not None and _alike(truth, answer)
+
+
+@lru_cache(maxsize=KEPT)
+def read(text: str) -> Value | None:
+    """The value that a cleaned text is; None where it is none of these."""
+    if matrix := _MATRIX.fullmatch(text):
+        rows = [row.split("&") for row in matrix[2].split("\\\\")]
+        if len({len(row) for row in rows}) > 1:
+            return None
+        return _collected("matrix", [cell for row in rows for cell in row], str(len(rows[0])))
+    opening, items, closed = shape(text)
+    if (opening, closed) == ("\\{", "\\}") or (not opening and len(items) > 1):
+        return _collected("list", items)
+    if opening in ("(", "[") and len(items) > 1:
+        return _collected("point", items, opening + closed) if closed in (")", "]") else None
+    if _PLUS_MINUS.search(text):
+        both = [text.replace("\\pm", one).replace("\\mp", other) for one, other in ("+-", "-+")]
+        return _collected("list", [each.lstrip("+") for each in both])
+    return _relation(text) if _RELATION.search(text) else _single(text)
+
+
+def _single(text: str) -> Value | None:
+    tree = expression(text)
+    return None if tree is None else Value("one", tree)
+
+
+def _collected(
+    kind: Literal["list", "point", "matrix"], items: Sequence[str], sign: str = ""
+) -> Value | None:
+    parts = [read(item.strip()) for item in items]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if kind == "list":  # 1\pm 2, 5 is a list of three
+        known = [one for part in known for one in _items(part)]
+    return Value(kind, parts=tuple(known), sign=sign)
+
+
+def _relation(text: str) -> Value | None:
+    sides, signs = split(text, _RELATION), _RELATION.findall(text)
+    if sides is None or len(sides) != 2 or len(signs) != 1:
+        return None
+    left, right = map(_single, sides)
+    if left is None or right is None:
+        return None
+    if signs[0] in _TURNED:
+        left, right = right, left
+    return Value("relation", parts=(left, right), sign=_TURNED.get(signs[0], signs[0]))
+
+
+def _alike(one: Value, other: Value) -> bool:
+    if "list" in (one.kind, other.kind):
+        return _each_in(one, other) and _each_in(other, one)
+    if (one.kind, one.sign) != (other.kind, other.sign):
+        return False
+    if one.tree is not None and other.tree is not None:
+        return numeric.equal(one.tree, other.tree)
+    if one.kind == "relation":
+        sign = numeric.ratio(_difference(one), _difference(other))
+        return sign == 1 or (sign == -1 and one.sign in ("=", "\\ne"))
+    return len(one.parts) == len(other.parts) and all(map(_alike, one.parts, other.parts))
+
+
+def _each_in(one: Value, other: Value) -> bool:
+    return all(any(_alike(item, candidate) for candidate in _items(other)) for item in _items(one))
+
+
+def _items(value: Value) -> tuple[Value, ...]:
+    return value.parts if value.kind == "list" else (value,)
+
+
+def _difference(relation: Value) -> Expression:
+    left, right = (part.tree for part in relation.parts)
+    assert left is not None and right is not None  # a relation is made of single values
+    return Expression("+", (left, Expression("-", (right,))))
+
+
+def _chain(truth: Value, given: str) -> bool:
+    """An answer such as ``2/\\sqrt2=\\sqrt2\\approx1.41``: all sides are the same value, the rounded one is
+    near it, and the truth is one or the other."""
+    exactly, *rounded = APPROXIMATELY.split(given)
+    sides = [expression(side.strip()) for side in exactly.split("=")]
+    trees = [side for side in sides if side is not None]
+    if truth.tree is None or len(trees) < len(sides) or len(rounded) > 1:
+        return False
+    if not all(numeric.equal(trees[0], tree) for tree in trees[1:]):
+        return False
+    if not rounded:
+        return numeric.equal(truth.tree, trees[0])
+    text = rounded[0].strip()
+    digits, decimal = _DECIMAL.fullmatch(text), expression(text)
+    if digits is None or decimal is None or not numeric.rounds_to(trees[0], decimal, len(digits[1] or "")):
+        return False
+    return numeric.equal(truth.tree, trees[0]) or numeric.equal(truth.tree, decimal)

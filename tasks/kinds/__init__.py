@@ -1,0 +1,1 @@
+"""What tasks of a kind share: answers, generated problems, programs."""

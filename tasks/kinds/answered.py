@@ -1,0 +1,80 @@
+"""What the tasks share whose completions end in an answer that has a value."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.grading.algebra import OUTCOMES, Comparison
+from grpobench.tasks.grading.extraction import Found, How, extract
+from grpobench.tasks.grading.final_answer import compare_all, normalise, number
+from grpobench.tasks.grading.latex import clean
+from grpobench.tasks.prompts.templates import template
+from grpobench.tasks.task import Problem, Task, Verdict
+
+
+@dataclass(frozen=True)
+class Answered(Task):
+    """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, and what
+    a task adds."""
+
+    scores: ClassVar[tuple[str, ...]] = ("correct", "format")
+    ways: ClassVar[tuple[How, ...]]
+    """Where the final answer is looked for, in this order."""
+    template: str = "boxed"
+    """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
+
+    @abstractmethod
+    def formatted(self, found: Found) -> bool:
+        """Whether an answer stands where the prompt asks for it."""
+
+    def reasoned(self, completion: str, found: Found) -> Mapping[str, float]:
+        """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
+        return {}
+
+    def missing(self) -> str:
+        """What lacks of the data, or what is wrong with the template."""
+        try:
+            template(self.template)
+        except DataError as error:
+            return str(error)
+        return super().missing()
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """What needs algebra is asked for all problems at once."""
+        texts = [[turns[-1] if turns else "" for turns in own] for own in episodes]
+        found = [[extract(text, self.ways) for text in own] for own in texts]
+        compared = iter(
+            compare_all(
+                [
+                    (str(problem.truth["answer"]), answer.text)
+                    for problem, own in zip(problems, found, strict=True)
+                    for answer in own
+                    if answer is not None
+                ]
+            )
+        )
+        return [
+            [
+                self._verdict(text, one, next(compared) if one else "different")
+                for text, one in zip(*pair, strict=True)
+            ]
+            for pair in zip(texts, found, strict=True)
+        ]
+
+    def _verdict(self, completion: str, found: Found | None, comparison: Comparison) -> Verdict:
+        if found is None:
+            return Verdict(dict.fromkeys(self.scores, 0.0), None, "unparsable")
+        scores = {"correct": float(comparison == "equal"), "format": float(self.formatted(found))}
+        scores |= self.reasoned(completion, found)
+        spelling = clean(found.text)
+        value = number(normalise(spelling))
+        return Verdict(scores, spelling if value is None else str(value), OUTCOMES[comparison])

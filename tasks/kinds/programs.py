@@ -1,0 +1,214 @@
+"""What the tasks share whose answers are Python programs: grading one (`reading` finds it in a completion).
+
+A problem's `truth` is JSON:
+
+- ``entry``: name of the function that is asked for; ``before``: source that goes before an answer that is a
+  whole function, ``header``: before one that is a function's body only; ``after``: source behind the program.
+- ``calls`` and ``conditions`` of `asserts.convert`, and ``reference``, an answer that is right; or
+- ``judge``: source of a test that is no list of asserts. It is replayed: the judge runs in a sandbox of its
+  own where no model's program is, once with the reference to learn which calls it makes, then for each
+  program with the values that the program returned for these calls.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpobench.tasks.grading import judging
+from grpobench.tasks.grading.reading import program
+from grpobench.tasks.sandbox import choose
+from grpobench.tasks.sandbox.protocol import Choice, Job, Limits, Sandbox
+from grpobench.tasks.task import Outcome, Problem, Task, Verdict
+
+FAILURES: Final = ("wrong", "error", "syntax", "timeout", "oom", "output_limit")
+SCORES: Final = ("correct", "format", *FAILURES)
+"""`correct`; `format`: a program was found and compiles; then how it failed, one of them 1 where it did."""
+OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "pass": "graded",
+    "wrong": "graded",
+    "error": "graded",
+    "syntax": "unparsable",
+    "timeout": "timeout",
+    "oom": "crash",
+    "output_limit": "crash",
+    "infra_error": "infra_error",
+}
+
+# Grading
+
+
+@dataclass(frozen=True)
+class Programs(Task):
+    """A task whose problems' truths are as above."""
+
+    scores = SCORES
+    tier: Choice = "auto"
+    """Where programs run: full CPython in bubblewrap, or Monty, which lacks parts of Python."""
+    seconds: float = 10.0
+    """Processor seconds that a program may take. The slowest published reference (MBPP 123) takes about 3."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= 3600:
+            raise ValueError("seconds: must be above 0 and at most 3600")
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        """Programs of all problems run side by side; one that comes twice is run once."""
+        found = [
+            [program(turns[-1] if turns else "", problem.truth) for turns in own]
+            for problem, own in zip(problems, episodes, strict=True)
+        ]
+        asked = dict.fromkeys((i, source) for i, own in enumerate(found) for source in own if source)
+        outcomes = grade(
+            [(problems[i].truth, source) for i, source in asked],
+            choose.sandbox(self.tier, Limits(self.seconds)),
+        )
+        known = dict(zip(asked, outcomes, strict=True))
+        return [
+            [verdict(source, known[i, source] if source else "syntax") for source in own]
+            for i, own in enumerate(found)
+        ]
+
+    def corrupt(self, problem: Problem) -> str:
+        truth = problem.truth
+        return in_block(truth["header"] + truth["reference"] + SPOIL.format(entry=truth["entry"]))
+
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        """A function that returns one value whatever it is given."""
+        return (in_block(f"def {problem.truth['entry']}(*args, **kwargs):\n    return {literal(answer)}"),)
+
+    def sandbox(self) -> str:
+        return choose.choose(self.tier)[0] or ""
+
+    def missing(self) -> str:
+        return super().missing() or choose.choose(self.tier)[1]
+
+
+def verdict(source: str | None, outcome: str) -> Verdict:
+    scores = {name: float(name == outcome) for name in SCORES}
+    scores["correct"] = float(outcome == "pass")
+    scores["format"] = float(outcome != "syntax")
+    return Verdict(scores, source, OUTCOMES[outcome])
+
+
+def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> list[str]:
+    """The outcome of each program, given with the truth of its problem."""
+    outcomes = ["infra_error"] * len(asked)
+    jobs: dict[int, Job] = {}
+    for i, (truth, source) in enumerate(asked):
+        if calls := called(truth, chosen):
+            jobs[i] = Job(source, calls)
+    questions: dict[int, judging.Question] = {}
+    for i, execution in zip(jobs, chosen.run_all(list(jobs.values())), strict=True):
+        outcomes[i] = execution.outcome
+        if execution.outcome == "pass":
+            questions[i] = judging.Question(execution.wire, asked[i][0].get("conditions"))
+    replays: dict[int, Job] = {}
+    for i, (outcome, source) in zip(questions, judging.judge(list(questions.values())), strict=True):
+        outcomes[i] = outcome
+        if outcome == "pass" and "judge" in asked[i][0]:
+            replays[i] = replay(asked[i][0], source, chosen)
+    for i, execution in zip(replays, chosen.run_all(list(replays.values())), strict=True):
+        if execution.values != (True,):
+            outcomes[i] = "infra_error" if execution.outcome == "infra_error" else "wrong"
+    return outcomes
+
+
+# Tests that are replayed
+
+
+def called(truth: Mapping[str, Any], chosen: Sandbox) -> tuple[str, ...]:
+    """The calls that a test makes; none where its judge does not run in this tier."""
+    if "judge" not in truth:
+        return tuple(truth["calls"])
+    try:
+        return tuple(f"{truth['entry']}(*{arguments})" for arguments in recorded(*key(truth), chosen))
+    except JudgeError:
+        return ()
+
+
+def replay(truth: Mapping[str, Any], values: str, chosen: Sandbox) -> Job:
+    """The judge with these values (source of a list) for its calls; its own is True where they satisfy it."""
+    arguments = ", ".join(recorded(*key(truth), chosen))
+    return Job(truth["judge"] + REPLAY, (f"_replay([{arguments}], {values})",))
+
+
+def key(truth: Mapping[str, Any]) -> tuple[str, str, str]:
+    return truth["header"] + truth["reference"], truth["judge"], truth["entry"]
+
+
+class JudgeError(RuntimeError):
+    """A published test does not run in a tier."""
+
+
+@functools.lru_cache(maxsize=256)
+def recorded(reference: str, judge: str, entry: str, chosen: Sandbox) -> tuple[str, ...]:
+    """The arguments of each call that a judge makes, as text of a tuple. Raises JudgeError."""
+    execution = chosen.run(f"{reference}\n{judge}{RECORD}", [f"_record({entry})"])
+    if execution.outcome != "pass":
+        raise JudgeError(f"{entry}: {execution.outcome} {execution.detail}")
+    return tuple(repr(arguments) for arguments in execution.values[0])
+
+
+RECORD: Final = """
+def _record(function):
+    import copy
+    calls = []
+    def candidate(*arguments):
+        calls.append(copy.deepcopy(arguments))
+        return function(*arguments)
+    check(candidate)
+    return calls
+"""
+REPLAY: Final = """
+nan, inf = float("nan"), float("inf")
+def _replay(arguments, values):
+    calls = []
+    def candidate(*given):
+        assert len(calls) < len(values) and given == arguments[len(calls)]
+        calls.append(given)
+        return values[len(calls) - 1]
+    try:
+        check(candidate)
+    except Exception:
+        return False
+    return len(calls) == len(values)
+"""
+
+SPOIL: Final = """
+_right = {entry}
+def {entry}(*args, **kwargs):
+    value = _right(*args, **kwargs)
+    if value is None or isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, str):
+        return value + "?"
+    return [value, 0]
+"""
+"""Behind a program: its function then returns something slightly else each time."""
+
+
+def in_block(source: str) -> str:
+    """Source as an answer in prose has it."""
+    return f"```python\n{source.strip(chr(10))}\n```"
+
+
+def literal(text: str) -> str:
+    """The value that a text spells, as source: a number or literal of Python, else the text itself."""
+    for read in (ast.literal_eval, float):
+        try:
+            value = read(text)
+        except (ValueError, SyntaxError):
+            continue
+        return f"float('{value}')" if isinstance(value, float) else repr(value)
+    return repr(text)

@@ -1,0 +1,59 @@
+"""Prompt templates: text files in which ``{question}`` stands where a problem's question goes.
+
+A chat template, where the model has one, is put around the whole prompt later, when it becomes tokens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import Source
+
+PROMPTS = Path(__file__).parent
+PLACE = "{question}"
+
+
+@dataclass(frozen=True)
+class Template:
+    """The text of a template, and the file that it came from."""
+
+    text: str
+    source: Source
+
+    def prompt(self, question: str) -> str:
+        """The prompt. Braces in the question, or elsewhere in the template, mean nothing."""
+        return self.text.replace(PLACE, question)
+
+
+def packaged() -> list[str]:
+    """Names of the templates that come with the suite."""
+    return sorted(path.stem for path in PROMPTS.glob("*.txt"))
+
+
+def template(name: str) -> Template:
+    """A template by the name of a packaged one, or by the path of a text file (with a slash, or ending in
+    .txt). Raises DataError for an unknown one, and for one without, or with several, ``{question}``."""
+    own = "/" in name or name.endswith(".txt")
+    path = Path(name).expanduser() if own else PROMPTS / f"{name}.txt"
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as error:
+        if own:
+            raise DataError(f"template {name}: cannot be read ({error.strerror}); correct the path") from None
+        near = difflib.get_close_matches(name, packaged(), n=1)
+        did = f"did you mean {near[0]}?" if near else f"known: {', '.join(packaged())}"
+        raise DataError(f"template {name!r}: unknown; {did} A path ending in .txt names your own") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"template {path}: not UTF-8 text ({error}); mend the file") from None
+    if text.count(PLACE) != 1:
+        raise DataError(
+            f"template {path}: must hold {PLACE} once, not {text.count(PLACE)} times; mend the file"
+        )
+    place = str(path) if own else f"grpobench: prompts/{path.name}"
+    digest, table = hashlib.sha256(data).hexdigest(), f"prompts/{path.name}"
+    return Template(text, Source("folder" if own else "package", place, digest, table=table))

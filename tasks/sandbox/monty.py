@@ -1,0 +1,127 @@
+"""The Monty tier: pydantic-monty, a Python interpreter in Rust without system access, on any platform.
+
+Not all of Python is there: no `yield`, no inheritance, little of the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any, Final
+
+from grpobench.tasks.sandbox import transcript, wire
+from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier, cores
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+ESCAPE = """
+import os
+def escape():
+    return os.listdir('/')
+"""
+WIRE: Final = """
+def _wire(value):
+    kind = type(value)
+    if value is None:
+        return 'null'
+    if kind is bool:
+        return 'true' if value else 'false'
+    if kind is int:
+        return f'["i","{value:x}"]'
+    if kind is float:
+        return f'["r","{value!r}"]'
+    if kind is str:
+        return f'"{value.encode("utf-8").hex()}"'
+    if kind is bytes:
+        return f'["b","{value.hex()}"]'
+    if isinstance(value, dict):
+        return '["d",[' + ','.join([f'[{_wire(k)},{_wire(v)}]' for k, v in value.items()]) + ']]'
+    for tag, many in (('l', list), ('t', tuple), ('s', set), ('z', frozenset)):
+        if kind is many or (many is tuple and isinstance(value, tuple)):
+            return f'["{tag}",[' + ','.join([_wire(item) for item in value]) + ']]'
+    raise TypeError('the value is not of a built-in type')
+"""
+"""The values as text, which is all that leaves: to take a set or dictionary over as it is can cost this
+process the square of its size, outside of every limit. The last expression is an f-string, so that it is text
+whatever the program has made of these names."""
+
+
+def absent(tier: Tier) -> str:
+    missing = importlib.util.find_spec("pydantic_monty") is None
+    return "pydantic-monty is not installed: pip install pydantic-monty==1.4.0" if missing else ""
+
+
+class MontySandbox(Sandbox):
+    """pydantic-monty with limits on time, memory and recursion; every program has a fresh session, and a
+    worker that crashed is replaced.
+
+    Monty measures time by the clock alone, so its limit is the one on waiting.
+    """
+
+    tier: Tier = "monty"
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        import pydantic_monty
+
+        self.monty = pydantic_monty
+        seconds = PATIENCE * limits.seconds
+        self.resources: pydantic_monty.ResourceLimits = {
+            "max_feed_duration_secs": seconds,
+            "max_memory": limits.megabytes * 2**20,
+            "max_total_sleep_secs": 0.0,
+        }
+        workers = workers or cores()
+        self.pool = pydantic_monty.Monty(max_processes=workers, request_timeout=4 * seconds + 1)
+        self.pool.__enter__()
+        super().__init__(limits, workers)  # which sees to `close`, of a pool that is there
+
+    def close(self) -> None:
+        super().close()
+        self.pool.__exit__(None, None, None)
+
+    def once(self, job: Job) -> tuple[Execution, bool]:
+        calls = ", ".join(f"({call})" for call in job.calls)
+        values = f"_values = [{calls}]\n_text = '\\n'.join([_wire(_value) for _value in _values])"
+        source = f"{job.program}\n{WIRE}\n{values}\nf'{{_text}}'"
+        try:
+            source.encode("utf-8")
+            with self.pool.checkout(limits=self.resources) as session:
+                text = session.feed_run(source, print_callback=_discard)
+        except self.monty.MontyCrashedError as error:
+            if getattr(error, "timed_out", False):
+                return Execution("timeout", detail=str(error)[:200]), False
+            # The interpreter's own limits act first; a program whose worker dies every time took too much.
+            return Execution("oom", detail=str(error)[:200]), True
+        except self.monty.MontyRuntimeError as error:
+            return _runtime_failure(error), False
+        except (self.monty.MontySyntaxError, UnicodeEncodeError) as error:
+            return Execution("syntax", detail=str(error)[:200]), False
+        except (self.monty.MontyConversionError, ValueError, RecursionError) as error:
+            return Execution("error", detail=str(error)[:200]), False
+        except (self.monty.MontyError, OSError, TimeoutError) as error:
+            return Execution("infra_error", detail=repr(error)[:200]), True
+        return _checked(text, len(job.calls)), False
+
+
+def _checked(text: Any, calls: int) -> Execution:
+    if type(text) is not str:
+        return Execution("error", detail="not text")
+    if len(text) > 2 * wire.LARGEST:
+        return Execution("output_limit")
+    lines = text.split("\n") if calls else []
+    if len(lines) != calls:
+        return Execution("error", detail="not one value per call")
+    return transcript.checked(Execution("pass", tuple(lines)))
+
+
+def _discard(stream: str, text: str) -> None:
+    """Printed output is not part of an answer."""
+
+
+def _runtime_failure(error: Exception) -> Execution:
+    raised = error.exception() if hasattr(error, "exception") else error
+    if isinstance(raised, TimeoutError):
+        return Execution("timeout", detail=str(raised)[:200])
+    if isinstance(raised, MemoryError):
+        return Execution("oom", detail=str(raised)[:200])
+    return Execution("error", detail=repr(raised)[:200])

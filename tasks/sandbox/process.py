@@ -1,0 +1,406 @@
+"""The CPython tiers: bubblewrap, and a plain subprocess for those who ask for it.
+
+Every program has a sandbox of its own, made for it and gone with it. What runs inside is the compiled code of
+`inside.py`; what it writes is read by `transcript.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import marshal
+import math
+import os
+import platform
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from grpobench.tasks.sandbox import inside, transcript, wire
+from grpobench.tasks.sandbox.filter import seccomp_filter
+from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
+
+START: Final = 5.0
+"""Seconds that a sandbox may take to come up before a program runs in it."""
+SHORTEST: Final = 0.01
+"""Seconds between two looks at whether the time is up."""
+BOOTSTRAP: Final = "import sys,marshal;j=marshal.loads(sys.stdin.buffer.read());exec(j['code']);main(j)"
+PYTHON: Final = ("-s", "-S", "-P", "-B", "-c", BOOTSTRAP)
+"""No site packages, no user folder, nothing on the path but the standard library."""
+ENVIRONMENT: Final = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+"""All of a program's environment. The fixed hash seed gives sets of text one order in every run."""
+LARGEST_FILE: Final = 8 * 2**20
+"""Bytes of a file that a program writes, where the tier lets it write any."""
+MOST_SIGNALS: Final = 64
+"""Timers of a program, and signals under way to it: the kernel keeps memory for each."""
+
+ESCAPE: Final = """
+import os, socket, resource, threading
+def tried(attempt):
+    try:
+        return attempt() is not False
+    except BaseException:
+        return False
+def escape():
+    return [name for name, attempt in {
+        "read a file of the host": lambda: open("/etc/passwd").read(),
+        "list processes": lambda: os.listdir("/proc"),
+        "write a file": lambda: os.open("/tmp", os.O_TMPFILE | os.O_RDWR),
+        "start a process": lambda: os.fork() or os._exit(0),
+        "start a thread": lambda: threading.Thread(target=int).start(),
+        "open a socket": lambda: socket.socket(),
+        "see its parent": lambda: os.getppid() != 0,
+        "raise a limit": lambda: resource.setrlimit(resource.RLIMIT_AS, (-1, -1)),
+        "change a device": lambda: os.utime("/dev/null"),
+        "see the host's name": lambda: os.uname().nodename != "sandbox",
+        "take a gigabyte": lambda: bytearray(2**30),
+        "see the environment": lambda: set(os.environ) - {"PYTHONHASHSEED", "LC_ALL", "PWD"} != set(),
+    }.items() if tried(attempt)]
+"""
+
+
+def absent(tier: Tier) -> str:
+    if tier == "unsafe":
+        return "" if os.name == "posix" else "needs a POSIX system"
+    if sys.platform != "linux":
+        return f"bubblewrap runs on Linux only, not on {platform.system()}"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    if seccomp_filter() is None:
+        return f"no list of system calls for {platform.machine()}"
+    return ""
+
+
+class ProcessSandbox(Sandbox):
+    """One process per program, judged by the processor time that it took."""
+
+    tier: Tier
+    apart: ClassVar[bool]
+    """Whether the process that was started is not the program's own, and out of its reach."""
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        super().__init__(limits, workers)
+        self.rules = {
+            "RLIMIT_CPU": math.ceil(2 * limits.seconds) + 1,  # should nobody look any more
+            "RLIMIT_FSIZE": LARGEST_FILE,
+            "RLIMIT_NOFILE": 32,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NPROC": 1,
+        }
+        if sys.platform == "linux":
+            self.rules |= {
+                "RLIMIT_AS": limits.megabytes * 2**20,
+                "RLIMIT_MEMLOCK": 0,
+                "RLIMIT_MSGQUEUE": 0,
+                "RLIMIT_SIGPENDING": MOST_SIGNALS,
+            }
+
+    @abstractmethod
+    def command(self) -> contextlib.AbstractContextManager[tuple[list[str], tuple[int, ...]]]:
+        """The command that starts an interpreter, and the descriptors that it needs."""
+
+    def once(self, job: Job) -> tuple[Execution, bool]:
+        blob = marshal.dumps(
+            {
+                "code": code_inside(),
+                "program": job.program,
+                "calls": job.calls,
+                "limits": self.rules,
+                "largest": wire.LARGEST,
+                "deepest": wire.DEEPEST,
+            }
+        )
+        try:
+            with self.command() as (command, descriptors):
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env=ENVIRONMENT,
+                    pass_fds=descriptors,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            return Execution("infra_error", detail=f"{command[0]}: {error}"[:200]), True
+        return Conversation(process, blob, self.limits, self.apart).judge(len(job.calls))
+
+
+@functools.cache
+def code_inside() -> Any:
+    """The compiled code of `inside.py`."""
+    source = inspect.getsource(inside)
+    return compile(source, "inside.py", "exec", dont_inherit=True)
+
+
+class UnsafeSandbox(ProcessSandbox):
+    """A plain subprocess with limits on its resources. It can read, write and reach what you can."""
+
+    tier: Tier = "unsafe"
+    apart = False
+
+    @contextlib.contextmanager
+    def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        yield [sys.executable, *PYTHON], ()
+
+
+class BubblewrapSandbox(ProcessSandbox):
+    """Namespaces of its own, a file system of nothing but the standard library, no rights, one process."""
+
+    tier: Tier = "bubblewrap"
+    apart = True
+
+    def __init__(self, limits: Limits, workers: int = 0) -> None:
+        super().__init__(limits, workers)
+        self.fixed = [shutil.which("bwrap") or "bwrap", *walls(installation())]
+        self.filter = seccomp_filter() or b""
+
+    @contextlib.contextmanager
+    def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+        reading, writing = os.pipe()
+        try:
+            os.write(writing, self.filter)  # fits into the pipe
+        finally:
+            os.close(writing)
+        try:
+            interpreter = [installation().executable, *PYTHON]
+            yield [*self.fixed, "--seccomp", str(reading), *interpreter], (reading,)
+        finally:
+            os.close(reading)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The files that CPython needs to run, without any installed package."""
+
+    executable: str
+    library: str
+    """Folder of the standard library."""
+    objects: tuple[str, ...]
+    """Shared objects that the interpreter and the extension modules of the standard library load."""
+
+
+UNNEEDED: Final = ("_tkinter", "_curses", "_curses_panel", "readline", "nis", "_dbm", "_gdbm")
+"""Extension modules left without their shared objects, which would be many."""
+
+
+@functools.cache
+def installation() -> Installation:
+    """Of the interpreter that runs this."""
+    executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    library = sysconfig.get_path("stdlib")
+    modules = Path(sysconfig.get_config_var("DESTSHARED") or f"{library}/lib-dynload").glob("*.so")
+    wanted = [str(path) for path in modules if path.name.partition(".")[0] not in UNNEEDED]
+    listed = subprocess.run(
+        ["ldd", executable, *wanted], capture_output=True, text=True, check=False, timeout=60
+    )
+    objects = dict[str, None]()
+    for line in listed.stdout.splitlines():
+        # "name => /path (address)" or, for the loader, "/path (address)"; a heading ends in a colon
+        place = line.partition("=>")[2].strip() or line.strip()
+        path = place.partition(" (")[0]
+        if " (" in place and path.startswith("/") and os.path.exists(path):
+            objects[path] = None
+    return Installation(executable, library, tuple(objects))
+
+
+def walls(python: Installation) -> list[str]:
+    """Options of bwrap. Everything is read-only: in a file system of its own a program could make so many
+    empty files that the kernel's records of them fill the memory; bwrap limits the size of contents alone.
+
+    The two devices are the host's, as those of bwrap's ``--dev`` would be, which brings terminals besides;
+    what could change them is refused by the filter.
+    """
+    options = [
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--hostname",
+        "sandbox",
+        "--die-with-parent",
+        "--as-pid-1",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+    ]
+    for path in (python.executable, python.library, *python.objects):
+        options += ["--ro-bind", path, path]
+    options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for name in ("site-packages", "dist-packages", "test"):  # installed packages may hold a task's answers
+        if os.path.isdir(f"{python.library}/{name}"):
+            options += ["--tmpfs", f"{python.library}/{name}", "--remount-ro", f"{python.library}/{name}"]
+    for device in ("/dev/null", "/dev/urandom"):
+        options += ["--dev-bind", device, device]
+    options += ["--dir", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    return options
+
+
+class Conversation:
+    """Sends a job to a process, reads its answer, and says how it ended.
+
+    The process is stopped when it has had its processor seconds, or at `PATIENCE` times as many by the clock,
+    not counting the time that it waited for a processor: on however busy a machine, its verdict is the same.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits, apart: bool) -> None:
+        self.process, self.blob, self.limits, self.apart = process, blob, limits, apart
+        self.answer = bytearray()
+        self.complaint = bytearray()
+        self.began = time.monotonic()
+        self.look = self.began + START
+        """When to look next whether the time is up."""
+        self.ready = False
+        self.late = self.flooded = False
+        self.status = 0
+        self.seconds = 0.0
+        """Processor time of the process and what it started."""
+
+    def judge(self, calls: int) -> tuple[Execution, bool]:
+        """The execution, and whether it should be tried again."""
+        try:
+            self.talk()
+        except BaseException:  # Ctrl-C, for one
+            self.kill()
+            raise
+        finally:
+            self.end()
+        if self.late and self.ready:
+            return Execution("timeout"), False
+        if self.flooded:
+            return Execution("output_limit"), False
+        found = transcript.read(bytes(self.answer), calls)
+        if found is not None and self.status == 0:
+            return found, False
+        if self.ready and self.seconds >= self.limits.seconds:
+            return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
+        if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
+            # It never came up, or the sandbox itself was killed, which nothing inside can do.
+            complaint = self.complaint.decode(errors="replace").strip()
+            return Execution("infra_error", detail=f"status {self.status}: {complaint}"[:200]), True
+        # A killed process may have been chosen by a machine short of memory, or have limited itself: the same
+        # again and again is the program's own doing, and so is what takes its time in all.
+        number = abs(self.status) if self.status < 0 else self.status - 128
+        killed = number in (signal.SIGKILL, signal.SIGXCPU)
+        return Execution("error", (), f"ended with status {self.status}", self.seconds), killed
+
+    def talk(self) -> None:
+        """Until the process has closed its output, is late, or has written too much."""
+        poll, rest = select.poll(), memoryview(self.blob)
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        inward = self.process.stdin.fileno()
+        os.set_blocking(inward, False)
+        poll.register(inward, select.POLLOUT)
+        sinks = {self.process.stdout.fileno(): self.answer, self.process.stderr.fileno(): self.complaint}
+        for descriptor in sinks:
+            poll.register(descriptor, select.POLLIN)
+        while sinks and not self.flooded:
+            ready = poll.poll(1000 * max(0.0, self.look - time.monotonic()) + 1)
+            for descriptor, _ in ready:
+                if descriptor == inward:
+                    rest = rest[_write(inward, rest) :]
+                    if not rest:
+                        poll.unregister(inward)
+                        self.process.stdin.close()
+                    continue
+                data = os.read(descriptor, 65536)
+                sinks[descriptor].extend(data)
+                self.flooded = len(sinks[descriptor]) > 2 * wire.LARGEST
+                if not data:
+                    poll.unregister(descriptor)
+                    del sinks[descriptor]
+            if not self.ready and self.answer:
+                self.ready = True
+                self.look = time.monotonic() + self.limits.seconds
+            if time.monotonic() >= self.look and self.is_late():
+                self.late = True
+                return
+
+    def is_late(self) -> bool:
+        """Whether the time is up; if not, `look` is when it can be up at the earliest."""
+        ran, waited = usage(self.process.pid)
+        self.seconds = max(self.seconds, ran)
+        idle = time.monotonic() - self.began - ran - waited
+        if self.ready:
+            left = min(self.limits.seconds - ran, PATIENCE * self.limits.seconds - ran - idle)
+        else:
+            left = START - ran - idle
+        self.look = time.monotonic() + max(left, SHORTEST)
+        return left <= 0
+
+    def end(self) -> None:
+        """Reap the process, killing it if its time is up, and everything that it started."""
+        process = self.process
+        if self.late or self.flooded:
+            self.kill()
+        while True:
+            pid, status, spent = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            time.sleep(0.0005)
+            if not (self.late or self.flooded) and time.monotonic() >= self.look and self.is_late():
+                self.late = True
+                self.kill()
+        self.status = process.returncode = os.waitstatus_to_exitcode(status)
+        self.seconds = max(self.seconds, spent.ru_utime + spent.ru_stime)
+        for file in (process.stdin, process.stdout, process.stderr):
+            if file:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def kill(self) -> None:
+        """The process has a session of its own. Bubblewrap's child, with which all of its namespace ends, has
+        another, and is not left to die with its parent: should a program find a way not to."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGSTOP)  # so that it frees no number of a child
+            for child in children(self.process.pid) if self.apart else []:
+                os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    """Bytes written; all of them where nobody reads any more."""
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        return 0
+    except BrokenPipeError:
+        return len(data)
+
+
+def usage(pid: int) -> tuple[float, float]:
+    """Seconds that a process and its children ran, and that they were ready to run and had no processor.
+    Both are 0 where the kernel does not tell (anywhere but on Linux).
+
+    A limit on processor time does not serve by itself: the kernel counts it in whole ticks, which on a busy
+    machine makes it up to twice what the process had.
+    """
+    try:
+        ran, waited = (int(part) / 1e9 for part in Path(f"/proc/{pid}/schedstat").read_text().split()[:2])
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    for child in children(pid):
+        below = usage(child)
+        ran, waited = ran + below[0], waited + below[1]
+    return ran, waited
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process with one thread; none where the kernel does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (OSError, ValueError):
+        return []

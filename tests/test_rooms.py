@@ -1,0 +1,120 @@
+"""The layout: a room imports only from the rooms before it, no files import each other in a ring, and nothing
+grows beyond what can be read. Every import counts, also those inside functions and for type checkers only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ROOMS = (
+    *("algorithms", "tasks/data", "tasks/task.py", "tasks/workers", "tasks/sandbox", "tasks/grading"),
+    *("tasks/prompts", "tasks/kinds", "tasks", "analysis"),
+    *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
+    *("runs/prepare", "runs/record", "runs/train", "runs/matrix", "runs/evaluation", "runs/inventory"),
+    *("runs/bench", "runs/commands", "runs"),
+)
+"""From left to right. A folder holds its own files and those of its subfolders that are no rooms."""
+LONGEST_FILE = 450
+DATA = {"algorithms/dialects.py", "algorithms/trl_arguments.py"}
+"""Tables written as Python, which may be longer."""
+LONGEST_FUNCTION = 60
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name without `grpobench.`."""
+    found = {}
+    for top in ("algorithms", "tasks", "runs", "analysis"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room(module: str) -> str:
+    """The room of a module: the longest entry of `ROOMS` that its path lies in."""
+    path = MODULES[module].relative_to(ROOT).as_posix()
+    return max((name for name in ROOMS if path == name or path.startswith(name + "/")), key=len)
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """(module, line) for everything of the package that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("grpobench.") in MODULES else node.module for name in whole]
+        for name in names:
+            if name.startswith("grpobench."):
+                yield name.removeprefix("grpobench."), node.lineno
+
+
+GRAPH = {name: {module for module, _ in imported(path)} - {name} for name, path in MODULES.items()}
+
+
+def test_every_import_of_the_package_is_a_module_of_it() -> None:
+    assert {module for found in GRAPH.values() for module in found} <= set(MODULES)
+
+
+def test_a_room_imports_only_from_rooms_before_it() -> None:
+    place = {name: ROOMS.index(room(name)) for name in MODULES}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for module, path in MODULES.items()
+        for name, line in imported(path)
+        if place[name] > place[module]
+    ]
+    assert not wrong
+
+
+def test_no_files_import_each_other_in_a_ring() -> None:
+    assert not list(rings(GRAPH))
+
+
+def test_a_ring_would_be_found() -> None:
+    assert list(rings({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()})) == [["b", "c"]]
+
+
+def rings(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """Every set of modules that can be reached from each other, sorted."""
+    reach = {name: reached(graph, name) for name in graph}
+    seen: set[str] = set()
+    for name in graph:
+        if name in reach[name] and name not in seen:
+            ring = sorted(other for other in reach[name] if name in reach[other])
+            seen |= set(ring)
+            yield ring
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Whatever a module imports, directly or not."""
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for name in graph[left.pop()] - found:
+            found.add(name)
+            left.append(name)
+    return found
+
+
+def test_files_have_one_subject() -> None:
+    lines = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in MODULES.values()}
+    long = {name: count for name, count in lines.items() if count > LONGEST_FILE and name not in DATA}
+    assert not long
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    long[f"{name}.{node.name}"] = lines
+    assert not long
