@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from toys import Letters, arithmetic_run, execute
+from toys import Letters, arithmetic_run, execute, trainer_for
 
 from grpobench.algorithms.ads import ADS, AdaptiveSchedule, clustered, direction, moved, reduced
 from grpobench.algorithms.curriculum import Study
@@ -31,7 +31,6 @@ from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerC
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.progress import Preempted
-from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Problem, Split
@@ -512,9 +511,9 @@ def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest
 def test_a_run_studies_the_initial_policy_also_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
     config = on_few_problems(ADS(), steps=1)
     told: list[str] = []
-    first = Trainer(config, lambda progress: told.append(progress.phase))
+    first = trainer_for(config, lambda progress: told.append(progress.phase))
     assert "studying the problems 0/40" in told
-    again = Trainer(config)
+    again = trainer_for(config)
     assert first.curriculum.state() == again.curriculum.state()
     assert len(first.curriculum.state()["sorted"]) == 6
 

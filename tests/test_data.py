@@ -689,7 +689,7 @@ def test_a_prompt_of_many_bytes_and_few_tokens_is_not_taken_for_long() -> None:
 
 def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grpobench.runs.settings import config
-    from grpobench.runs.train import trainer
+    from grpobench.runs.train.parts import build
 
     folder = folder_of(tmp_path, 200, bad=[17])
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(folder))
@@ -707,7 +707,7 @@ def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: py
         config.EvaluateConfig(problems=0, test_problems=0),
         config.CheckpointConfig(),
     )
-    origin = trainer.Trainer(run).origin
+    origin = build(run).origin
     [table] = origin["data"]
     assert (table["kind"], table["table"], table["rows"]) == ("folder", "toy/rows.jsonl", 200)
     assert table["skipped"] == ("line 17: 'n' must be a whole number, not null",)

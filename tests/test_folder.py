@@ -391,7 +391,7 @@ def test_changed_code_is_refused_once_there_is_a_checkpoint(
     with pytest.raises(FolderError, match=r"runs/loop\.py: bbb -> ccc"):
         RunFolder.open(tmp_path, CONFIG)
     with RunFolder.open(tmp_path, CONFIG, allow_change=True) as run:
-        assert run.origin["attempts"][-1]["changes"] == ["runs/train/trainer.py: bbb -> ccc"]
+        assert run.origin["attempts"][-1]["changes"] == ["runs/train/execute.py: bbb -> ccc"]
 
 
 def test_pinned_value_may_not_change_behind_a_checkpoint(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import trainer
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.update import minibatches
 from grpobench.tasks.data.errors import DataError
 
 TIMED = ("time/", "cost/peak_memory_gb")
@@ -610,14 +611,14 @@ def test_minibatches_hold_whole_groups_and_every_used_row_once() -> None:
     unit = torch.tensor([0, 1, -1, 2, 2, -1, 3, 4])
     orders = set()
     for seed in range(5):
-        parts = trainer.minibatches(batch, unit, 2, seed)
+        parts = minibatches(batch, unit, 2, seed)
         assert sorted(torch.cat(parts).tolist()) == [0, 1, 3, 4, 6, 7]
         groups = [set(batch.group[rows].tolist()) for rows in parts]
         assert len(parts) == 2 and not groups[0] & groups[1]
         orders.add(str([rows.tolist() for rows in parts]))
     assert len(orders) > 1
-    assert len(trainer.minibatches(batch, unit, 9, 0)) == 3
-    assert trainer.minibatches(batch, unit * 0 - 1, 2, 0) == []
+    assert len(minibatches(batch, unit, 9, 0)) == 3
+    assert minibatches(batch, unit * 0 - 1, 2, 0) == []
 
 
 def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_path: Path) -> None:

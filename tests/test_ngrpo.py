@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from toys import ARCHITECTURES, arithmetic_run, backward, distance, execute, models_for, tiny
+from toys import ARCHITECTURES, arithmetic_run, backward, distance, execute, models_for, tiny, trainer_for
 
 from grpobench.algorithms.algorithm import Batch, Mixer, Mixture
 from grpobench.algorithms.grpo import GRPO
@@ -22,7 +22,6 @@ from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 from grpobench.runs.settings.config import EvaluateConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
-from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Verdict
 
 EXACT = 1e-5
@@ -209,7 +208,7 @@ def test_first_tokens_are_those_of_plain_sampling() -> None:
 
 def test_a_run_mixes_before_the_answer_only(tmp_path: Path) -> None:
     """Arithmetic marks its answer with #: every token before is blended with rho = 1, none behind."""
-    trainer = Trainer(arithmetic_run(NGRPO(rho=1.0)))
+    trainer = trainer_for(arithmetic_run(NGRPO(rho=1.0)))
     marked = 0
     for group in trainer.gather(1)[0]:
         for rollout in group.rollouts:

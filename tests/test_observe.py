@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toys import Letters, arithmetic_run, rollouts
+from toys import Letters, arithmetic_run, rollouts, trainer_for
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Signal
@@ -25,7 +25,6 @@ from grpobench.runs.measure.rollout_metrics import entropy, group_metrics, sampl
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Problem, Verdict
 
 POPULATION = ("reward/", "score/", "groups/", "length/", "diversity/", "outcome/", "policy/entropy")
@@ -45,7 +44,7 @@ def population(row: dict[str, float]) -> dict[str, float]:
 
 
 def test_equal_policies_have_equal_numbers_whatever_they_train_on() -> None:
-    grpo, dpo = (Trainer(biased(arm)).step(1) for arm in ("grpo", "dpo"))
+    grpo, dpo = (trainer_for(biased(arm)).step(1) for arm in ("grpo", "dpo"))
     assert population(grpo) == population(dpo)
     assert grpo["groups/sampled"] == dpo["groups/sampled"] == grpo["trained/groups"] == 8
     assert grpo["trained/share"] == 1
@@ -67,10 +66,10 @@ def test_equal_policies_have_equal_numbers_whatever_they_train_on() -> None:
 
 
 def test_rejected_groups_are_counted_and_an_arm_that_samples_more_shows_it() -> None:
-    grpo = Trainer(biased("grpo")).step(1)
-    once = Trainer(biased("dapo", attempts=1)).step(1)
+    grpo = trainer_for(biased("grpo")).step(1)
+    once = trainer_for(biased("dapo", attempts=1)).step(1)
     assert population(once) == population(grpo)
-    trainer = Trainer(biased("dapo"))
+    trainer = trainer_for(biased("dapo"))
     assert trainer.curriculum.attempts == 10
     attempts: list[Sequence[Group]] = []
     honest = trainer.source.gather
@@ -101,7 +100,7 @@ def test_rejected_groups_are_counted_and_an_arm_that_samples_more_shows_it() -> 
 def test_entropy_does_not_depend_on_whether_the_sampler_tells_it(policy: str) -> None:
     """A third of these completions can not be graded, and all of them were written."""
     config = arithmetic_run(ALGORITHMS["grpo"](), task=Letters(faulty=True), model=ModelConfig(policy))
-    told, silent = Trainer(config), Trainer(config)
+    told, silent = trainer_for(config), trainer_for(config)
     honest = silent.source.gather
 
     def without(*args: Any) -> list[Group]:
@@ -125,7 +124,7 @@ def test_entropy_does_not_depend_on_whether_the_sampler_tells_it(policy: str) ->
 def test_recorded_rollouts_show_the_entropy_of_the_policy_as_it_is() -> None:
     """Replay: six problems were answered by the base policy; later steps draw them again."""
     config = arithmetic_run(ALGORITHMS["dpo"](), sampler=SamplerConfig(kind="replay", problems=4))
-    trainer = Trainer(config)
+    trainer = trainer_for(config)
     first = trainer.step(1)
     groups = trainer.source.gather(2, 0, range(4))
     base = entropy(groups)

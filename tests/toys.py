@@ -25,7 +25,9 @@ from grpobench.runs.settings.config import EvaluateConfig, RunConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import execute as whole
 from grpobench.runs.train.corrections import Correction
+from grpobench.runs.train.parts import build
 from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.update import Updater
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 VOCABULARY = 40
@@ -206,7 +208,7 @@ def backward(
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    Trainer._accumulate(run, batch, signal, algorithm.updates(batch.step), tally, None, correction)
+    Updater.accumulate(run, batch, signal, algorithm.updates(batch.step), tally, None, correction)
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for role, optimiser in models.optimisers.items()
@@ -334,6 +336,11 @@ def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -
     train = dataclasses.replace(config.train, steps=steps, prompts=4, group=6, minibatches=1)
     quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
     return dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
+
+
+def trainer_for(config: RunConfig, tell: Callable[[str], None] = lambda phase: None) -> Trainer:
+    """The trainer of a run, at its first step."""
+    return Trainer(config, build(config, tell))
 
 
 def execute(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:

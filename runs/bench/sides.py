@@ -220,6 +220,7 @@ def ours(case: Case, line: Line) -> None:
     from grpobench.runs.sample.in_process import HFSampler
     from grpobench.runs.settings import config
     from grpobench.runs.tools.memory import peak_memory_gb, reset_peak_memory
+    from grpobench.runs.train.parts import build
     from grpobench.runs.train.trainer import Trainer
 
     torch.set_num_threads(case.threads)
@@ -227,26 +228,25 @@ def ours(case: Case, line: Line) -> None:
     import_models()
     reset_peak_memory()
     before = peak_memory_gb()
-    trainer = Trainer(
-        config.RunConfig(
-            matrix="bench",
-            arm="grpo",
-            seed=0,
-            algorithm=GRPO(),
-            task=Letters(texts=case.texts),
-            model=config.ModelConfig(case.model),
-            sampler=config.SamplerConfig(max_new_tokens=case.completion_tokens),
-            reward=config.RewardConfig(),
-            train=config.TrainConfig(
-                steps=case.steps,
-                prompts=case.prompts,
-                group=case.group,
-                learning_rate={"policy": LEARNING_RATE},
-            ),
-            evaluate=config.EvaluateConfig(),
-            checkpoint=config.CheckpointConfig(),
-        )
+    run = config.RunConfig(
+        matrix="bench",
+        arm="grpo",
+        seed=0,
+        algorithm=GRPO(),
+        task=Letters(texts=case.texts),
+        model=config.ModelConfig(case.model),
+        sampler=config.SamplerConfig(max_new_tokens=case.completion_tokens),
+        reward=config.RewardConfig(),
+        train=config.TrainConfig(
+            steps=case.steps,
+            prompts=case.prompts,
+            group=case.group,
+            learning_rate={"policy": LEARNING_RATE},
+        ),
+        evaluate=config.EvaluateConfig(),
+        checkpoint=config.CheckpointConfig(),
     )
+    trainer = Trainer(run, build(run))
     prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
     assert isinstance(trainer.sampler, HFSampler)
     trainer.sampler.end = torch.tensor([impossible(trainer.loaded)], device=trainer.models.device)

@@ -159,6 +159,7 @@ class Replay:
         self.problems = [base.problems[i] for i in order[:problems]]
         self.groups = base.answer("base", self.problems)
         self.generated = base.generated
+        self.grader = base.grader
 
     def gather(self, step: int, attempt: int, index: Sequence[int]) -> list[Group]:
         return [self.groups[i] for i in index]

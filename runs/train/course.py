@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 
+from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
 from grpobench.runs.train.progress import Preempted
-from grpobench.runs.train.trainer import Trainer, fasten
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
 
 def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
     """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
-    folder.note(**trainer.origin)
-    fasten(trainer, folder)
+    folder.note(**trainer.parts.origin)
+    pin(trainer, folder)
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
@@ -22,6 +24,19 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     if not checkpoint:
         folder.log({"step": 0, **evaluate_all(trainer, folder, 0), "time/wall": time.monotonic() - began})
     return done
+
+
+def pin(trainer: Trainer, folder: RunFolder) -> None:
+    """Pin what the run is made from, and say which problems it is both trained on and evaluated with."""
+    today = pins.Today()
+    folder.pin(today.of(trainer.config) | trainer.parts.pins)
+    digests = today.digests(trainer.config)
+    if not digests.get("train"):  # pairs of a file, whose truth is not known
+        digests["train"] = {one.id: pins.prompt_digest(one) for one in trainer.source.problems}
+    folder.problems(digests)
+    if shared := {split: len(names) for split, names in pins.overlap(digests).items()}:
+        folder.note(trained_and_evaluated=shared)
+        warnings.warn(f"problems that are trained on are evaluated with: {shared}", stacklevel=2)
 
 
 def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
@@ -72,7 +87,7 @@ def evaluate_all(trainer: Trainer, folder: RunFolder, step: int) -> dict[str, fl
     began = time.perf_counter()
     for split in due:
         trainer.tell(step, f"evaluating on {split}")
-        rows, summary = trainer.evaluator.evaluate(step, split)
+        rows, summary = trainer.parts.evaluator.evaluate(step, split)
         folder.evaluations(rows)
         numbers |= summary
     return numbers | {"time/evaluate": time.perf_counter() - began}

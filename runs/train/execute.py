@@ -11,7 +11,8 @@ from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.memory import reset_peak_memory
 from grpobench.runs.train.loop import carry
-from grpobench.runs.train.progress import Progress
+from grpobench.runs.train.parts import build
+from grpobench.runs.train.progress import Progress, told_to
 from grpobench.runs.train.trainer import Trainer
 
 
@@ -23,7 +24,8 @@ def execute(
     reset_peak_memory()
     deterministic()
     began = time.monotonic()
-    trainer = Trainer(config, report)
+    parts = build(config, told_to(report, config.train.steps))
+    trainer = Trainer(config, parts, report)
     with contextlib.closing(trainer.sampler):
         if config.train.backend == "trl":
             from grpobench.runs.train import trl

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -18,3 +20,8 @@ class Progress:
     reward: float
     tokens_per_second: float
     phase: str
+
+
+def told_to(report: Callable[[Progress], None], steps: int) -> Callable[[str], None]:
+    """Reports what is going on before the first of `steps` steps."""
+    return lambda phase: report(Progress(0, steps, math.nan, math.nan, phase))

@@ -33,7 +33,8 @@ from grpobench.runs.settings.trl import plain_arguments, prompts, quiet, splitti
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.collect import OnPolicy, streams
 from grpobench.runs.train.course import begin, end, record, save_when_due
-from grpobench.runs.train.trainer import Trainer, minibatches
+from grpobench.runs.train.trainer import Trainer
+from grpobench.runs.train.update import minibatches
 
 UNUSED = ("learning_rate", "epoch", "num_tokens")
 """What TRL logs and the run does not: the rate is ours, and the counters begin anew with every attempt."""
@@ -51,7 +52,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         theirs = work.trainer(Path(place))
         torch.set_num_threads(threads)
         adopt_reference(trainer, theirs)
-        trainer.origin["trl"] = {
+        trainer.parts.origin["trl"] = {
             "version": version(),
             "trainer": type(theirs).__name__,
             "arguments": {name: value for name, value in work.arguments.items() if name != "output_dir"},
@@ -273,7 +274,7 @@ class Sampled(Work):
         modify = self.ours.config.modify
         rollouts = [rollout for group in self.sampled for rollout in group.rollouts]
         trained = [rollout for rollout in rollouts if rollout.stopped or not modify.mask_truncated]
-        self.ours.trained += sum(r.length for r in trained) * self.ours.config.train.epochs
+        self.ours.updater.trained += sum(r.length for r in trained) * self.ours.config.train.epochs
         found = {}
         if modify.overlong_buffer:
             found["modify/overlong"] = float(np.mean(self._penalties(rollouts)))
@@ -357,7 +358,9 @@ class Recorded(Work):
 
     def row(self, step: int) -> dict[str, float]:
         pairs = [pair for item in self.steps[step] for pair in item]
-        self.ours.trained += sum(len(pair["chosen_ids"]) + len(pair["rejected_ids"]) for pair in pairs)
+        self.ours.updater.trained += sum(
+            len(pair["chosen_ids"]) + len(pair["rejected_ids"]) for pair in pairs
+        )
         return {self.entry.pairs: float(len(pairs))} if pairs else {}
 
 

@@ -1,0 +1,153 @@
+"""What a run is made of: each part built where it belongs, in one order, and handed to the trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.curriculum import Curriculum
+from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.models.loading import Loaded, load, weights_hash
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare.study import study
+from grpobench.runs.prepare.warmstart import warm_start
+from grpobench.runs.reward.grader import Grader
+from grpobench.runs.sample.choose import sampler_for
+from grpobench.runs.sample.context import dropped
+from grpobench.runs.sample.sampler import Sampler
+from grpobench.runs.settings.config import RunConfig, rates
+from grpobench.runs.tools.clock import Clock
+from grpobench.runs.tools.seeds import derive
+from grpobench.runs.train.collect import OnPolicy, Preferences, Replay, Source, demand_problems
+
+Tell = Callable[[str], None]
+"""Takes what is going on before the first step."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run holds in memory but its progress."""
+
+    algorithm: Algorithm[Any]
+    """With its modifiers around it."""
+    loaded: Loaded
+    models: Models
+    sampler: Sampler
+    source: Source
+    curriculum: Curriculum
+    evaluator: Evaluator
+    clock: Clock
+    limit: int
+    """Most tokens of a completion."""
+    origin: dict[str, Any]
+    """What origin.json says of model, data, sandbox and warm start."""
+    pins: dict[str, str]
+    """Hashes of what is only known when it has been loaded; the others are `pins.Today`'s."""
+
+
+def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
+    """The parts of a run. Raises DataError or ModelError for what is absent or cannot be used."""
+    tell("loading")
+    algorithm, clock = config.modify.around(config.algorithm), Clock()
+    loaded = load(config.model.name)
+    limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+    origin, pins = origin_of(config, loaded), dict[str, str]()
+    if config.model.warm_start:
+        where = warm_start(loaded, config.task, config.model, told_as(tell))
+        origin["warm_start"] = where.name
+        pins["warm start"] = weights_hash(where)
+    models = models_for(config, algorithm, loaded)
+    sampler = sampler_for(config, models, loaded)
+    source = source_for(config, algorithm, loaded, sampler, clock)
+    if isinstance(source, OnPolicy | Replay) and source.grader.origin:
+        found = origin["reward_model"] = source.grader.origin
+        pins["reward model"] = found.get("sha256") or found.get("commit", "")
+    curriculum = curriculum_for(config, algorithm, loaded, models, source, origin.get("warm_start", ""), tell)
+    evaluator = Evaluator(
+        config.task,
+        loaded,
+        sampler,
+        config.evaluate,
+        config.seed,
+        limit,
+        models=models,
+        long_prompts=config.model.long_prompts,
+    )
+    return Parts(
+        algorithm, loaded, models, sampler, source, curriculum, evaluator, clock, limit, origin, pins
+    )
+
+
+def told_as(tell: Tell) -> Callable[[int, int, float], None]:
+    """Takes the updates of a warm start."""
+    return lambda update, updates, loss: tell(f"warm start {update}/{updates}, loss {loss:.3f}")
+
+
+def origin_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
+    """Where model and data come from, what must be said of the task, and what stands around its programs."""
+    found: dict[str, Any] = {"model": loaded.origin}
+    data = {source for split in config.task.splits for source in config.task.sources(split)}
+    if data:
+        ordered = sorted(data, key=lambda source: (source.table, source.place))
+        found["data"] = [dataclasses.asdict(source) for source in ordered]
+    if config.task.caveat:
+        found["caveat"] = config.task.caveat
+    if tier := config.task.sandbox():
+        found["sandbox"] = tier
+    if lost := dropped(config, loaded):
+        found["dropped_prompts"] = lost
+    return found
+
+
+def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> Models:
+    """The models of all roles, each trained one with its optimiser."""
+    train = config.train
+    torch.manual_seed(config.seed)
+    models = Models(
+        loaded.model,
+        algorithm.trains,
+        algorithm.reads,
+        temperature=config.sampler.temperature,
+        dtype=config.model.dtype,
+        budget=train.tokens_per_micro_batch,
+    )
+    wanted = rates(train.learning_rate, algorithm.trains)
+    trained = {role: rate for role, rate in wanted.items() if role in algorithm.trains}
+    models.optimise(trained, train.betas, train.weight_decay, train.max_grad_norm)
+    return models
+
+
+def source_for(
+    config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded, sampler: Sampler, clock: Clock
+) -> Source:
+    """Where the groups of a step come from."""
+    if config.sampler.kind == "preferences":
+        return Preferences(Path(config.sampler.path).expanduser(), loaded)
+    grader = Grader(config.task, config.reward, loaded, config.seed)
+    table = loaded.model.get_input_embeddings().weight
+    fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table)
+    return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
+
+
+def curriculum_for(
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    loaded: Loaded,
+    models: Models,
+    source: Source,
+    warm: str,
+    tell: Tell,
+) -> Curriculum:
+    """What chooses the problems of a step; `warm` names the warm start that the policy comes from."""
+    prompts, problems = config.train.prompts, source.problems
+    demand_problems(prompts, len(problems))
+    told: Callable[[int, int], None] = lambda read, of: tell(f"studying the problems {read}/{of}")  # noqa: E731
+    known = study(models, loaded, config.task, problems, warm, told) if algorithm.studies else None
+    traits: Sequence[Any] = [problem.traits for problem in problems]
+    return algorithm.curriculum(traits, prompts, derive(config.seed, "curriculum"), known)
