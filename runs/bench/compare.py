@@ -26,9 +26,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from grpobench.runs.bench.sides import PHASES, SIDES, Case, Failed, Ready, Step, serve
-from grpobench.runs.tools.machine import cores
 from grpobench.runs.tools.process import environment
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.workers.processors import cores
 
 WARM_UP = 2
 """First steps of each side, which are not counted."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from grpobench.tasks.sandbox.choose import TIERS, start, trouble
-from grpobench.tasks.sandbox.protocol import Job, Limits, Sandbox, Tier, cores
+from grpobench.tasks.sandbox.protocol import Job, Limits, Sandbox, Tier
+from grpobench.tasks.workers.processors import cores
 
 PROGRAMS: Final[Mapping[str, str]] = {
     "plain": "def double(x):\n    return 2 * x",

@@ -5,7 +5,6 @@ A data set is what a registered task declares (`Task.tables`, `Task.packages`); 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import shlex
@@ -19,7 +18,7 @@ from typing import Any
 
 from grpobench.runs.models import loading
 from grpobench.runs.settings.registries import tasks
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import files, strict
 from grpobench.tasks.data import archives, sources
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.tables import Package, Packaged, Source, Table
@@ -183,8 +182,7 @@ def damage(file: Packaged) -> str:
         return f"{file.requirement} is not installed"
     if not (root / file.path).is_file():
         return f"{file.distribution} {sources.installed_version(file)} has no {file.path}"
-    with (root / file.path).open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = files.sha256(root / file.path)
     if file.sha256 and digest != file.sha256:
         return f"{file.path}: sha256 is {digest}, and {file.requirement} has {file.sha256}"
     return ""
@@ -303,8 +301,7 @@ def wheel(requirement: str, folder: Path) -> Path | None:
 
 def check(requirement: str, path: Path) -> None:
     """Raise DataError for an archive that is not the one that was checked."""
-    with path.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = files.sha256(path)
     known = archives.WHEELS.get(requirement, "")
     if known and digest != known:
         raise DataError(

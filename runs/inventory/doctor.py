@@ -20,9 +20,10 @@ from grpobench.analysis.visible import visible
 from grpobench.runs.record import origin
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
-from grpobench.runs.tools.machine import cores, devices
+from grpobench.runs.tools.machine import devices
 from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
+from grpobench.tasks.workers.processors import cores
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0

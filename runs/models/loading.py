@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from grpobench.runs.models import chat_templates, sizes, trust
+from grpobench.runs.tools.files import sha256
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.tables import Packaged
@@ -477,5 +478,4 @@ def _sha256(path: Path) -> str:
 
 @functools.cache
 def _sha256_once(path: Path, *stamp: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(path)

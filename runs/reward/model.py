@@ -5,7 +5,6 @@ It reads text with its own tokenizer, so that policy and reward model need not s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any, Literal
 import torch
 
 from grpobench.runs.models import chat_templates, sizes, trust
-from grpobench.runs.models.loading import USUAL, ModelError, cache_folder
+from grpobench.runs.models.loading import USUAL, ModelError, cache_folder, weights_hash
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.rules import missing_reward_model
-from grpobench.runs.tools.files import sha256
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Task
 
@@ -136,11 +134,8 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
 
 def origin(name: str, place: str, config: Any) -> dict[str, str]:
     """Where a reward model came from: the sha256 of a folder's weights, or the hub's commit."""
-    whole = hashlib.sha256()
-    for path in sorted([*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]):
-        whole.update(path.name.encode() + bytes.fromhex(sha256(path)))
     if Path(place).is_dir():
-        return {"name": name, "from": "folder", "sha256": whole.hexdigest()} | trust.recorded()
+        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | trust.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
     return {"name": name, "from": "hub", "commit": commit} | trust.recorded()
 

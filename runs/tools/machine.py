@@ -9,15 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from grpobench.tasks.workers.processors import cores
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of GPU drivers: NVIDIA's, AMD's, and that of Windows below Linux."""
 ASK = "import torch; print(torch.cuda.device_count())"
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads(workers: int) -> int:

@@ -93,13 +93,8 @@ def _meant(value: Fraction, percent: bool) -> tuple[Fraction, ...]:
     return (value, value * 100) if percent else (value,)
 
 
-def concluded(chain: str) -> Fraction | None:
-    """The chain's last value: in its last line with a number the one behind the last ``=``, else the last."""
-    token = _last(chain)
-    return None if token is None else token.value
-
-
 def _last(chain: str) -> _Token | None:
+    """The chain's last value: in its last line with a number the one behind the last ``=``, else the last."""
     for line in reversed(_written(chain).splitlines()):
         tokens = _tokens(line)
         numbers = [token for token in tokens if token.kind == "number"]

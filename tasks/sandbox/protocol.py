@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpobench.tasks.sandbox.wire import values as read_values
+from grpobench.tasks.workers.processors import cores
 
 ExecutionOutcome = Literal["pass", "error", "syntax", "timeout", "oom", "output_limit", "infra_error"]
 
@@ -113,8 +113,3 @@ class Sandbox(ABC):
         if self.threads is None:
             self.threads = ThreadPoolExecutor(self.workers, "sandbox")
         return list(self.threads.map(lambda job: self.run(job.program, job.calls), jobs))
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

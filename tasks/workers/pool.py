@@ -33,6 +33,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
+from grpobench.tasks.workers.processors import cores
+
 Ending = Literal["done", "raised", "timeout", "crash", "infra_error"]
 
 CPU_SECONDS = 3.0
@@ -75,9 +77,8 @@ class Reply:
 def places() -> int:
     """How many workers this process may keep busy: its usable cores, or fewer where OMP_NUM_THREADS allots it
     fewer, as the worker processes of a matrix are."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores, int(share))) if share.isdigit() else cores
+    return max(1, min(cores(), int(share))) if share.isdigit() else cores()
 
 
 class Pool:
