@@ -140,8 +140,8 @@ from grpobench.tasks.sandbox.protocol import Job, Limits
 if reason := choose.trouble("bubblewrap"):
     raise SystemExit(f"skip: {reason}")
 seconds, megabytes, jobs = json.load(sys.stdin)
-chosen = choose.start("bubblewrap", choose.Limits(seconds, megabytes))
-found = chosen.run_all([choose.Job(program, tuple(calls)) for program, calls in jobs])
+chosen = choose.start("bubblewrap", Limits(seconds, megabytes))
+found = chosen.run_all([Job(program, tuple(calls)) for program, calls in jobs])
 print(json.dumps([[e.outcome, bool(e.values and e.values[0]), ascii(e.values), e.detail] for e in found]))
 """
 

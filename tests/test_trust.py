@@ -95,7 +95,7 @@ def test_trust_is_for_one_command_and_its_children(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(trust.VARIABLE, "")
     assert not trust.trusted() and trust.recorded() == {}
     trust.allow()
-    asked = [sys.executable, "-c", "from grpobench.runs import trust; print(trust.trusted())"]
+    asked = [sys.executable, "-c", "from grpobench.runs.models import trust; print(trust.trusted())"]
     assert trust.trusted()
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "True\n"
     monkeypatch.setenv(trust.VARIABLE, "1")  # left behind by another
