@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.algorithm import Algorithm
+from grpobench.runs.settings import doors  # noqa: F401  workers can then import what stands beside recipes
 from grpobench.runs.tools import strict
 from grpobench.tasks.task import Task
 
