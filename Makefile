@@ -48,7 +48,7 @@ test-long: $(READY)
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" $(ARGS)
 
 test-vllm: $(VLLM)/ready
-	@$(VLLM)/bin/pytest tests/test_vllm.py $(ARGS)
+	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
 An entry of `TABLE` names the trainer of an algorithm and, for every field, the rule that makes its value into
 arguments. A value that no argument expresses is refused with those that one does. Adding an algorithm is an
-entry; `tests/test_trl_backend.py` demands a rule for each of its fields.
+entry; `tests/runs/train/test_trl.py` demands a rule for each of its fields.
 """
 
 from __future__ import annotations

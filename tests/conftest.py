@@ -37,6 +37,6 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a random Llama over characters."""
-    from toys import characters
+    from helpers.toys import characters
 
     return characters(tmp_path_factory.mktemp("policy"))

@@ -4,6 +4,7 @@ grows beyond what can be read. Every import counts, also those inside functions 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +102,17 @@ def reached(graph: dict[str, set[str]], start: str) -> set[str]:
             found.add(name)
             left.append(name)
     return found
+
+
+def test_no_test_imports_from_another_test() -> None:
+    """What they share is in `tests/helpers/`."""
+    tests = {path.stem: path for path in (ROOT / "tests").rglob("test_*.py")}
+    borrowed = re.compile(r"^\s*(?:from|import) (?:[\w.]*\.)?(test_\w+)", re.MULTILINE)
+    wrong = {
+        path.name: set(borrowed.findall(path.read_text(encoding="utf-8"))) & tests.keys()
+        for path in tests.values()
+    }
+    assert not {name: found for name, found in wrong.items() if found}
 
 
 def test_files_have_one_subject() -> None:

@@ -1,0 +1,531 @@
+"""ADS: clusters of problems, which of them a step draws, and how rewards move the schedule."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+from helpers.toys import Letters, arithmetic_run, execute, trainer_for
+
+from grpobench.algorithms.ads import ADS, AdaptiveSchedule, clustered, direction, moved, reduced
+from grpobench.algorithms.curriculum import Study
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled
+from grpobench.runs.models.loading import load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare import study as study_module
+from grpobench.runs.prepare.study import study
+from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Split
+
+
+def blobs(sizes: Sequence[int], seed: int = 0, width: int = 6) -> Study:
+    """Problems around as many directions as there are sizes, in that order, of falling difficulty."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = [
+        torch.nn.functional.one_hot(torch.tensor(kind), width) * 5.0
+        + 0.01 * torch.randn(width, generator=generator)
+        for kind, size in enumerate(sizes)
+        for _ in range(size)
+    ]
+    return Study(torch.stack(rows), torch.arange(sum(sizes), 0, -1).float())
+
+
+def schedule(sizes: Sequence[int] = (8, 8, 8, 8), prompts: int = 4, **settings: Any) -> AdaptiveSchedule:
+    """One cluster per blob; settings as the paper's but for two clusters a step and no epochs."""
+    options = {"clusters": len(sizes), "at_once": 2, "epochs": False, **settings}
+    return AdaptiveSchedule(blobs(sizes), prompts, 7, **options)
+
+
+def answer(found: AdaptiveSchedule, step: int, rate: float) -> list[int]:
+    """Draw and grade a step in which every problem has this success rate."""
+    index = found.draw(step, 0)
+    assert found.accept(step, index, [[rate, rate]] * len(index)) == [True] * len(index)
+    return index
+
+
+# Clusters
+
+
+def test_clusters_are_kinds_of_problems_easiest_first() -> None:
+    found = clustered(blobs([3, 5, 2]), 3, 128, seed=1)
+    # difficulty falls with the number of a problem
+    assert sorted(found) == [[2, 1, 0], [7, 6, 5, 4, 3], [9, 8]]
+
+
+def test_clusters_depend_on_the_seed_and_on_no_other_generator() -> None:
+    noise = Study(torch.randn(200, 16, generator=torch.Generator().manual_seed(0)), torch.rand(200))
+    one = clustered(noise, 12, 8, seed=3)
+    assert clustered(noise, 12, 8, seed=3) == one
+    assert clustered(noise, 12, 8, seed=4) != one
+    assert sorted(itertools.chain(*one)) == list(range(200))
+
+
+@pytest.mark.parametrize(("problems", "clusters"), [(5, 64), (1, 64), (2, 2), (40, 1)])
+def test_there_are_no_more_clusters_than_problems(problems: int, clusters: int) -> None:
+    made = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
+    found = clustered(made, clusters, 128, seed=0)
+    assert 1 <= len(found) <= min(problems, clusters)
+    assert sorted(itertools.chain(*found)) == list(range(problems))
+
+
+def test_problems_that_the_model_cannot_tell_apart_are_one_cluster() -> None:
+    same = Study(torch.ones(9, 4), torch.arange(9.0))
+    assert clustered(same, 4, 128, seed=0) == [list(range(9))]
+    assert clustered(Study(torch.zeros(3, 4), torch.zeros(3)), 4, 128, seed=0) == [[0, 1, 2]]
+
+
+def test_embeddings_are_compared_by_direction_in_principal_components() -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 7))
+    whole = reduced(rows, 99)
+    np.testing.assert_allclose(reduced(rows * np.arange(1, 31)[:, None], 99), whole, atol=1e-12)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def apart(points: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(points[:, None] - points, axis=-1)
+
+    np.testing.assert_allclose(apart(whole), apart(unit), atol=1e-12)  # a rotation keeps all distances
+    spread = whole.var(0)
+    assert (np.diff(spread) <= 0).all() and reduced(rows, 3).shape == (30, 3)
+    np.testing.assert_allclose(reduced(rows, 3), whole[:, :3])
+
+
+# Drawing
+
+
+def test_a_step_draws_the_easiest_of_some_clusters_evenly() -> None:
+    found = schedule(prompts=5)
+    index = found.draw(1, 0)
+    kinds = collections.Counter(problem // 8 for problem in index)
+    assert sorted(kinds.values()) == [2, 3] and len(set(index)) == 5
+    for kind, count in kinds.items():  # the last problem of a blob is its easiest
+        assert {p for p in index if p // 8 == kind} == {8 * kind + 7 - i for i in range(count)}
+
+
+def test_draws_are_functions_of_seed_step_and_attempt() -> None:
+    assert [schedule().draw(s, 0) for s in range(1, 9)] == [schedule().draw(s, 0) for s in range(1, 9)]
+    assert len({tuple(schedule().draw(s, 0)) for s in range(1, 30)}) > 5
+    other = AdaptiveSchedule(blobs([8] * 4), 4, 8, clusters=4, at_once=2)
+    assert [other.draw(s, 0) for s in range(1, 9)] != [schedule().draw(s, 0) for s in range(1, 9)]
+
+
+def test_clusters_are_drawn_by_their_probabilities_without_replacement() -> None:
+    """Two of three with p = .6, .3, .1: {0, 1} with .6·.3/.4 + .3·.6/.7 = .7071, {0, 2} with .6·.1/.4 +
+    .1·.6/.9 = .2167, {1, 2} with .3·.1/.7 + .1·.3/.9 = .0762. 4,000 draws, four standard errors."""
+    found = schedule((4, 4, 4), prompts=2)
+    order = [found.sorted.index(own) for own in sorted(found.sorted, key=min)]
+    for kind, p in zip(order, (0.6, 0.3, 0.1), strict=True):
+        found.probability[kind] = p
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    for step in range(4000):
+        counts[tuple(sorted(problem // 4 for problem in found.draw(step, 0)))] += 1
+    for pair, p in {(0, 1): 0.7071, (0, 2): 0.2167, (1, 2): 0.0762}.items():
+        assert abs(counts[pair] / 4000 - p) < 4 * (p * (1 - p) / 4000) ** 0.5
+    assert sum(counts.values()) == 4000
+
+
+def test_small_clusters_are_filled_up_from_others() -> None:
+    found = schedule((1, 1, 2, 12), prompts=8, at_once=2)
+    for step in range(1, 20):
+        index = found.draw(step, 0)
+        assert len(index) == len(set(index)) == 8
+
+
+def test_fewer_problems_than_prompts_are_all_drawn_once() -> None:
+    found = schedule((2, 1), prompts=8)
+    assert sorted(found.draw(1, 0)) == [0, 1, 2]
+
+
+def test_refills_bring_problems_that_the_step_has_not_had() -> None:
+    found = schedule((6, 6), prompts=4)
+    drawn: list[int] = []
+    for attempt in range(5):
+        index = found.draw(1, attempt)
+        found.accept(1, index, [[1.0]] * len(index))
+        drawn += index
+    assert len(drawn) == len(set(drawn)) == 12, "all of them, then no more"
+    assert found.draw(2, 0), "the next step may have them again"
+
+
+# What rewards change
+
+
+@pytest.mark.parametrize(
+    ("rate", "way"),
+    [(0.0, -1), (0.32, -1), (0.33, 0), (2 / 6, 0), (0.5, 0), (4 / 6, 0), (0.67, 0), (0.68, 1), (1.0, 1)],
+)
+def test_low_success_sends_to_an_easier_problem_and_high_success_to_a_harder_one(
+    rate: float, way: int
+) -> None:
+    assert direction(rate, 0.17) == way
+
+
+@pytest.mark.parametrize(
+    ("held", "moves", "expected"),
+    [
+        ([3], {3: 1}, [4]),
+        ([3], {3: -1}, [2]),
+        ([3], {3: 0}, [3]),
+        ([2, 5], {2: 1}, [3, 5]),  # 5 was not graded and stays
+        ([2, 3], {2: 1, 3: 0}, [3, 4]),  # the next place is taken: the one behind it
+        ([2, 3, 4], {2: 1, 3: 1, 4: 1}, [3, 4, 5]),  # a row moves as a whole
+        ([2, 3, 4], {2: -1, 3: -1, 4: -1}, [1, 2, 3]),
+        ([3, 4], {3: 1, 4: -1}, [3, 4]),  # two that meet change places
+        ([0], {0: -1}, [0]),  # nothing is easier
+        ([9], {9: 1}, [9]),
+        ([0, 1], {0: -1, 1: -1}, [0, 1]),
+        ([8, 9], {8: 1, 9: 0}, [8, 9]),  # nothing that is harder is free: its own place again
+        ([7, 8, 9], {7: 1, 8: 1, 9: 0}, [7, 8, 9]),
+        ([], {}, []),
+    ],
+)
+def test_places_move_to_the_next_that_is_free(
+    held: list[int], moves: dict[int, int], expected: list[int]
+) -> None:
+    assert moved(held, moves, 10) == expected
+
+
+def test_a_cluster_that_holds_everything_keeps_it() -> None:
+    assert moved([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
+
+
+def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None:
+    """One cluster of 30; a problem is solved as often as its place is easy: ½ at the 15th."""
+    found = schedule((30,), prompts=2, at_once=1)
+    for step in range(1, 40):
+        index = found.draw(step, 0)
+        rates = [1 - found.place[problem][1] / 29 for problem in index]
+        found.accept(step, index, [[rate] for rate in rates])
+    assert all(0.33 <= 1 - place / 29 <= 0.67 for place in found.held[0])
+    before = [*found.held[0]]
+    answer(found, 40, 0.5)
+    assert found.held[0] == before
+
+
+def test_probabilities_follow_the_success_rates_smoothly() -> None:
+    """Two of four clusters solve everything: r = (1, 1, ½, ½), Σ = 3; p ← .7 · ¼ + .3 · r/3."""
+    found = schedule()
+    index = answer(found, 1, 1.0)
+    seen = {found.place[problem][0] for problem in index}
+    for cluster in range(4):
+        rate = 1.0 if cluster in seen else 0.5
+        assert found.rate[cluster] == rate
+        assert found.probability[cluster] == pytest.approx(0.7 / 4 + 0.3 * rate / 3)
+    assert sum(found.probability) == pytest.approx(1)
+
+
+def test_a_clusters_rate_is_the_mean_of_its_last_visit() -> None:
+    found = schedule((4, 4), prompts=4)
+    index = found.draw(1, 0)
+    found.accept(1, index, [[1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    first = found.place[index[0]][0]
+    assert (found.rate[first], found.rate[1 - first]) == (0.75, 0.0)
+    assert found.probability[first] == pytest.approx(0.7 / 2 + 0.3)
+
+
+def test_where_nothing_is_solved_all_clusters_are_alike() -> None:
+    found = schedule((4, 4), prompts=4)
+    answer(found, 1, 0.0)
+    assert found.rate == [0.0, 0.0] and found.probability == [0.5, 0.5]
+
+
+def test_success_is_the_mean_reward_between_nought_and_one() -> None:
+    found = schedule((4, 4), prompts=4)
+    index = found.draw(1, 0)
+    found.accept(1, index, [[2.5, -1.0]] * 4)
+    assert found.rate == [0.5, 0.5]
+
+
+def test_an_epoch_begins_anew() -> None:
+    """16 problems, 4 a step: after four steps the schedule is as it was."""
+    found = schedule((8, 8), prompts=4, epochs=True)
+    start = json.loads(json.dumps(found.state()))
+    for step in range(1, 5):
+        answer(found, step, 1.0)
+        assert found.state() != start
+    found.draw(5, 0)
+    assert found.state() == start
+    lasting = schedule((8, 8), prompts=4)
+    for step in range(1, 6):
+        answer(lasting, step, 1.0)
+    assert lasting.held != found.held
+
+
+def test_more_groups_are_in_the_band_than_with_uniform_sampling() -> None:
+    """A made-up policy that solves a problem by its difficulty, with three clusters of different range."""
+    study = blobs([40, 40, 40])
+    ease = {problem: (problem % 40) / 39 for problem in range(120)}  # the last of a blob is its easiest
+    found = AdaptiveSchedule(study, 6, 1, clusters=3, at_once=2, epochs=False)
+    inside = []
+    for step in range(1, 60):
+        index = found.draw(step, 0)
+        found.accept(step, index, [[ease[problem]] for problem in index])
+        inside += [abs(ease[problem] - 0.5) <= 0.17 for problem in index] if step > 40 else []
+    assert np.mean(inside) > 0.95
+    assert 0.3 < np.mean([abs(rate - 0.5) <= 0.17 for rate in ease.values()]) < 0.4
+
+
+# State
+
+
+def test_state_is_json_and_goes_on_where_it_was_saved() -> None:
+    whole, other = schedule(epochs=True), schedule(epochs=True)
+    drawn = [answer(whole, step, 0.2 * (step % 6)) for step in range(1, 13)]
+    for step in range(1, 6):
+        answer(other, step, 0.2 * (step % 6))
+    fresh = schedule(epochs=True)
+    fresh.restore(json.loads(json.dumps(other.state())))
+    assert [answer(fresh, step, 0.2 * (step % 6)) for step in range(6, 13)] == drawn[5:]
+    assert fresh.state() == whole.state()
+
+
+def test_clusters_of_the_checkpoint_count() -> None:
+    """Another machine's K-means may give others: the saved ones go on."""
+    saved = schedule((8, 8, 8, 8))
+    answer(saved, 1, 1.0)
+    fresh = AdaptiveSchedule(blobs([4, 12, 10, 6]), 4, 7, clusters=4, at_once=2, epochs=False)
+    assert fresh.sorted != saved.sorted
+    fresh.restore(json.loads(json.dumps(saved.state())))
+    assert fresh.draw(2, 0) == saved.draw(2, 0)
+    assert fresh.accept(2, [0], [[1.0]]) == [True]
+
+
+SMALL = Modifiers(schedule="ads", ads_clusters=6, ads_at_once=2)
+
+
+def on_few_problems(algorithm: Any, modify: Modifiers = SMALL, **sections: Any) -> RunConfig:
+    return arithmetic_run(algorithm, task=Arithmetic(train=40), modify=modify, **sections)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def problems(path: Path, steps: Sequence[int]) -> list[list[str]]:
+    """Ids of the problems of each step's rollouts."""
+    found = []
+    for step in steps:
+        packed = (path / "rollouts" / f"step-{step}.jsonl.zst").read_bytes()
+        text = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read().decode()
+        found.append([json.loads(line)["problem"] for line in text.splitlines()])
+    return found
+
+
+def test_a_killed_run_draws_the_same_problems_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
+    config = on_few_problems(ADS(), steps=5, checkpoint=CheckpointConfig(every=2))
+    config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, every=1))
+    whole = execute(config, tmp_path / "whole")
+    polls = iter([False, False, True])
+    with pytest.raises(Preempted):
+        execute(config, tmp_path / "parts", lambda: next(polls))
+    parts = execute(config, tmp_path / "parts")
+    assert parts == whole
+    steps = range(1, 6)
+    drawn = problems(tmp_path / "whole", steps)
+    assert problems(tmp_path / "parts", steps) == drawn
+    assert len({tuple(step) for step in drawn}) > 2
+    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert ends[0] == ends[1]
+    assert all(0 <= row["modify/in_band"] <= 1 for row in whole[1:])
+
+
+# Around algorithms
+
+
+def test_any_algorithm_can_have_the_schedule() -> None:
+    for algorithm in (GRPO(), GSPO(), DPO(), ADS()):
+        around = SMALL.around(algorithm)
+        assert isinstance(around, Modified) and around.studies
+        found = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+        assert isinstance(found, AdaptiveSchedule) and len(found.draw(1, 0)) == 4
+        plain = Modifiers(ads_clusters=3, ads_band=0.2).around(algorithm)
+        assert plain is algorithm and not plain.studies
+
+
+def test_settings_reach_the_schedule() -> None:
+    modify = Modifiers(
+        schedule="ads", ads_clusters=2, ads_at_once=1, ads_smoothing=1.0, ads_success=0.25, ads_band=0.0
+    )
+    found = modify.around(GRPO()).curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+    assert isinstance(found, AdaptiveSchedule)
+    assert (len(found.sorted), found.at_once, found.band, found.epoch) == (2, 1, 0.0, 4)
+    assert found.rate == [0.25, 0.25]
+    index = answer(found, 1, 0.75)
+    chosen = found.place[index[0]][0]
+    assert found.probability[chosen] == pytest.approx(0.75)
+    assert found.held[chosen] == [1, 2, 3, 4], "outside a band of nought all move on"
+    assert (
+        Modifiers(schedule="ads", ads_epochs=False)
+        .around(GRPO())
+        .curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+        .epoch
+        == 0
+    )  # type: ignore[attr-defined]
+
+
+def test_dynamic_sampling_refills_from_the_schedule() -> None:
+    around = dataclasses.replace(SMALL, dynamic_sampling=3).around(GRPO())
+    found = around.curriculum([{}] * 16, 4, 3, blobs([8, 8]))
+    assert isinstance(found, Refilled) and found.attempts == 4
+    first = found.draw(1, 0)
+    assert found.accept(1, first, [[1.0, 1.0], [0.0, 1.0]] * 2) == [False, True] * 2
+    assert not set(found.draw(1, 1)) & set(first)
+
+
+def test_a_step_that_runs_out_of_problems_trains_on_what_it_has(cache: Path, tmp_path: Path) -> None:
+    modify = dataclasses.replace(SMALL, dynamic_sampling=6)
+    config = arithmetic_run(ADS(), task=Arithmetic(train=5), modify=modify, steps=1)
+    (_, row) = execute(config, tmp_path / "run")
+    assert row["trained/zero_signal"] == 0
+    assert row["groups/sampled"] == 5 and row["trained/groups"] <= 5
+
+
+def test_recipe_gives_the_algorithm_its_schedule(tmp_path: Path) -> None:
+    text = """
+name = "r"
+tasks = ["arithmetic"]
+[model]
+name = "nano"
+[[arm]]
+algorithm = "ads"
+[[arm]]
+name = "plain"
+algorithm = "ads"
+modify.schedule = "uniform"
+[[arm]]
+name = "gspo"
+algorithm = "gspo"
+modify.schedule = "ads"
+modify.ads_clusters = 8
+"""
+    (tmp_path / "r.toml").write_text(text)
+    arms = {config.arm: config for config in read_recipe(str(tmp_path / "r.toml")).configs}
+    assert {name: one.modify.schedule for name, one in arms.items()} == {
+        "ads": "ads",
+        "plain": "uniform",
+        "gspo": "ads",
+    }
+    assert not any(map(incompatible, arms.values()))
+
+
+def test_without_its_schedule_it_is_grpo_bit_for_bit(tmp_path: Path) -> None:
+    own, plain = (
+        execute(on_few_problems(algorithm, Modifiers()), tmp_path / algorithm.name)
+        for algorithm in (ADS(), GRPO())
+    )
+    assert own == plain
+    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("ads", "grpo")]
+    assert ends[0] == ends[1]
+
+
+def test_preferences_have_no_solutions_to_study(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("{}\n")
+    config = on_few_problems(DPO(), sampler=SamplerConfig(kind="preferences", path=str(path)))
+    (fault,) = incompatible(config)
+    assert "studies the problems" in fault and 'set sampler.kind = "hf"' in fault
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ads_clusters": 0}, "ads_clusters: must be at least 1"),
+        ({"ads_components": 0}, "ads_components: must be at least 1"),
+        ({"ads_at_once": 0}, "ads_at_once: must be at least 1"),
+        ({"ads_smoothing": 1.5}, "ads_smoothing: must be from 0 to 1"),
+        ({"ads_band": 0.6}, "ads_band: must be from 0 to 0.5"),
+        ({"ads_success": 0.0}, "ads_success: must be above 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Modifiers(**settings)
+
+
+# The study of the problems
+
+
+def test_study_is_the_policys_own_view_of_question_and_solution(cache: Path) -> None:
+    """By one plain forward pass per problem: the mean of its final hidden states over question and solution,
+    and the mean negative log-likelihood of the solution, untempered."""
+    loaded, task = load("nano"), Arithmetic(train=6)
+    models = Models(loaded.model, ("policy",), temperature=0.5)
+    chosen = task.problems("train")
+    found = study(models, loaded, task, chosen)
+    assert found.embedding.shape == (6, loaded.model.config.hidden_size)
+    for row, problem in enumerate(chosen):
+        prompt, text = loaded.encode(problem.prompt), task.demonstrate(problem)
+        solution = (
+            *loaded.tokenizer.encode(text, add_special_tokens=False),
+            loaded.end[0],
+        )
+        tokens = torch.tensor([[*prompt, *solution]])
+        with torch.no_grad():
+            states = loaded.model.base_model(input_ids=tokens).last_hidden_state[0]
+            logp = loaded.model(input_ids=tokens).logits[0].log_softmax(-1)
+        torch.testing.assert_close(found.embedding[row], states.mean(0), rtol=1e-4, atol=1e-5)
+        own = logp[len(prompt) - 1 : -1].gather(-1, torch.tensor(solution)[:, None])
+        assert found.nll[row].item() == pytest.approx(-own.mean().item(), abs=1e-5)
+
+
+def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, task = load("nano"), Arithmetic(train=6)
+    models = Models(loaded.model, ("policy",))
+    reads = []
+    honest = study_module.read
+    monkeypatch.setattr(study_module, "read", lambda *all: reads.append(1) or honest(*all))
+    chosen = task.problems("train")
+    first = study(models, loaded, task, chosen)
+    again = study(models, loaded, task, chosen)
+    assert len(reads) == 1
+    assert torch.equal(first.embedding, again.embedding) and torch.equal(first.nll, again.nll)
+    fewer = study(models, loaded, task, chosen[:3])
+    assert len(reads) == 2 and len(fewer.nll) == 3
+    study(models, loaded, task, chosen, warm_start="another")
+    assert len(reads) == 3, "what the policy has learnt before counts"
+    # the same texts under another setting of the task are the same study
+    study(models, loaded, Arithmetic(train=6, test=7), chosen)
+    assert len(reads) == 3
+    assert len(list((cache / "study").glob("arithmetic-*"))) == 3
+
+
+def test_a_run_studies_the_initial_policy_also_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
+    config = on_few_problems(ADS(), steps=1)
+    told: list[str] = []
+    first = trainer_for(config, lambda progress: told.append(progress.phase))
+    assert "studying the problems 0/40" in told
+    again = trainer_for(config)
+    assert first.curriculum.state() == again.curriculum.state()
+    assert len(first.curriculum.state()["sorted"]) == 6
+
+
+def test_solutions_beyond_the_context_are_refused_with_a_remedy(cache: Path) -> None:
+    class Long(Letters):
+        def demonstrate(self, problem: Problem) -> str:
+            return "A" * 10_000
+
+        def problems(self, split: Split) -> Sequence[Problem]:
+            return super().problems(split)[:2]
+
+    loaded = load("nano")
+    with pytest.raises(DataError, match=r"modify\.schedule"):
+        study(Models(loaded.model, ("policy",)), loaded, Long(), Long().problems("train"))

@@ -1,0 +1,687 @@
+"""What holds for every algorithm of the registry, in every setting that changes its formula.
+
+All comparisons run the training loop's own accumulation on a small GPT-2 in float64, where every operation
+of the model is float64 too, so that a property can be told from rounding: TIGHT. One test repeats the most
+important one in float32 on a Llama.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from helpers.batches import data
+from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
+from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
+from grpobench.algorithms.rft import RFT
+from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.measure.tally import Tally
+from grpobench.runs.models.packing import micro_batches
+from grpobench.runs.models.roles import Models
+
+TIGHT = 1e-11
+"""Relative to the norm of the whole gradient: float64 has 1e-16, a sum of some thousand terms loses two or
+three digits, and 1/(std + ε) of a group multiplies them once more."""
+
+
+def variants() -> dict[str, Algorithm[Any]]:
+    """Every registered algorithm with its defaults, and the settings that change its formula."""
+    grpo, gspo, ppo, dpo = (ALGORITHMS[name] for name in ("grpo", "gspo", "ppo", "dpo"))
+    found: dict[str, Algorithm[Any]] = {name: cls() for name, cls in ALGORITHMS.items()}
+    for baseline in Baseline.__args__:
+        found[f"grpo-{baseline}"] = grpo(baseline=baseline, scale="none")
+    for scale in Scale.__args__:
+        found[f"grpo-scale-{scale}"] = grpo(scale=scale, ddof=0)
+    for averaging in Averaging.__args__:
+        found[f"grpo-{averaging}"] = grpo(averaging=averaging)
+        found[f"ppo-{averaging}"] = ppo(averaging=averaging)
+    for estimator in Estimator.__args__:
+        found[f"grpo-loss-{estimator}"] = grpo(beta=0.1, kl_estimator=estimator)
+        found[f"ppo-loss-{estimator}"] = ppo(beta=0.1, kl_placement="loss", kl_estimator=estimator)
+    return found | {
+        "grpo-kl-reward": grpo(beta=0.1, kl_placement="reward"),
+        "grpo-kl-advantage": grpo(beta=0.1, kl_placement="advantage"),
+        "grpo-whiten": grpo(whiten=True),
+        "cispo-floor": ALGORITHMS["cispo"](ratio_floor=0.9, ratio_cap=1.1),
+        "gspo-wide": gspo(clip_low=0.1, clip_high=0.1),
+        "gspo-token": gspo(level="token"),
+        "gspo-beta": gspo(beta=0.1),
+        "gspo-token-beta": gspo(level="token", beta=0.1),
+        "gspo-batch": gspo(scale="batch"),
+        "ppo-shared": ppo(critic="shared"),
+        "ppo-kl-reward": ppo(beta=0.1, kl_placement="reward"),
+        "ppo-shared-kl-reward": ppo(critic="shared", beta=0.1, kl_placement="reward"),
+        "ppo-warmup": ppo(critic_warmup=1),
+        "ppo-shared-warmup": ppo(critic="shared", critic_warmup=1),
+        "ppo-raw": ppo(whiten=False, value_clip=0.0, discount=0.9),
+        "ppo-entropy": ppo(entropy_bonus=0.1),
+        "dpo-nll": dpo(nll=1.0),
+        "dpo-one": dpo(pairs_per_group=1),
+        **advantages(),
+        **ratios(),
+        **research(),
+    }
+
+
+def advantages() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that differ in what they make of rewards. The groups of `data` have no more
+    than four rows, so k is smaller here than by default."""
+    known = ALGORITHMS
+    grouped = ("dr_grpo", "rloo", "gpg", "bnpo", "opo", "remax", "mc_grpo", "lite_ppo", "gdpo", "maxrl")
+    found: dict[str, Algorithm[Any]] = {f"{name}-beta": known[name](beta=0.1) for name in grouped}
+    for name in ("gdpo", "mc_grpo", "remax", "reinforce_pp_baseline"):
+        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
+    return found | {
+        "reinforce_pp-beta": known["reinforce_pp"](beta=0.1),
+        "reinforce_pp-kl-loss": known["reinforce_pp"](beta=0.1, kl_placement="loss"),
+        "reinforce_pp_baseline-beta": known["reinforce_pp_baseline"](beta=0.1),
+        "bnpo-deviation": known["bnpo"](density="deviation"),
+        "mc_grpo-group": known["mc_grpo"](scale="group"),
+        "mc_grpo-none": known["mc_grpo"](scale="none", averaging="token_mean"),
+        "passk": known["passk"](k=2),
+        "passk-one": known["passk"](k=1, beta=0.1),
+        "passk-best": known["passk"](form="best", divide=False),
+        "rebel-beta": known["rebel"](eta=2.0, beta=0.1),
+        "rft-low": known["rft"](threshold=0.5, averaging="sequence_mean"),
+    }
+
+
+def ratios() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that differ in what they make of ratios."""
+    known = ALGORITHMS
+    found: dict[str, Algorithm[Any]] = {}
+    for averaging in Averaging.__args__:
+        for name in ("gmpo", "luspo", "kimi", "cispo"):
+            found[f"{name}-{averaging}"] = known[name](averaging=averaging)
+    for name in ("dapo", "cispo", "gmpo", "sapo", "luspo", "vespo", "clip_cov", "kl_cov", "dppo", "kimi"):
+        found[f"{name}-beta"] = known[name](beta=0.1)
+        found[f"{name}-kl-reward"] = known[name](beta=0.1, kl_placement="reward")
+    return found | {
+        "dapo-dual": known["dapo"](dual_clip=1.3),
+        "cispo-truncated": known["cispo"](ratio_cap=1.1),
+        "gmpo-tight": known["gmpo"](clip_low=0.05, clip_high=0.1),
+        "sapo-steep": known["sapo"](temperature_positive=3.0, temperature_negative=5.0),
+        "luspo-wide": known["luspo"](clip_low=0.1, clip_high=0.1),
+        "luspo-dual": known["luspo"](clip_low=0.1, clip_high=0.2, dual_clip=1.25),
+        "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
+        "vespo-plain": known["vespo"](power_positive=0.0, decay_positive=0.0),
+        "clip_cov-band": known["clip_cov"](fraction=0.2, lowest=0.0, highest=9.0, clip_low=0.2),
+        "kl_cov-many": known["kl_cov"](fraction=0.3, coefficient=0.5),
+        "entropy_mask-half": known["entropy_mask"](top_fraction=0.5, beta=0.1),
+        "dppo-tight": known["dppo"](threshold=0.02, ratio_cap=1.2),
+        "dppo-token_mean": known["dppo"](averaging="token_mean", scale="group"),
+        "dppo-kl": known["dppo"](divergence="kl", threshold=0.01),
+        "kimi-free": known["kimi"](temperature=0.0),
+        "kimi-strict": known["kimi"](temperature=2.0),
+        "kimi-length": known["kimi"](length_reward=0.5),
+        "vapo-trained": known["vapo"](critic_warmup=0),
+        "vapo-long": known["vapo"](critic_warmup=0, length_scale=0.5, trace=0.9, nll=0.0),
+        "vapo-shared": known["vapo"](critic_warmup=0, critic="shared", averaging="sequence_mean", beta=0.1),
+        "ipo-token": known["ipo"](compare="token", nll=0.5),
+    }
+
+
+def research() -> dict[str, Algorithm[Any]]:
+    """Settings of the algorithms that shape credit, sampling or the choice of problems."""
+    known = ALGORITHMS
+    return {
+        "ads-beta": known["ads"](beta=0.1),
+        "ngrpo-beta": known["ngrpo"](rho=1.0, k=2, beta=0.1),
+        "cora-late": known["cora"](warmup=0, half_life=3.0, task_weight=0.5, consistency_weight=2.0),
+        "cora-batch": known["cora"](scale="batch", beta=0.1),
+        "rredcot-breaks": known["rredcot"](cut="breaks", segments=3),
+        "rredcot-entropy": known["rredcot"](cut="entropy", longest_answer=1, beta=0.1),
+        "rredcot-one": known["rredcot"](segments=1, beta=0.1, kl_placement="reward"),
+    }
+
+
+VARIANTS = variants()
+every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """float64 throughout; what the harness casts with `.float()` stays float64 too."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+UNBOUNDED = {"clip_high", "dual_clip", "ratio_cap", "highest"} | {"dppo threshold"}
+"""Settings in which infinity says that nothing is bounded."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_settings_are_finite_unless_infinity_means_no_bound(name: str) -> None:
+    plain = ALGORITHMS[name]()
+    for field in dataclasses.fields(plain):
+        if (
+            isinstance(getattr(plain, field.name), float)
+            and not {field.name, f"{name} {field.name}"} & UNBOUNDED
+        ):
+            with pytest.raises(ValueError, match=field.name):
+                dataclasses.replace(plain, **{field.name: math.inf})
+
+
+@dataclass(frozen=True)
+class Example:
+    """An algorithm's gradient and metrics on `data`, off policy, in one micro-batch with shared prompts."""
+
+    models: Models
+    batch: Batch
+    gradient: dict[str, torch.Tensor]
+    metrics: dict[str, float]
+
+
+@cache
+def example(algorithm: Algorithm[Any]) -> Example:
+    models = models_for(algorithm, "gpt2")
+    batch = off_policy(data(), models)
+    gradient, metrics = backward(algorithm, models, batch)
+    assert norm(gradient) > 1e-3, "the example must have a gradient, or its tests could not fail"
+    return Example(models, batch, gradient, metrics)
+
+
+# What may not change a gradient
+
+
+@every
+@pytest.mark.parametrize("budget", [1, 30])
+def test_micro_batch_budget_changes_neither_gradient_nor_metrics(
+    algorithm: Algorithm[Any], budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = example(algorithm)
+    monkeypatch.setattr(whole.models, "budget", budget)
+    gradient, metrics = backward(algorithm, whole.models, whole.batch)
+    assert distance(gradient, whole.gradient) < TIGHT
+    assert metrics == pytest.approx(whole.metrics, rel=1e-9, nan_ok=True)
+
+
+def widened(batch: Batch) -> Batch:
+    """The same rollouts with more columns of padding."""
+
+    def more(tensor: torch.Tensor, columns: int) -> torch.Tensor:
+        return torch.nn.functional.pad(tensor, (0, columns))
+
+    changes = {
+        name: more(getattr(batch, name), 6)
+        for name in ("completion", "written", "behaviour_logp", "old_logp", "breaks")
+    }
+    return dataclasses.replace(batch, prompt=more(batch.prompt, 4), **changes)
+
+
+def permuted(batch: Batch) -> Batch:
+    return batch[torch.randperm(len(batch), generator=torch.Generator().manual_seed(3))]
+
+
+def relabelled(batch: Batch) -> Batch:
+    return dataclasses.replace(batch, group=torch.tensor([9, 2, 40, 0])[batch.group])
+
+
+@every
+@pytest.mark.parametrize("change", [widened, permuted, relabelled])
+def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
+    algorithm: Algorithm[Any], change: Callable[[Batch], Batch]
+) -> None:
+    whole = example(algorithm)
+    assert distance(backward(algorithm, whole.models, change(whole.batch))[0], whole.gradient) < TIGHT
+
+
+@every
+def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
+    """Completions of one length and equal rewards: whoever picks, pairs or draws rows may not go by order."""
+    models = models_for(algorithm, "gpt2")
+    size = 2 * max(4, algorithm.minimum_group)
+    rewards = [[1.0, 1.0, *[0.0] * (size - 2)], [0.0, 1.0, *[0.0] * (size - 2)]]
+    batch = off_policy(rollouts([[5] * size, [4] * size], rewards), models)
+    found, _ = backward(algorithm, models, batch)
+    assert norm(found) > 1e-3
+    assert distance(backward(algorithm, models, permuted(batch))[0], found) < TIGHT
+
+
+@every
+def test_sharing_prompts_changes_no_gradient(
+    algorithm: Algorithm[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = example(algorithm)
+    monkeypatch.setattr(whole.models, "share", False)
+    assert distance(backward(algorithm, whole.models, whole.batch)[0], whole.gradient) < TIGHT
+
+
+@every
+def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
+    whole = example(algorithm)
+    batch, generator, changes = whole.batch, torch.Generator().manual_seed(4), {}
+    for name, length in (("prompt", batch.prompt_length), ("completion", batch.length)):
+        tokens = getattr(batch, name)
+        padding = torch.arange(tokens.shape[1]) >= length[:, None]
+        assert padding.any()
+        changes[name] = torch.where(padding, torch.randint(2, 40, tokens.shape, generator=generator), tokens)
+    found, _ = backward(algorithm, whole.models, dataclasses.replace(batch, **changes))
+    assert distance(found, whole.gradient) == 0
+
+
+@every
+def test_same_inputs_give_the_same_bits(algorithm: Algorithm[Any]) -> None:
+    whole = example(algorithm)
+    models = models_for(algorithm, "gpt2")
+    gradient, metrics = backward(algorithm, models, off_policy(data(), models))
+    assert all(torch.equal(gradient[name], whole.gradient[name]) for name in gradient)
+    assert metrics == pytest.approx(whole.metrics, rel=0, abs=0, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_float32_gradients_do_not_depend_on_the_split(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # leave float64
+    torch.set_default_dtype(torch.float32)
+    algorithm = ALGORITHMS[name]()
+    models = models_for(algorithm, "llama")
+    batch = off_policy(data(), models)
+    whole, _ = backward(algorithm, models, batch)
+    models.budget, models.share = 20, False
+    # float32 has 1e-7; two layers and sums of some thousand terms in another order
+    assert distance(backward(algorithm, models, batch)[0], whole) < 2e-5
+
+
+# What an algorithm may read and return
+
+
+class Spy:
+    """Readings of a run's models, for declared roles only."""
+
+    def __init__(self, models: Models, allowed: set[Role]) -> None:
+        self.models, self.allowed, self.seen = models, allowed, set[Role]()
+
+    def read(self, role: Role, batch: Batch) -> Reading:
+        assert role in self.allowed, f"reads the undeclared role {role}"
+        self.seen.add(role)
+        return self.models.read(role, batch)
+
+
+@every
+def test_credit_reads_declared_roles_only_and_all_of_reads(algorithm: Algorithm[Any]) -> None:
+    whole = example(algorithm)
+    spy = Spy(whole.models, {*algorithm.trains, *algorithm.reads})
+    with torch.no_grad():
+        algorithm.credit(whole.batch, spy)
+    assert {*algorithm.reads} <= spy.seen
+
+
+class Updated(dict[Role, Reading]):
+    def __missing__(self, role: Role) -> Reading:
+        raise AssertionError(f"loss reads {role}, which is not updated at this step")
+
+
+def numbers(algorithm: Algorithm[Any], batch: Batch, seed: int = 5) -> Updated:
+    """Random readings of the roles updated at the batch's step."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def values() -> torch.Tensor:
+        return torch.randn(batch.written.shape, generator=generator)
+
+    found = Updated()
+    for role in algorithm.updates(batch.step):
+        nothing = values()[:, :0]
+        policy = role in ("policy", "reference")
+        found[role] = Reading(values(), values(), nothing) if policy else Reading(nothing, nothing, values())
+    return found
+
+
+@every
+def test_loss_has_the_shape_of_its_weights_and_declared_metrics_only(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    signal = algorithm.credit(batch, Scripted(batch))
+    loss = algorithm.loss(batch, signal, numbers(algorithm, batch))
+    assert loss.terms.shape == algorithm.weigh(batch).shape
+    assert loss.terms.shape in (batch.written.shape, batch.reward.shape)
+    returned = {*loss.metrics, *algorithm.observe(batch, signal)}
+    assert returned and returned <= {metric.name for metric in algorithm.metrics}
+    for name, values in loss.metrics.items():
+        assert values.shape in (batch.written.shape, batch.reward.shape), name
+        assert not values.requires_grad, name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_declared_metric_is_returned_by_some_setting(name: str) -> None:
+    cls = ALGORITHMS[name]
+    returned: set[str] = set()
+    for algorithm in VARIANTS.values():
+        if type(algorithm) is cls:
+            batch = data(step=2)
+            signal = algorithm.credit(batch, Scripted(batch))
+            loss = algorithm.loss(batch, signal, numbers(algorithm, batch))
+            returned |= {*loss.metrics, *algorithm.observe(batch, signal)}
+    assert returned == {metric.name for metric in cls.metrics}
+
+
+class Scripted:
+    """Models made of numbers, which can be asked about any batch: what a role says about a token is a
+    function of the prompt, of the tokens that the policy wrote before it, and of the token itself. It is deaf
+    to the replies of `batch`, also where they stand in a prompt made from its rows; of a token that the
+    policy did not write it says `other`."""
+
+    def __init__(self, batch: Batch, other: float = 0.0) -> None:
+        self.other = other
+        self.known = [
+            (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
+        ]
+
+    def read(self, role: Role, batch: Batch) -> Reading:
+        nothing = batch.old_logp[:, :0]
+        quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
+        said = {name: torch.zeros(batch.written.shape) for name in quantities}
+        for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
+            heard = self.heard(prompt)
+            for place, (token, own) in enumerate(zip(completion, written, strict=True)):
+                heard = (*heard, token) if own else heard
+                for name in quantities:
+                    said[name][row, place] = spoken(role, name, heard) if own else self.other
+        return Reading(*(said.get(name, nothing) for name in ("logp", "entropy", "value")))
+
+    def heard(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """A prompt without the replies in it."""
+        for whole, written in self.known:
+            if whole[: len(prompt)] == prompt:
+                return tuple(token for token, own in zip(prompt, written, strict=False) if own)
+        return prompt
+
+
+@cache
+def spoken(role: Role, name: str, heard: tuple[int, ...]) -> float:
+    number = random.Random(f"{role}/{name}/{heard}").gauss(0.0, 1.0)
+    return {"logp": -abs(number), "entropy": abs(number), "value": number}[name]
+
+
+def rows(batch: Batch) -> list[Batch]:
+    return [batch[torch.tensor([row])] for row in range(len(batch))]
+
+
+def texts(row: Batch) -> tuple[tuple[int, ...], tuple[int, ...], list[bool], tuple[int, ...]]:
+    """Prompt, completion, which of its tokens the policy wrote, and both in one, of a batch of one row."""
+    prompt = tuple(row.prompt[0, : int(row.prompt_length)].tolist())
+    completion = tuple(row.completion[0, : int(row.length)].tolist())
+    return prompt, completion, row.written[0, : len(completion)].tolist(), (*prompt, *completion)
+
+
+@every
+def test_credit_and_loss_leave_their_inputs_alone(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    now = numbers(algorithm, batch)
+    signal = algorithm.credit(batch, Scripted(batch))
+    before = [copied(batch), copied(signal), *(copied(part) for part in now.values())]
+    algorithm.loss(batch, signal, now)
+    algorithm.observe(batch, signal)
+    algorithm.credit(batch, Scripted(batch))
+    algorithm.weigh(batch)
+    for old, new in zip(before, [batch, signal, *now.values()], strict=True):
+        for key, value in tensors(new).items():
+            assert torch.equal(old[key], value), key
+
+
+def tensors(part: Rows) -> dict[str, torch.Tensor]:
+    fields = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+    return {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+
+
+def copied(part: Rows) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in tensors(part).items()}
+
+
+# Slices
+
+
+@every
+def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    now = numbers(algorithm, batch)
+    signal = algorithm.credit(batch, Scripted(batch))
+    used = micro_batches(batch, signal.unit, 10**9)
+    assert len(used) == 1
+    everything = algorithm.loss(batch[used[0]], signal[used[0]], cut(now, used[0])).terms
+    place = {row: i for i, row in enumerate(used[0].tolist())}
+    parts = micro_batches(batch, signal.unit, 20)
+    assert len(parts) > 1
+    for rows in parts:
+        terms = algorithm.loss(batch[rows], signal[rows], cut(now, rows)).terms
+        torch.testing.assert_close(terms, everything[[place[row] for row in rows.tolist()]])
+
+
+def cut(now: Mapping[Role, Reading], rows: torch.Tensor) -> Updated:
+    return Updated({role: part[rows] for role, part in now.items()})
+
+
+@every
+def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    signal = algorithm.credit(batch, Scripted(batch))
+    rows = torch.tensor([4, 0, 7])
+    part = signal[rows]
+    assert type(part) is type(signal)
+    for name, value in tensors(signal).items():
+        assert value.shape[0] == len(batch), name
+        assert torch.equal(getattr(part, name), value[rows]), name
+
+
+@every
+def test_weights_of_micro_batches_add_up_to_those_of_the_minibatch(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    signal = algorithm.credit(batch, Scripted(batch))
+    used = torch.cat(micro_batches(batch, signal.unit, 10**9))
+    minibatch, units = batch[used], signal.unit[used]
+    weights = algorithm.weigh(minibatch)
+    parts = micro_batches(minibatch, units, 20)
+    assert len(parts) > 1
+    assert sum(weights[rows].sum().item() for rows in parts) == pytest.approx(weights.sum().item(), rel=1e-12)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(minibatch)))
+    if weights.dim() == 2:
+        assert not weights[~minibatch.written].any()
+
+
+@every
+def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    unit = algorithm.credit(batch, Scripted(batch)).unit
+    for number in unit[unit >= 0].unique():
+        assert len(batch.group[unit == number].unique()) == 1
+
+
+# Degenerate batches
+
+
+def aligned(algorithm: Algorithm[Any], batch: Batch) -> tuple[Models, Batch]:
+    """Models at the beginning of a run: reference and π_old are the policy, the critic says 0."""
+    models = models_for(algorithm, "gpt2")
+    with torch.no_grad():
+        for network in models.networks.values():
+            if network.value is not None:
+                network.value.weight.zero_()
+                network.value.bias.zero_()
+        if "reference" in models.networks:
+            frozen = models.networks["reference"]
+            for part, ours in (
+                (frozen.trunk, models.networks["policy"].trunk),
+                (frozen.head, models.networks["policy"].head),
+            ):
+                part.load_state_dict(ours.state_dict())
+    old = models.read("policy", batch).logp
+    return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
+
+
+def finite(gradient: Mapping[str, torch.Tensor]) -> bool:
+    return all(bool(g.isfinite().all()) for g in gradient.values())
+
+
+@every
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
+    if len(algorithm.trains) > 1:
+        reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
+    if isinstance(algorithm, RFT):
+        reward = 0.0  # it compares nothing, and imitates whatever is correct
+    base = data()
+    equal = torch.full_like(base.reward, reward)
+    scores = dict.fromkeys(base.scores, equal)
+    changed = dataclasses.replace(base, reward=equal, scores=scores, greedy_reward=equal)
+    models, batch = aligned(algorithm, changed)
+    signal = algorithm.credit(batch, models)
+    advantage = getattr(signal, "advantage", None)
+    told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
+    if advantage is None:
+        assert (signal.unit == -1).all()
+    elif not told_apart:
+        assert not advantage.any()
+    gradient, metrics = backward(algorithm, models, batch, signal)
+    assert finite(gradient)
+    assert not any(math.isnan(value) for value in metrics.values())
+    if told_apart or getattr(algorithm, "entropy_bonus", 0):
+        return
+    if getattr(algorithm, "kl_estimator", "k3") != "k1":
+        # An estimator of the KL at π = π_ref has gradient 0, but for k1, whose gradient is ∇log π.
+        assert norm(gradient) < 1e-12
+
+
+@every
+def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
+    models, batch = aligned(algorithm, rollouts([[4], [7], [2]], [[1.0], [0.0], [0.5]]))
+    signal = algorithm.credit(batch, models)
+    gradient, metrics = backward(algorithm, models, batch, signal)
+    assert finite(gradient)
+    assert not any(math.isnan(value) for value in metrics.values())
+    if algorithm.minimum_group > 1:  # it compares the rows of a group with each other
+        assert (signal.unit == -1).all() or not signal.advantage.any()
+
+
+@every
+def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm: Algorithm[Any]) -> None:
+    """Rows without a token change the baseline and the count of rows, never a token's own gradient: here the
+    empty rows have the group's own mean reward and stand in both batches, with other prompts and padding."""
+    models = models_for(algorithm, "gpt2")
+    batch = off_policy(rollouts([[5, 0, 3], [0, 0]], [[1.0, 0.5, 0.0], [1.0, 0.0]]), models)
+    whole, _ = backward(algorithm, models, batch)
+    assert finite(whole) and norm(whole) > 1e-3
+    other = batch.prompt.clone()
+    other[3:] = 7
+    found, _ = backward(algorithm, models, dataclasses.replace(batch, prompt=other))
+    assert distance(found, whole) == 0
+
+
+@every
+def test_batch_of_empty_completions_has_no_gradient_and_no_nan(algorithm: Algorithm[Any]) -> None:
+    models, batch = aligned(algorithm, rollouts([[0, 0], [0]], [[1.0, 0.0], [1.0]]))
+    signal = algorithm.credit(batch, models)
+    algorithm.observe(batch, signal)
+    gradient, _ = backward(algorithm, models, batch, signal)
+    assert norm(gradient) == 0
+
+
+@every
+def test_tokens_that_the_policy_did_not_write_get_no_gradient(algorithm: Algorithm[Any]) -> None:
+    batch = data()
+    now = numbers(algorithm, batch)
+    leaves = [
+        tensor.requires_grad_()
+        for part in now.values()
+        for tensor in (part.logp, part.value)
+        if tensor.numel()
+    ]
+    signal = algorithm.credit(batch, Scripted(batch))
+    used = torch.cat(micro_batches(batch, signal.unit, 10**9))
+    loss = algorithm.loss(batch[used], signal[used], cut(now, used))
+    (loss.terms * algorithm.weigh(batch[used])).sum().backward()
+    for leaf in leaves:
+        assert not leaf.grad[~batch.written].any()
+        assert leaf.grad[batch.written].any()
+
+
+@every
+def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorithm: Algorithm[Any]) -> None:
+    """Whatever the models say about tool output: the same loss, metrics and, by it, gradient."""
+    batch = data()
+    totals = []
+    for other in (0.0, 5.0):
+        models = Scripted(batch, other)
+        shift = other * ~batch.written
+        now = {role: shifted(part, shift) for role, part in numbers(algorithm, batch).items()}
+        signal = algorithm.credit(batch, models)
+        used = torch.cat(micro_batches(batch, signal.unit, 10**9))
+        loss = algorithm.loss(batch[used], signal[used], cut(now, used))
+        tally = Tally(catalogue())
+        tally.add(loss.metrics, batch.written[used])
+        total = (loss.terms * algorithm.weigh(batch[used])).sum().item()
+        totals.append([total, *tally.numbers().values(), *algorithm.observe(batch, signal).values()])
+    assert totals[0] == pytest.approx(totals[1], rel=1e-12, nan_ok=True)
+
+
+@every
+def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None:
+    """An episode with tool output trains like the same tokens of the policy alone: the same advantages (so
+    GAE steps over replies), weights, loss, gradient, pairs and metrics. In the third group row 7 is shorter
+    than row 8 only when its reply is not counted, which decides who is paired with whom."""
+    batch = rollouts(
+        [[7, 4, 0, 1], [9, 5, 1], [8, 6, 5, 7]],
+        [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]],
+        gaps={0: (2, 3), 4: (1, 4, 5), 5: (0,), 7: (1, 2, 3, 4)},
+    )
+    found = []
+    for part in (batch, compressed(batch, batch.written)):
+        models, now = Scripted(part), numbers(algorithm, batch)
+        if part is not batch:
+            now = Updated({r: compressed(one, batch.written) for r, one in now.items()})
+        leaves = {
+            (role, name): getattr(one, name).requires_grad_()
+            for role, one in now.items()
+            for name in ("logp", "entropy", "value")
+            if getattr(one, name).numel()
+        }
+        signal = algorithm.credit(part, models)
+        used = torch.cat(micro_batches(part, signal.unit, 10**9))
+        loss = algorithm.loss(part[used], signal[used], cut(now, used))
+        total = (loss.terms * algorithm.weigh(part[used])).sum()
+        total.backward()
+        tally = Tally(catalogue())
+        tally.add(loss.metrics, part.written[used])
+        gradients = {key: leaf.grad[part.written] for key, leaf in leaves.items() if leaf.grad is not None}
+        found.append(
+            (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.unit)
+        )
+    (one, gradients, metrics, unit), (other, without, plain, pairs) = found
+    assert one == pytest.approx(other, rel=1e-12, abs=1e-15)
+    assert gradients.keys() == without.keys() and any(bool(g.any()) for g in gradients.values())
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(gradient, without[key], rtol=1e-12, atol=1e-15)
+    assert metrics == pytest.approx(plain, rel=1e-12, nan_ok=True)
+    assert torch.equal(unit, pairs)
+
+
+P = TypeVar("P", bound=Rows)
+
+
+def compressed(part: P, written: torch.Tensor) -> P:
+    """A batch or reading without the tokens that the policy did not write; `written` (B, T) says which."""
+    order = (~written).to(torch.int8).argsort(dim=-1, stable=True)
+    kept = written.sum(-1)
+    inside = torch.arange(written.shape[1]) < kept[:, None]
+    changes: dict[str, Any] = {
+        name: value.gather(-1, order) * inside
+        for name, value in tensors(part).items()
+        if value.shape == written.shape
+    }
+    if isinstance(part, Batch):
+        changes["length"] = kept
+        changes["answer"] = (written & (torch.arange(written.shape[1]) < part.answer[:, None])).sum(-1)
+    return dataclasses.replace(part, **changes)
+
+
+def shifted(part: Reading, shift: torch.Tensor) -> Reading:
+    return Reading(*(t + shift if t.numel() else t for t in (part.logp, part.entropy, part.value)))

@@ -1,0 +1,124 @@
+"""CORA: two advantages, each of its own group, and the schedule of the second's weight."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Fixed, backward, models_for, off_policy, rollouts
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.cora import CORA
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.tasks.math import Math
+
+NOBODY = Fixed()
+"""CORA without a KL penalty reads no model."""
+LAST = {"warmup": 0, "half_life": 0.0}
+"""A weight that does not depend on the step."""
+
+
+def batch(correct: list[float], consistent: list[float], step: int = 1) -> Batch:
+    """One group of one-token completions."""
+    made = rollouts([[1] * len(correct)], [correct], step=step)
+    scores = {"correct": made.reward, "consistent": torch.tensor(consistent, dtype=made.reward.dtype)}
+    return dataclasses.replace(made, scores=scores)
+
+
+def advantages(algorithm: CORA, found: Batch) -> list[float]:
+    return algorithm.credit(found, NOBODY).advantage[:, 0].tolist()
+
+
+def test_each_score_is_normalised_in_its_group_before_they_are_added() -> None:
+    # (1, 0, 0, 0): mean ¼, std ½ → (1.5, −.5, −.5, −.5); (1, 1, 0, 0): mean ½, std √⅓ → ±√3/2
+    algorithm = CORA(task_weight=2.0, consistency_weight=0.5, epsilon=1e-9, **LAST)
+    cons = 0.5 * math.sqrt(3) / 2
+    expected = [3 + cons, -1 + cons, -1 - cons, -1 - cons]
+    assert advantages(algorithm, batch([1, 0, 0, 0], [1, 1, 0, 0])) == pytest.approx(expected, rel=1e-6)
+
+
+def test_groups_are_kept_apart() -> None:
+    made = rollouts([[1, 1], [1, 1]], [[1.0, 0.0], [0.0, 0.0]])
+    scores = {"correct": made.reward, "consistent": torch.tensor([0.0, 0.0, 1.0, 0.0])}
+    algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
+    half = math.sqrt(0.5)  # of two values one apart: (½) / √½
+    found = advantages(algorithm, dataclasses.replace(made, scores=scores))
+    assert found == pytest.approx([half, -half, half, -half], rel=1e-6)
+
+
+def test_a_group_solved_by_all_still_tells_consistent_completions_from_others() -> None:
+    algorithm = CORA(consistency_weight=1.0, epsilon=1e-9, **LAST)
+    found = advantages(algorithm, batch([1, 1, 1, 1], [1, 1, 1, 0]))
+    assert found == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-6)
+    assert not any(advantages(GRPO(), batch([1, 1, 1, 1], [1, 1, 1, 0])))  # type: ignore[arg-type]
+
+
+def test_equal_scores_of_either_kind_add_exactly_nothing() -> None:
+    one = batch([1, 0, 1, 1], [1, 1, 1, 1])
+    assert advantages(CORA(**LAST), one) == advantages(GRPO(), one)  # type: ignore[arg-type]
+    assert advantages(CORA(**LAST), batch([1, 1], [0, 0])) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.1}, {"averaging": "token_mean", "scale": "batch"}])
+def test_without_consistency_it_is_grpo_bit_for_bit(settings: dict[str, Any]) -> None:
+    cora, grpo = CORA(consistency_weight=0.0, **settings), GRPO(**settings)
+    models = models_for(grpo, "llama")
+    made = off_policy(rollouts([[7, 4, 0, 1], [9, 5, 1]], step=5), models)
+    ours, theirs = backward(cora, models, made)[0], backward(grpo, models, made)[0]
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    other = backward(CORA(consistency_weight=0.5, **settings), models, made)[0]
+    assert any(not torch.equal(other[name], theirs[name]) for name in theirs)
+
+
+def test_weight_rises_linearly_and_halves() -> None:
+    algorithm = CORA(consistency_weight=0.8, warmup=4, half_life=10.0)
+    assert [algorithm.weight(step) for step in (1, 2, 4, 14, 24)] == pytest.approx([0.2, 0.4, 0.8, 0.4, 0.2])
+    assert CORA(consistency_weight=0.8, **LAST).weight(1000) == 0.8
+    early, late = (advantages(algorithm, batch([1, 1], [1, 0], step=step))[0] for step in (1, 4))
+    assert late == pytest.approx(4 * early)
+
+
+def test_only_the_reward_pays_for_a_kl_in_the_reward() -> None:
+    """The penalty changes A_task; A_cons is of the score alone."""
+    algorithm = CORA(beta=0.5, kl_placement="reward", consistency_weight=1.0, **LAST)
+    models = models_for(algorithm, "llama")
+    made = off_policy(rollouts([[7, 4, 3]], [[1.0, 1.0, 1.0]]), models)
+    made = dataclasses.replace(made, scores={**made.scores, "consistent": torch.tensor([1.0, 0.0, 0.0])})
+    grpo = GRPO(beta=0.5, kl_placement="reward").credit(made, models).advantage
+    cons = parts.group_advantage(made.scores["consistent"], made.group, "mean", "group", 1, 1e-4)
+    expected = (grpo + cons[:, None]) * made.written
+    torch.testing.assert_close(algorithm.credit(made, models).advantage, expected)
+
+
+def test_metrics_count_consistency_of_right_and_wrong_answers() -> None:
+    found = batch([1, 1, 0, 0], [1, 0, 1, 1])
+    algorithm = CORA(consistency_weight=0.8, warmup=4)
+    row = algorithm.observe(found, algorithm.credit(found, NOBODY))
+    assert row == {
+        "advantage/consistency_weight": 0.2,
+        "advantage/consistency_signal": 1.0,
+        "policy/consistent_if_correct": 0.5,
+        "policy/consistent_if_wrong": 1.0,
+    }
+    one = batch([1, 1], [1, 1])
+    row = algorithm.observe(one, algorithm.credit(one, NOBODY))
+    assert row["advantage/consistency_signal"] == 0 and math.isnan(row["policy/consistent_if_wrong"])
+
+
+@pytest.mark.parametrize("field", ["task_weight", "consistency_weight", "warmup", "half_life"])
+def test_negative_settings_are_refused_by_name(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}: must not be negative"):
+        CORA(**{field: -1})
+
+
+def test_tasks_without_the_score_are_refused_with_a_remedy() -> None:
+    config = dataclasses.replace(read_recipe("quickstart").configs[0], algorithm=CORA())
+    assert config.task.name == "arithmetic" and not incompatible(config)
+    (fault,) = incompatible(dataclasses.replace(config, task=Math()))
+    assert "needs the task scores consistent" in fault and "`tasks = [...]`" in fault

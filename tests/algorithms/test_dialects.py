@@ -1,0 +1,412 @@
+"""Presets of other libraries: what they set, where recipes take them, and what they do to advantages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Fixed, reading, rollouts
+
+from grpobench.algorithms import ALGORITHMS, parts
+from grpobench.algorithms.cispo import CISPO
+from grpobench.algorithms.dialects import DIALECTS, SETTINGS, Dialect
+from grpobench.algorithms.grpo import GRPO
+from grpobench.analysis.load import _identify
+from grpobench.runs import cli
+from grpobench.runs.inventory import listing
+from grpobench.runs.settings.config import SECTIONS, RunConfig
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.settings.stored import dump, load
+from grpobench.runs.tools.strict import ConfigError
+
+BARE = 'tasks = ["arithmetic"]\n'
+every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
+
+
+def recipe(folder: Path, text: str, *sets: str) -> Recipe:
+    path = folder / "r.toml"
+    path.write_text(BARE + text, encoding="utf-8")
+    return read_recipe(str(path), sets)
+
+
+def config(folder: Path, name: str) -> RunConfig:
+    """The run of an arm of this algorithm or dialect, of which the recipe says nothing."""
+    return recipe(folder, f'[[arm]]\nalgorithm = "{name}"\n').runs()[0]
+
+
+# Every dialect
+
+
+@every
+def test_a_recipe_gives_every_value_of_a_dialect_and_records_its_name(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    run = config(tmp_path, dialect.name)
+    assert run.algorithm.name == dialect.base
+    for section, values in dialect.values.items():
+        part = run.algorithm if section == SETTINGS else getattr(run, section)
+        for field, value in values.items():
+            assert getattr(part, field) == value, (section, field)
+    assert run.dialect == f"{dialect.name}, {dialect.version}"
+    written = tomllib.loads(dump(run))
+    assert written["algorithm"]["name"] == dialect.base
+    assert written["algorithm"]["dialect"] == run.dialect
+    assert load(dump(run)) == run
+
+
+@every
+def test_facts_name_settings_once_and_where_they_were_read(dialect: Dialect) -> None:
+    assert {dialect.algorithm, dialect.base} <= ALGORITHMS.keys()
+    assert len({fact.setting for fact in dialect.facts}) == len(dialect.facts)
+    for section, values in dialect.values.items():
+        cls = ALGORITHMS[dialect.base] if section == SETTINGS else SECTIONS[section]
+        assert section in (SETTINGS, "modify", "sampler", "train")
+        assert values.keys() <= {field.name for field in dataclasses.fields(cls)}
+    assert all(entry.source for entry in (*dialect.facts, *dialect.gaps))
+    assert all(gap.what.endswith(".") for gap in dialect.gaps)
+    assert dialect.remark or not dialect.on, "a dialect of another algorithm of ours says why"
+
+
+# The advantages of eight completions, the first of which is correct
+
+
+def advantages(run: RunConfig) -> list[float]:
+    """Of each completion's first token; the reference agrees with the policy."""
+    batch = rollouts([[3] * 8], [[1.0] + [0.0] * 7])
+    models = Fixed(reference=reading(batch.old_logp), policy=reading(batch.old_logp))
+    advantage: torch.Tensor = run.algorithm.credit(batch, models).advantage
+    assert torch.equal(advantage[:, 0], advantage[:, 2])
+    return advantage[:, 0].tolist()
+
+
+DEVIATION = math.sqrt((7 / 8**2 + 49 / 8**2) / 7)  # of 1, 0, …, 0 with Bessel's correction: 0.354
+QUOTIENTS = [7 / 8 / DEVIATION] + [-1 / 8 / DEVIATION] * 7  # 2.474 and −0.354
+OTHERS = math.sqrt((6 * (1 / 7) ** 2 + (6 / 7) ** 2) / 6)  # of a wrong completion's others: 0.378
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("grpo@trl", QUOTIENTS),
+        ("grpo@verl", QUOTIENTS),
+        ("grpo@openrlhf", QUOTIENTS),
+        ("grpo@nemo-rl", [1.0] + [-1 / 7 / OTHERS] * 7),  # the others of the correct one do not differ
+        ("grpo@open-instruct", [7 / 8] + [-1 / 8] * 7),
+        ("grpo@prime-rl", [7 / 8] + [-1 / 8] * 7),
+        ("grpo@areal", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),  # whitened: squares average to 1
+        ("dr_grpo@trl", QUOTIENTS),
+        ("dr_grpo@verl", [7 / 8] + [-1 / 8] * 7),
+        ("dr_grpo@openrlhf", [7 / 8] + [-1 / 8] * 7),
+        ("rloo@trl", [1.0] + [-1 / 7] * 7),
+        ("rloo@verl", [1.0] + [-1 / 7] * 7),
+        ("rloo@openrlhf", [1.0] + [-1 / 7] * 7),
+        ("cispo@verl", QUOTIENTS),
+        ("gspo@verl", QUOTIENTS),
+        ("dapo@trl", QUOTIENTS),
+        ("reinforce_pp@verl", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
+        ("reinforce_pp_baseline@openrlhf", [math.sqrt(7)] + [-1 / math.sqrt(7)] * 7),
+    ],
+)
+def test_advantages_of_one_correct_completion_in_eight(
+    name: str, expected: list[float], tmp_path: Path
+) -> None:
+    # 3e-4: TRL adds 1e-4 to a deviation of 0.354, the others less
+    assert advantages(config(tmp_path, name)) == pytest.approx(expected, rel=3e-4)
+
+
+def test_the_published_numbers() -> None:
+    assert QUOTIENTS[0] == pytest.approx(2.4749, abs=1e-4)
+    assert pytest.approx(2.4742, abs=1e-4) == 7 / 8 / (DEVIATION + 1e-4)  # with TRL's ε
+
+
+# What verl 0.9.1 does and our settings cannot say
+
+
+def verl(name: str) -> Dialect:
+    return DIALECTS[f"{name}@verl"]
+
+
+def gaps(name: str) -> str:
+    return " ".join(gap.what for gap in verl(name).gaps)
+
+
+def test_dapo_of_verl_bounds_ratios_at_ten_as_its_script_does(tmp_path: Path) -> None:
+    algorithm = config(tmp_path, "dapo@verl").algorithm
+    batch = rollouts([[1, 1, 1]], [[1.0, 0.0, 0.0]])
+    logp = torch.tensor([[0.0], [math.log(8.0)], [math.log(12.0)]])
+    signal = algorithm.credit(batch, Fixed())
+    terms = algorithm.loss(batch, signal, {"policy": reading(logp)}).terms
+    # both wrong completions have the same negative advantage: ratio 8 counts whole, 12 as 10
+    factors = terms[1:, 0] / -signal.advantage[1:, 0]
+    assert factors.tolist() == pytest.approx([8.0, 10.0], rel=1e-5)  # float32
+    sources = {fact.setting: fact.source for fact in verl("dapo").facts}
+    assert "clip_ratio_c" in sources["dual_clip"] and "@21892b9" in sources["dual_clip"]
+    assert not any("03150d4" in source for source in sources.values())  # older than the dual clip
+    assert "stops where ten draws" in gaps("dapo")
+
+
+def test_constant_divisor_of_verl_is_that_of_a_micro_batch_unless_set() -> None:
+    assert "loss_scale_factor = data.max_response_length" in gaps("dr_grpo")
+
+
+@pytest.mark.parametrize("name", ["remax", "gdpo"])
+def test_estimators_that_the_default_trainer_of_verl_lacks_ask_for_the_other(name: str) -> None:
+    assert "trainer.use_v1=False" in verl(name).ask
+    assert "trainer.use_v1=True, the default, it stops" in gaps(name)
+    assert "cannot run it" in verl(name).remark
+
+
+def test_the_bounds_of_k3_are_named_wherever_verl_has_it() -> None:
+    found = [
+        dialect.name
+        for dialect in DIALECTS.values()
+        if dialect.library == "verl" and dialect.values[SETTINGS].get("kl_estimator") == "k3"
+    ]
+    assert len(found) > 15 and "ppo@verl" not in found  # whose KL is k1 in the reward
+    for name in found:
+        assert "k3 of each token is held in [−10, 10]" in gaps(name.partition("@")[0]), name
+
+
+def test_averages_and_choices_of_verl_that_ours_do_not_make() -> None:
+    assert "micro-batches' means are added up" in gaps("gmpo")
+    assert "negative ones too" in gaps("kl_cov")
+    assert "Tokens that the ratio clips are not drawn" in gaps("clip_cov")
+    assert "authors' script" in verl("dppo").remark
+
+
+# Options that dialects needed
+
+
+def test_deviation_of_the_others_by_hand() -> None:
+    value = torch.tensor([0.0, 1.0, 3.0, 5.0, 5.0, 9.0])
+    group = torch.tensor([0, 0, 0, 1, 1, 2])
+    # of {1, 3}, {0, 3}, {0, 1} with ddof 1; of one other row and of none there is no deviation
+    expected = torch.tensor([math.sqrt(2), math.sqrt(4.5), math.sqrt(0.5), 0.0, 0.0, 0.0])
+    torch.testing.assert_close(parts.others_std(value, group, 1), expected)
+    torch.testing.assert_close(
+        parts.others_std(value, group, 0), torch.tensor([1.0, 1.5, 0.5, 0.0, 0.0, 0.0])
+    )
+
+
+def test_others_that_are_all_equal_divide_nothing_however_they_round() -> None:
+    reward = torch.tensor([0.3] + [0.1] * 7)  # a mean of seven 0.1 is not 0.1 in float32
+    group = torch.zeros(8, dtype=torch.long)
+    assert parts.others_std(reward, group, 1)[0] == 0
+    found = parts.group_advantage(reward, group, "leave_one_out", "leave_one_out", 1, 1e-6)
+    assert found[0].item() == pytest.approx(0.2)
+
+
+def test_kl_in_the_advantage_is_summed_from_each_token_to_the_end() -> None:
+    batch = rollouts([[3, 2]], [[1.0, 0.0]], gaps={0: (1,)})
+    reference = torch.tensor([[-0.1, -9.0, -0.3], [-0.5, -0.25, -9.0]])  # old_logp is 0
+    models = Fixed(reference=reading(reference))
+    plain = GRPO(scale="none").credit(batch, models).advantage
+    found = GRPO(scale="none", beta=2.0, kl_placement="advantage").credit(batch, models).advantage
+    taken = 2 * torch.tensor([[0.4, 0.0, 0.3], [0.75, 0.25, 0.0]])  # the gap and the padding count nowhere
+    torch.testing.assert_close(found, plain - taken)
+
+
+def test_whitening_follows_the_group_and_the_kl() -> None:
+    batch = rollouts([[3, 1], [2, 2]], [[1.0, 0.0], [0.5, 0.0]])
+    models = Fixed(reference=reading(torch.full_like(batch.old_logp, -0.1)))
+    settings: dict[str, Any] = {"scale": "none", "beta": 1.0, "kl_placement": "advantage"}
+    plain = GRPO(**settings).credit(batch, models).advantage
+    found = GRPO(**settings, whiten=True).credit(batch, models).advantage
+    inside = plain[batch.written]
+    assert inside.mean().abs() > 0.01  # or whitening would only scale
+    torch.testing.assert_close(
+        found[batch.written], (inside - inside.mean()) / inside.std(correction=0), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_weights_of_cispo_stay_between_floor_and_cap() -> None:
+    batch = rollouts([[3, 3]], [[1.0, 0.0]])
+    logp = torch.tensor([[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]], requires_grad=True)
+    algorithm = CISPO(scale="none", ratio_floor=0.8, ratio_cap=1.2)
+    signal = algorithm.credit(batch, Fixed())
+    algorithm.loss(batch, signal, {"policy": reading(logp)}).terms.sum().backward()
+    assert logp.grad is not None
+    torch.testing.assert_close(logp.grad, torch.tensor([[-0.5, -0.6, -0.4], [0.5, 0.6, 0.4]]))
+
+
+# Recipes
+
+
+def test_a_dialect_lies_under_everything_that_the_recipe_says(tmp_path: Path) -> None:
+    text = '[train]\nminibatches = 2\n[sampler]\ntemperature = 0.7\n[[arm]]\nalgorithm = "grpo@verl"\n'
+    plain = recipe(tmp_path, text).runs()[0]
+    assert (plain.train.minibatches, plain.sampler.temperature) == (2, 0.7)
+    assert (plain.algorithm.dual_clip, plain.algorithm.averaging) == (3.0, "token_mean")
+    own = recipe(tmp_path, text + "train.minibatches = 8\nsettings.dual_clip = 5.0\n").runs()[0]
+    assert (own.train.minibatches, own.algorithm.dual_clip) == (8, 5.0)
+    told = recipe(tmp_path, text, "arm.grpo@verl.settings.dual_clip=0", "algorithm.epsilon=0.5").runs()[0]
+    assert (told.algorithm.dual_clip, told.algorithm.epsilon) == (0.0, 0.5)
+
+
+def test_a_dialect_takes_the_place_of_what_an_algorithm_modifies(tmp_path: Path) -> None:
+    assert config(tmp_path, "dapo").modify.dynamic_sampling == 9
+    assert config(tmp_path, "dapo@trl").modify.dynamic_sampling == 0
+
+
+def test_dialects_are_chosen_beside_algorithms_and_named_as_they_are_written(tmp_path: Path) -> None:
+    found = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo"\n', "arms=grpo@trl,grpo,grpo@verl").runs()
+    assert [run.folder for run in found] == [
+        "grpo@trl-arithmetic-s0",
+        "grpo-arithmetic-s0",
+        "grpo@verl-arithmetic-s0",
+    ]
+    assert [run.dialect.partition(",")[0] for run in found] == ["grpo@trl", "", "grpo@verl"]
+    named = recipe(tmp_path, '[[arm]]\nalgorithm = "grpo@trl"\nname = "theirs@2x"\n').runs()[0]
+    assert named.folder == "theirs@2x-arithmetic-s0"
+
+
+def test_run_folders_of_dialects_are_told_apart_without_run_toml(tmp_path: Path) -> None:
+    told = _identify(tmp_path / "grpo@trl-arithmetic-s3", {}, {"arms": ["grpo@trl"], "tasks": ["arithmetic"]})
+    assert told == ("grpo@trl", "arithmetic", 3)
+
+
+def test_a_run_without_a_dialect_is_written_as_before(tmp_path: Path) -> None:
+    run = config(tmp_path, "grpo")
+    assert run.dialect == ""
+    assert "dialect" not in tomllib.loads(dump(run))["algorithm"]
+    assert load(dump(run)) == run
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "fault"),
+    [
+        (
+            '[[arm]]\nalgorithm = "grpo@tlr"\n',
+            (),
+            "arm[0].algorithm: unknown dialect 'grpo@tlr'; did you mean 'grpo@trl'?",
+        ),
+        (
+            '[[arm]]\nalgorithm = "zzz@qqq"\n',
+            (),
+            "arm[0].algorithm: unknown dialect 'zzz@qqq'; `grpobench list dialects` shows the known ones",
+        ),
+        (
+            '[[arm]]\nalgorithm = "grpo"\n',
+            ("arms=gspo@tlr",),
+            "--set arms: unknown dialect 'gspo@tlr'; did you mean 'gspo@trl'?",
+        ),
+        (
+            '[[arm]]\nalgorithm = "grpo"\nname = "a b"\n',
+            (),
+            "arm[0].name: must be letters, digits, -, _ and @, not the string 'a b'",
+        ),
+    ],
+)
+def test_unknown_dialects_name_the_nearest(
+    text: str, sets: tuple[str, ...], fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe(tmp_path, text, *sets)
+    assert fault in caught.value.faults
+
+
+# The command line
+
+
+def test_the_differences_of_a_dialect_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "algorithm", "grpo", "--as", "nemo-rl"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("grpo@nemo-rl: nemo-rl commits ")
+    table = [line.split() for line in lines[: lines.index("the same:")]]
+    assert ["setting", "ours", "theirs", "read", "in"] in table
+    assert any(cells[:3] == ["baseline", "mean", "leave_one_out"] for cells in table)
+    assert not any(cells[:1] == ["ddof"] for cells in table)  # equal, so not in the table
+    assert "not expressed:" in lines
+
+
+def test_dialects_as_json_hold_every_fact(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "dialects", "--json"]) == 0
+    shown = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert shown.keys() == DIALECTS.keys()
+    for name, dialect in DIALECTS.items():
+        row = shown[name]
+        found = {fact["setting"]: fact for fact in (*row["differences"], *row["equal"])}
+        assert found.keys() == {fact.setting for fact in dialect.facts}
+        assert all(found[fact.setting]["source"] == fact.source for fact in dialect.facts)
+        assert [gap["what"] for gap in row["not_expressed"]] == [gap.what for gap in dialect.gaps]
+    assert cli.main(["show", "algorithm", "grpo", "--as", "trl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown["grpo@trl"]
+
+
+def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
+    row = listing.show_as("dr_grpo", "trl")
+    assert {"setting": "scale", "ours": listing.ABSENT, "theirs": "group"}.items() <= next(
+        fact for fact in row["differences"] if fact["setting"] == "scale"
+    ).items()
+    assert "averaging" in {fact["setting"] for fact in row["equal"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "algorithm", "grpo", "--as", "tlr"), "no dialect grpo@tlr; did you mean trl?"),
+        (("show", "dialect", "grpo@vrl"), "unknown dialect 'grpo@vrl'; did you mean grpo@verl?"),
+        (("show", "algorithm"), "show algorithm: needs a name"),
+        (("show", "dialects", "grpo"), "show dialects: takes no name"),
+        (("show", "task", "arithmetic", "--as", "trl"), "write grpobench show algorithm NAME --as trl"),
+    ],
+)
+def test_wrong_words_give_exit_2_and_the_remedy(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_every_dialect_is_listed_with_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "dialects"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(DIALECTS)
+    assert any(line.split()[:3] == ["grpo@trl", "trl", "1.16.0:"] for line in lines)
+
+
+# What is said of TRL, against the TRL that is installed
+
+
+def test_defaults_of_trl_are_those_of_the_installed_release() -> None:
+    trl = pytest.importorskip("trl")
+    if not trl.__version__.startswith("1.16"):
+        pytest.skip("the facts are those of 1.16")
+    group = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    options = {
+        "scale": "scale_rewards",
+        "clip_low": "epsilon",
+        "beta": "beta",
+        "sampler.temperature": "temperature",
+        "train.epochs": "num_iterations",
+        "modify.mask_truncated": "mask_truncated_completions",
+        "temperature_positive": "sapo_temperature_pos",
+        "temperature_negative": "sapo_temperature_neg",
+        "power_positive": "vespo_k_pos",
+        "decay_positive": "vespo_lambda_pos",
+        "power_negative": "vespo_k_neg",
+        "decay_negative": "vespo_lambda_neg",
+    }
+    asked = {"lite_ppo": {"scale": "batch"}, "gmpo": {"clip_low": 0.4}, "rloo": {"beta": 0.05}}
+    checked = set()
+    for dialect in DIALECTS.values():
+        if dialect.library == "trl" and "GRPO" in dialect.ask:
+            for fact in dialect.facts:
+                option = options.get(fact.setting)
+                if option:
+                    expected = asked.get(dialect.algorithm, {}).get(fact.setting, group[option])
+                    assert fact.value == expected, (dialect.name, fact.setting)
+                    checked.add(fact.setting)
+    assert checked == options.keys()
+    assert (group["loss_type"], group["importance_sampling_level"]) == ("dapo", "token")
+    assert group["epsilon_high"] is group["delta"] is group["steps_per_generation"] is None
+    assert group["use_bias_correction_kl"] is True
+    rloo = {field.name: field.default for field in dataclasses.fields(trl.RLOOConfig)}
+    assert (rloo["beta"], rloo["epsilon"], rloo["normalize_advantages"]) == (0.05, 0.2, False)
+    assert {f.name: f.default for f in dataclasses.fields(trl.DPOConfig)}["beta"] == 0.1

@@ -1,0 +1,215 @@
+"""What the algorithms that differ in their advantages do on average: expected gradients over all outcomes of
+a small policy, closed forms of pass@k against all subsets, and the policy gradient that each of them is while
+the policy has not moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Fixed, close, reading, rollouts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Algorithm, Batch
+from grpobench.algorithms.dr_grpo import DrGRPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.maxrl import MaxRL
+from grpobench.algorithms.passk import PassK, best_of
+from grpobench.algorithms.remax import ReMax
+from grpobench.algorithms.rloo import RLOO
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+# Expected gradients. A policy over three answers of one token; every group that it can sample is one group of
+# a batch, weighed with its probability.
+
+LOGITS = (1.0, -0.5, -1.1)
+BINARY = (0.0, 1.0, 0.0)
+GRADED = (0.6, 1.0, 0.0)
+
+
+def expected_gradient(algorithm: Algorithm[Any], worth: Sequence[float], size: int) -> torch.Tensor:
+    """E[1/G Σ_i A_i ∇log π(o_i)] with respect to the logits, over all groups of this size."""
+    leaf = torch.tensor(LOGITS, requires_grad=True)
+    logp = leaf.log_softmax(-1)
+    answers = list(itertools.product(range(len(worth)), repeat=size))
+    batch = rollouts([[1] * size] * len(answers), [[worth[a] for a in group] for group in answers])
+    batch = dataclasses.replace(batch, greedy_reward=torch.full_like(batch.reward, worth[0]))
+    advantage = algorithm.credit(batch, Fixed()).advantage.view(-1, size)
+    said = logp[torch.tensor(answers)]
+    probability = said.detach().sum(-1).exp()
+    return torch.autograd.grad((probability * (advantage * said).mean(-1)).sum(), leaf)[0]
+
+
+def gradient(objective: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Gradient with respect to the logits of a function of the answers' probabilities."""
+    leaf = torch.tensor(LOGITS, requires_grad=True)
+    return torch.autograd.grad(objective(leaf.softmax(-1)), leaf)[0]
+
+
+def mean_reward(worth: Sequence[float]) -> torch.Tensor:
+    return gradient(lambda probability: probability @ torch.tensor(worth))
+
+
+def best_reward(worth: Sequence[float], k: int) -> torch.Tensor:
+    """Gradient of the expected best reward of k answers."""
+    answers = list(itertools.product(range(len(worth)), repeat=k))
+    best = torch.tensor([max(worth[a] for a in group) for group in answers])
+    return gradient(lambda probability: probability[torch.tensor(answers)].prod(-1) @ best)
+
+
+@pytest.mark.parametrize("worth", [BINARY, GRADED])
+@pytest.mark.parametrize("size", [2, 4])
+def test_leave_one_out_is_unbiased_and_centring_shrinks(worth: Sequence[float], size: int) -> None:
+    close(expected_gradient(RLOO(), worth, size), mean_reward(worth))
+    close(expected_gradient(DrGRPO(), worth, size), mean_reward(worth) * (size - 1) / size)
+
+
+def test_greedy_baseline_is_unbiased() -> None:
+    close(expected_gradient(ReMax(), GRADED, 3), mean_reward(GRADED))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_maxrl_adds_up_powers_of_failure(size: int) -> None:
+    """(1 + (1−p) + … + (1−p)^(N−2)) ∇p: for two samples ∇p, for many ∇p/p = ∇log p."""
+    p = torch.tensor(LOGITS).softmax(-1)[1].item()
+    series = sum((1 - p) ** power for power in range(size - 1))
+    close(
+        expected_gradient(MaxRL(epsilon=1e-15), BINARY, size), series * mean_reward(BINARY), rtol=1e-9, atol=0
+    )
+    log_p = gradient(lambda probability: probability[1].log())
+    close((1 - (1 - p) ** (size - 1)) * log_p, series * mean_reward(BINARY))
+
+
+@pytest.mark.parametrize("worth", [BINARY, GRADED])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_subsets_follow_the_gradient_of_the_best_of_k(worth: Sequence[float], k: int) -> None:
+    found = expected_gradient(PassK(k=k, divide=False), worth, 4)
+    close(found, (1 / k - 1 / 4) * best_reward(worth, k))
+    assert found.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("worth", [BINARY, GRADED])
+def test_credit_for_the_best_alone_follows_the_gradient_of_the_best_of_the_group(
+    worth: Sequence[float],
+) -> None:
+    found = expected_gradient(PassK(form="best", divide=False), worth, 3)
+    close(3 * found, best_reward(worth, 3))
+
+
+def test_expectations_tell_objectives_apart() -> None:
+    """Else the tests above could not fail."""
+    directions = [mean_reward(GRADED), best_reward(GRADED, 2), best_reward(GRADED, 3)]
+    for one, other in itertools.combinations(directions, 2):
+        assert torch.nn.functional.cosine_similarity(one, other, 0) < 0.999
+
+
+# Pass@k
+
+
+@given(st.lists(st.sampled_from([-0.5, 0.0, 0.3, 1.0]), min_size=2, max_size=7), st.integers(1, 6))
+def test_best_of_k_equals_that_over_all_subsets(reward: list[float], k: int) -> None:
+    k = min(k, len(reward))
+    subsets = list(itertools.combinations(range(len(reward)), k))
+    best = torch.tensor([max(reward[row] for row in subset) for subset in subsets])
+    mean, spread, holding = best_of(reward, k)
+    assert mean == pytest.approx(best.mean().item(), abs=1e-12)
+    assert spread == pytest.approx(best.std(correction=0).item(), abs=1e-7)  # a root of a difference
+    for row, found in enumerate(holding):
+        inside = torch.tensor([row in subset for subset in subsets])
+        assert found == pytest.approx(best[inside].mean().item(), abs=1e-12)
+
+
+@given(st.integers(2, 12), st.data())
+def test_rewards_of_0_and_1_have_the_closed_forms_in_the_number_of_wrong_samples(
+    size: int, data: st.DataObject
+) -> None:
+    wrong, k = data.draw(st.integers(1, size - 1)), data.draw(st.integers(1, size - 1))
+    batch = rollouts([[1] * size], [[0.0] * wrong + [1.0] * (size - wrong)])
+    found = PassK(k=k).credit(batch, Fixed()).advantage[:, 0]
+    mean = 1 - math.comb(wrong, k) / math.comb(size, k)
+    sigma = math.sqrt(mean * (1 - mean)) + 1e-6
+    right = (1 - mean) / sigma
+    failed = (1 - mean - math.comb(wrong - 1, k - 1) / math.comb(size - 1, k - 1)) / sigma
+    close(found, [failed] * wrong + [right] * (size - wrong), rtol=1e-8, atol=1e-8)  # rounding over ε
+    if wrong < k:  # every subset holds a right one
+        assert not found.any()
+
+
+def test_pass_at_one_is_grpo() -> None:
+    batch = rollouts([[1] * 5], [[1.0, 0.0, 0.3, 0.0, 1.0]])
+    one, grpo = (a.credit(batch, Fixed()).advantage for a in (PassK(k=1), GRPO(ddof=0, epsilon=1e-6)))
+    close(one, grpo, rtol=1e-9, atol=0)
+
+
+# While the policy has not moved
+
+
+POLICY_GRADIENTS = (
+    *("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gpg", "bnpo", "opo", "remax"),
+    *("mc_grpo", "lite_ppo", "gdpo", "maxrl", "passk"),
+)
+
+
+def case(name: str, averaging: str) -> tuple[Algorithm[Any], Batch]:
+    """Three groups, the last of equal rewards, with random old log-probabilities."""
+    batch = rollouts([[3, 1, 5], [2, 4, 1], [1, 2]], [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0], [1.0, 1.0]])
+    noise = torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(1))
+    settings = {"k": 1} if name == "passk" else {}
+    algorithm = ALGORITHMS[name](averaging=averaging, **settings)
+    return algorithm, dataclasses.replace(batch, old_logp=-noise.abs() * batch.written)
+
+
+def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(gradient of the loss with respect to log π, advantages), over the rows that are trained on."""
+    signal = algorithm.credit(batch, Fixed())
+    rows = signal.unit >= 0
+    leaf = logp[rows].clone().requires_grad_()
+    loss = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf)})
+    weights = algorithm.weigh(batch[rows])
+    return torch.autograd.grad((loss.terms * weights).sum(), leaf)[0], signal.advantage[rows]
+
+
+@pytest.mark.parametrize("name", POLICY_GRADIENTS)
+@pytest.mark.parametrize("averaging", ["sequence_mean", "sequence_sum", "token_mean", "constant"])
+def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averaging: str) -> None:
+    algorithm, batch = case(name, averaging)
+    found, advantage = slope(algorithm, batch, batch.old_logp)
+    written = batch.written[algorithm.credit(batch, Fixed()).unit >= 0]
+    length, rows, limit = written.sum(-1, keepdim=True), len(written), 12
+    divisor = {
+        "sequence_mean": length * rows,
+        "sequence_sum": rows,
+        "token_mean": written.sum(),
+        "constant": rows * limit,
+    }[averaging]
+    close(found, -advantage * written / divisor)
+    assert found.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["rloo", "gpg", "opo", "remax"])
+def test_reinforce_has_the_same_gradient_wherever_the_policy_has_moved(name: str) -> None:
+    algorithm, batch = case(name, "token_mean")
+    near, _ = slope(algorithm, batch, batch.old_logp)
+    far, _ = slope(algorithm, batch, batch.old_logp + 2.0 * batch.written)
+    close(far, near)
+    clipped, batch = case("dr_grpo", "token_mean")
+    assert not torch.equal(slope(clipped, batch, batch.old_logp + 2.0)[0], near)
+
+
+@pytest.mark.parametrize("name", [n for n in POLICY_GRADIENTS if not n.startswith("reinforce_pp")])
+def test_advantages_of_a_group_depend_on_the_others_only_where_the_method_says_so(name: str) -> None:
+    algorithm, batch = case(name, "token_mean")
+    first = batch[batch.group == 0]
+    together = algorithm.credit(batch, Fixed()).advantage[: len(first)]
+    alone = algorithm.credit(first, Fixed()).advantage
+    coupled = {"lite_ppo", "gdpo", "bnpo", "gpg"}  # deviation, success rates or telling groups of the batch
+    assert torch.allclose(together, alone, rtol=1e-12) == (name not in coupled)

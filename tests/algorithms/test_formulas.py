@@ -1,0 +1,544 @@
+"""The formulas of the algorithms, against numbers worked by hand, closed forms and exact enumeration."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Fixed, close, reading, rollouts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Algorithm, Batch
+from grpobench.algorithms.dpo import DPO, pair_up
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.ppo import PPO, Valued
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def example(seed: int = 0) -> Batch:
+    """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities."""
+    batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]], seed=seed)
+    return dataclasses.replace(batch, old_logp=-noise(batch, seed + 1).abs() * batch.written)
+
+
+def noise(batch: Batch, seed: int) -> torch.Tensor:
+    return torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, *value: torch.Tensor) -> Any:
+    """The weighted loss of a batch, with a reference and a critic of zeros unless given."""
+    zero = torch.zeros_like(logp)
+    said = reading(zero, value[0] if value else zero)
+    models = Fixed(reference=reading(zero), critic=said, value_head=said)
+    with torch.no_grad():
+        signal = algorithm.credit(batch, models)
+    now = {"policy": reading(logp), "critic": said, "value_head": said}
+    return (algorithm.loss(batch, signal, now).terms * algorithm.weigh(batch)).sum()
+
+
+def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> torch.Tensor:
+    """The loss's gradient with respect to log π, (B, T)."""
+    leaf = logp.clone().requires_grad_()
+    return torch.autograd.grad(objective(algorithm, batch, leaf), leaf)[0]
+
+
+# Advantages
+
+
+def test_one_of_eight_correct_gets_the_advantages_of_three_dialects() -> None:
+    reward, group = torch.tensor([1.0] + [0.0] * 7), torch.zeros(8, dtype=torch.long)
+    # mean 1/8, so 7/8 centred; sample variance (49/64 + 7/64)/7 = 1/8, so 0.875/√(1/8) = 2.4749
+    first = [
+        parts.group_advantage(reward, group, baseline, scale, 1, 1e-6)[0].item()
+        for baseline, scale in (("mean", "group"), ("mean", "none"), ("leave_one_out", "none"))
+    ]
+    assert first == pytest.approx([2.474, 0.875, 1.000], abs=1e-3)
+
+
+def test_sum_of_group_advantages_is_zero_and_scale_is_the_named_deviation() -> None:
+    reward = torch.tensor([1.0, 2.0, 3.0, 6.0, 10.0])
+    group = torch.tensor([7, 7, 7, 2, 2])
+    # group 7: mean 2, deviations ±1, ddof 1 → std 1, ddof 0 → √(2/3); group 2: mean 8, std √8 or 2
+    close(parts.group_advantage(reward, group, "mean", "none", 1, 1e-9), [-1.0, 0.0, 1.0, -2.0, 2.0])
+    tolerance = {"rtol": 1e-7, "atol": 1e-8}  # ε = 1e-9 in the denominator
+    close(
+        parts.group_advantage(reward, group, "mean", "group", 1, 1e-9),
+        [-1.0, 0.0, 1.0, -(0.5**0.5), 0.5**0.5],
+        **tolerance,
+    )
+    close(
+        parts.group_advantage(reward, group, "mean", "group", 0, 1e-9),
+        [-(1.5**0.5), 0.0, 1.5**0.5, -1.0, 1.0],
+        **tolerance,
+    )
+    # whole batch: mean 4.4, squares 11.56+5.76+1.96+2.56+31.36 = 53.2, over 4 → 13.3
+    close(
+        parts.group_advantage(reward, group, "mean", "batch", 1, 1e-9),
+        [x / 13.3**0.5 for x in (-1.0, 0.0, 1.0, -2.0, 2.0)],
+        **tolerance,
+    )
+
+
+def test_median_of_an_even_group_is_the_mean_of_the_middle_two() -> None:
+    reward, group = torch.tensor([0.0, 1.0, 3.0, 10.0, 5.0]), torch.tensor([0, 0, 0, 0, 1])
+    close(parts.group_baseline(reward, group, "median"), [2.0, 2.0, 2.0, 2.0, 5.0])
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=9))
+def test_leave_one_out_times_g_minus_one_over_g_is_the_centred_reward(rewards: list[float]) -> None:
+    reward, group = torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long)
+    others = reward - parts.group_baseline(reward, group, "leave_one_out")
+    size = len(rewards)
+    close(others * (size - 1) / size, reward - reward.mean(), rtol=1e-9, atol=1e-12)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(-1e6, 1e6)), min_size=1, max_size=12),
+    st.sampled_from(parts.Baseline.__args__),
+    st.sampled_from(parts.Scale.__args__),
+    st.integers(0, 1),
+)
+def test_group_of_equal_rewards_gets_exactly_zero(
+    rows: list[tuple[int, float]], baseline: parts.Baseline, scale: parts.Scale, ddof: int
+) -> None:
+    group, reward = torch.tensor([g for g, _ in rows]), torch.tensor([r for _, r in rows])
+    advantage = parts.group_advantage(reward, group, baseline, scale, ddof, 1e-6)
+    assert advantage.isfinite().all()
+    for number in group.unique():
+        mine = reward[group == number]
+        if (mine == mine[0]).all():
+            assert (advantage[group == number] == 0).all()
+
+
+@pytest.mark.parametrize("baseline", parts.Baseline.__args__)
+@pytest.mark.parametrize("scale", parts.Scale.__args__)
+def test_equal_rewards_whose_mean_is_rounded_still_get_exactly_zero(
+    baseline: parts.Baseline, scale: parts.Scale
+) -> None:
+    """0.1 + 0.1 + 0.1 is 0.30000000000000004, a third of which is not 0.1."""
+    reward, group = torch.tensor([0.1, 0.1, 0.1, 5.0]), torch.tensor([0, 0, 0, 1])
+    assert (parts.group_mean(reward, group) != reward)[:3].all()
+    assert parts.group_advantage(reward, group, baseline, scale, 1, 1e-6).tolist() == [0, 0, 0, 0]
+
+
+# Equalities between algorithms
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [GRPO(), GSPO(level="token"), GSPO(), GRPO(beta=0.5, kl_placement="reward")],
+    ids=["grpo", "gspo-token", "gspo", "kl in reward"],
+)
+def test_at_ratio_one_the_gradient_is_that_of_reinforce(algorithm: Algorithm[Any]) -> None:
+    batch = example()
+    with torch.no_grad():
+        models = Fixed(reference=reading(torch.zeros_like(batch.old_logp)))
+        advantage = algorithm.credit(batch, models).advantage
+    length = batch.written.sum(-1, keepdim=True)
+    close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
+
+
+def test_gspo_of_token_level_equals_that_of_sequence_level() -> None:
+    batch = example()
+    logp = batch.old_logp + 0.3 * noise(batch, 5) * batch.written
+    one, other = (GSPO(level=level, clip_low=0.05, clip_high=0.05) for level in ("sequence", "token"))
+    close(objective(one, batch, logp), objective(other, batch, logp))
+    gradient = slope(one, batch, logp)
+    close(gradient, slope(other, batch, logp))
+    rows = gradient.abs().sum(-1)
+    assert (rows == 0).any() and (rows > 0).any(), "some responses must be clipped and some not"
+
+
+def test_gspo_equals_grpo_on_responses_of_one_token() -> None:
+    batch = rollouts([[1, 1, 1], [1, 1]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
+    batch = dataclasses.replace(batch, old_logp=-noise(batch, 1).abs())
+    logp = batch.old_logp + 0.3 * noise(batch, 2)
+    for level in ("sequence", "token"):
+        gspo, grpo = (cls(clip_low=0.1, clip_high=0.15, beta=0.1) for cls in (GSPO, GRPO))
+        gspo = dataclasses.replace(gspo, level=level)
+        close(objective(gspo, batch, logp), objective(grpo, batch, logp))
+        close(slope(gspo, batch, logp), slope(grpo, batch, logp))
+
+
+def test_gspo_ratio_is_the_geometric_mean_of_token_ratios() -> None:
+    batch = rollouts([[2, 3]], [[1.0, 0.0]])
+    batch = dataclasses.replace(batch, old_logp=torch.zeros(2, 3))
+    logp = torch.tensor([[0.2, -0.1, 9.0], [0.3, 0.0, 0.3]])  # the 9 stands on padding
+    # s = exp(0.05), exp(0.2); A = ±1/√2 (mean ½, sample std 1/√2); wide clip, so loss = −½ Σ s·A
+    wide = GSPO(clip_low=0.9, clip_high=0.9, epsilon=1e-12)
+    expected = -0.5 * (math.exp(0.05) - math.exp(0.2)) * 0.5**0.5
+    close(objective(wide, batch, logp), expected)
+    # clip 0.1: the response with A < 0 and s = 1.22 stays unclipped, as does A > 0 with s = 1.05
+    close(objective(dataclasses.replace(wide, clip_low=0.1, clip_high=0.1), batch, logp), expected)
+    # clip 0.01: A > 0 is held at 1.01
+    tight = dataclasses.replace(wide, clip_low=0.01, clip_high=0.01)
+    close(objective(tight, batch, logp), -0.5 * (1.01 - math.exp(0.2)) * 0.5**0.5)
+
+
+def test_ppo_without_discount_and_critic_is_reinforce_with_the_return() -> None:
+    batch = example()
+    ppo = PPO(trace=1.0, discount=1.0, whiten=False)
+    tokens = batch.written.sum()
+    close(slope(ppo, batch, batch.old_logp), -batch.reward[:, None] * batch.written / tokens)
+
+
+def test_ppo_with_kl_in_the_reward_is_reinforce_with_the_return_to_go() -> None:
+    batch = rollouts([[3]], [[1.0]])
+    batch = dataclasses.replace(batch, old_logp=torch.tensor([[-1.0, -2.0, -3.0]]))
+    ppo = PPO(trace=1.0, whiten=False, beta=0.1)  # reference log-probabilities are 0: k1 = −1, −2, −3
+    # rewards .1, .2, 1.3; returns to go 1.6, 1.5, 1.3
+    close(slope(ppo, batch, batch.old_logp), [[-1.6 / 3, -1.5 / 3, -1.3 / 3]])
+
+
+def test_clipped_objective_by_hand() -> None:
+    ratio = torch.tensor([0.5, 0.5, 1.5, 1.5, 1.1])
+    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
+    # min(ρA, clip(ρ, .8, 1.28)·A): .5 | −.8 | 1.28 | −1.5 | 2.2
+    found = parts.clipped_objective(ratio, advantage, 0.2, 0.28)
+    close(found, [0.5, -0.8, 1.28, -1.5, 2.2])
+    shares = parts.clip_shares(ratio, advantage, 0.2, 0.28)
+    assert shares["policy/clip_low"].tolist() == [0, 1, 0, 0, 0]
+    assert shares["policy/clip_high"].tolist() == [0, 0, 1, 0, 0]
+
+
+# Credit over time
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float]:
+    rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 7))
+    number = st.floats(-3, 3)
+    table = [[draw(number) for _ in range(columns)] for _ in range(2 * rows)]
+    written = torch.tensor([[draw(st.booleans()) for _ in range(columns)] for _ in range(rows)])
+    both = torch.tensor(table)
+    return both[:rows] * written, both[rows:], written, draw(st.floats(0, 1)), draw(st.floats(0, 1))
+
+
+@given(trajectories())
+def test_gae_is_the_discounted_sum_of_errors_over_written_tokens(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float],
+) -> None:
+    reward, value, written, discount, trace = case
+    found = parts.generalised_advantage(reward, value, written, discount, trace)
+    for row in range(len(reward)):
+        places = written[row].nonzero().squeeze(-1).tolist()  # tool output and padding are stepped over
+        r, v = reward[row, places].tolist(), [*value[row, places].tolist(), 0.0]  # nothing beyond the end
+        delta = [r[k] + discount * v[k + 1] - v[k] for k in range(len(r))]
+        for k, t in enumerate(places):
+            direct = sum((discount * trace) ** n * d for n, d in enumerate(delta[k:]))
+            assert found[row, t].item() == pytest.approx(direct, rel=1e-9, abs=1e-12)
+    assert not found[~written].any()
+
+
+def test_terminal_reward_stands_on_the_last_written_token_also_behind_a_gap_or_a_cut() -> None:
+    written = torch.tensor(
+        [
+            [True, True, True, False],  # ended, then padding
+            [True, True, True, True],  # cut by the limit
+            [True, False, True, False],  # tool output inside
+            [True, True, False, False],  # tool output last
+            [False, False, False, False],  # empty
+        ]
+    )
+    expected = [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert parts.last_written(written).int().tolist() == expected
+
+
+def test_truncated_completion_is_not_bootstrapped_past_its_end() -> None:
+    batch = rollouts([[2, 3]], [[1.0, 1.0]], limit=3)  # the second one is as long as the limit
+    assert batch.stopped.tolist() == [True, False]
+    value = torch.tensor([[0.4, 0.6, 9.0], [0.4, 0.6, 0.8]])  # the 9 stands on padding
+    signal = PPO(trace=0.5, discount=0.5, whiten=False).credit(batch, Fixed(critic=reading(value, value)))
+    # row 0: δ = −.1, .4 → A = −.1 + .25·.4, .4; row 1: δ = −.1, −.2, .2 → A_2 = .2, A_1 = −.15, A_0 = −.1375
+    close(signal.advantage, [[0.0, 0.4, 0.0], [-0.1375, -0.15, 0.2]])
+    close(signal.returns, [[0.4, 1.0, 0.0], [0.2625, 0.45, 1.0]])
+
+
+def test_returns_do_not_depend_on_whitening() -> None:
+    batch = example()
+    value = noise(batch, 3)
+    plain, white = (PPO(whiten=w).credit(batch, Fixed(critic=reading(value, value))) for w in (False, True))
+    close(white.returns, plain.returns)
+    close(white.advantage[batch.written].mean(), 0.0)
+    close(white.advantage[batch.written].var(correction=0), 1.0, rtol=1e-6, atol=0.0)  # ε = 1e-8
+
+
+@given(trajectories())
+def test_whitening_gives_zero_mean_and_unit_variance_over_written_tokens(
+    case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float],
+) -> None:
+    _, value, written, _, _ = case
+    found = parts.whiten(value, written)
+    assert found.isfinite().all()
+    assert not found[~written].any()
+    inside = value[written]
+    if len(inside) and (inside - inside[0]).abs().max() > 1e-2:
+        close(found[written].mean(), 0.0, rtol=0.0, atol=1e-9)
+        close(found[written].var(correction=0), 1.0, rtol=1e-2, atol=0.0)  # ε = 1e-8 beside a variance ≥ 7e-6
+
+
+def test_whitening_by_hand_and_of_equal_values() -> None:
+    written = torch.tensor([[True, True, False], [True, True, False]])
+    value = torch.tensor([[1.0, 3.0, 50.0], [3.0, 5.0, 50.0]])  # mean 3, variance 2
+    close(parts.whiten(value, written), [[-(2**0.5), 0, 0], [0, 2**0.5, 0]], rtol=1e-7, atol=1e-12)
+    assert not parts.whiten(torch.full((2, 3), 0.3), written).any()
+
+
+# The critic
+
+
+def test_value_loss_takes_the_larger_of_the_plain_and_the_clipped_error() -> None:
+    batch = rollouts([[5]], [[1.0]])
+    value = torch.tensor([[0.5, 0.5, 0.0, -0.5, 0.1]])
+    returns = torch.tensor([[1.0, 0.0, 1.0, -1.0, 1.0]])
+    signal = Valued(torch.tensor([0]), value * 0, returns, torch.zeros(1, 5), value[:, :0])
+    leaf = value.clone().requires_grad_()
+    critic_only = {"critic": reading(value, leaf)}
+    loss = PPO(value_clip=0.2).loss(batch, signal, critic_only)
+    # clipped values .2, .2, 0, −.2, .1; plain (V−R)² .25 .25 1 .25 .81; clipped (V'−R)² .64 .04 1 .64 .81
+    close(loss.terms, [[0.32, 0.125, 0.5, 0.32, 0.405]])
+    assert loss.metrics["critic/value_clip"].tolist() == [[1, 0, 0, 1, 0]]
+    close(loss.metrics["critic/loss"], [[0.32, 0.125, 0.5, 0.32, 0.405]])
+    loss.terms.sum().backward()
+    # no gradient where the clipped error is the larger; V − R elsewhere (a tie is shared by both branches)
+    close(leaf.grad, [[0.0, 0.5, -1.0, 0.0, -0.9]])
+    free = PPO(value_clip=0.0).loss(batch, signal, {"critic": reading(value, value)})
+    close(free.terms, [[0.125, 0.125, 0.5, 0.125, 0.405]])
+
+
+def test_value_loss_alone_is_weighed_by_its_coefficient() -> None:
+    batch = rollouts([[1]], [[1.0]])
+    signal = Valued(
+        torch.tensor([0]), torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1, 1), torch.zeros(1, 0)
+    )
+    now = {"critic": reading(torch.zeros(1, 1), torch.zeros(1, 1))}
+    close(PPO(value_coefficient=0.5).loss(batch, signal, now).terms, [[0.25]])
+
+
+def test_explained_variance_by_hand() -> None:
+    written = torch.tensor([[True, True, True, False]])
+    returns = torch.tensor([[1.0, 2.0, 3.0, 99.0]])  # variance 2/3
+    perfect, constant = returns.clone(), torch.full((1, 4), 7.0)
+    half = torch.tensor([[1.0, 1.0, 2.0, 0.0]])  # errors 0, 1, 1: variance 2/9
+    found = [parts.explained_variance(returns, value, written) for value in (perfect, constant, half)]
+    assert found == pytest.approx([1.0, 0.0, 2 / 3])
+    assert parts.explained_variance(returns, -returns, written) == pytest.approx(-3.0)  # errors 2, 4, 6
+    assert math.isnan(parts.explained_variance(constant, returns, written))
+    assert math.isnan(parts.explained_variance(returns, returns, written & False))
+
+
+def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> None:
+    batch = rollouts([[2, 2, 2], [2, 2, 2], [2]], [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
+    told = batch.reward[:, None].expand(7, 2)
+    seen = PPO(trace=1.0).observe(batch, PPO(trace=1.0).credit(batch, Fixed(critic=reading(told, told))))
+    # Means of the others ½, ½, 1 | ½, ½, 0: errors ½, ½, −1, −½, −½, 1 of variance ½ where rewards have ¼.
+    # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
+    assert seen["critic/group_explained"] == pytest.approx(-1.0)
+    assert seen["critic/explained_variance"] == pytest.approx(1.0)  # a critic that knows every outcome
+
+
+# Preference pairs
+
+
+def paired(rewards: Sequence[float], lengths: Sequence[int], groups: Sequence[int], most: int = 0) -> Any:
+    unit, sign = pair_up(
+        torch.tensor([float(r) for r in rewards]),
+        [[row] * length for row, length in enumerate(lengths)],
+        torch.tensor(groups),
+        most,
+    )
+    pairs: dict[int, dict[float, int]] = {}
+    for row, (number, side) in enumerate(zip(unit.tolist(), sign.tolist(), strict=True)):
+        assert (number < 0) == (side == 0)
+        if number >= 0:
+            assert side not in pairs.setdefault(number, {})
+            pairs[number][side] = row
+    return sorted((pair[1.0], pair[-1.0]) for pair in pairs.values())
+
+
+def test_best_meets_worst_and_ties_make_no_pair() -> None:
+    # one group: 3 > 2 > 1 > 0 → (row of 3, row of 0), (row of 2, row of 1)
+    assert paired([1, 3, 0, 2], [5, 5, 5, 5], [0] * 4) == [(1, 2), (3, 0)]
+    # equal rewards: none; two against two of the same: one pair per better row
+    assert paired([1, 1, 1], [1, 2, 3], [0] * 3) == []
+    # rewards 1, 1, 0, 0: the shorter chosen meets the shorter rejected
+    assert paired([1, 0, 1, 0], [9, 4, 2, 6], [0] * 4) == [(0, 3), (2, 1)]
+    # 1 of 4: one pair, with the shortest of the equally bad
+    assert paired([0, 0, 1, 0], [7, 3, 5, 9], [0] * 4) == [(2, 1)]
+    # an odd group leaves its middle row out; groups do not mix
+    assert paired([0, 2, 1, 5, 4], [1] * 5, [3, 3, 3, 8, 8]) == [(1, 0), (3, 4)]
+    assert paired([3, 2, 1, 0], [1] * 4, [0] * 4, most=1) == [(0, 3)]
+    assert paired([1.0], [4], [0]) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 5)),
+        min_size=1,
+        max_size=14,
+    ),
+    st.integers(0, 2),
+)
+def test_pairs_are_strictly_better_in_one_group_and_share_no_row(
+    rows: list[tuple[int, float, int]], most: int
+) -> None:
+    groups, rewards, lengths = (list(column) for column in zip(*rows, strict=True))
+    pairs = paired(rewards, lengths, groups, most)
+    used = [row for pair in pairs for row in pair]
+    assert len(used) == len(set(used))
+    for chosen, rejected in pairs:
+        assert groups[chosen] == groups[rejected]
+        assert rewards[chosen] > rewards[rejected]
+    for number in set(groups):
+        mine = [r for g, r in zip(groups, rewards, strict=True) if g == number]
+        count = sum(groups[chosen] == number for chosen, _ in pairs)
+        # the most pairs that are possible: k best strictly above k worst
+        possible = max(
+            k
+            for k in range(len(mine) // 2 + 1)
+            if all(a > b for a, b in zip(sorted(mine)[::-1][:k], sorted(mine), strict=False))
+        )
+        assert count == (min(possible, most) if most else possible)
+
+
+def preference_loss(algorithm: DPO) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+    """Two pairs of two-token completions, h = 2 and −1: (loss, metrics, rows used)."""
+    batch = rollouts([[2, 2], [2, 2]], [[1.0, 0.0], [0.0, 1.0]])
+    logp = torch.tensor([[-1.0, -1.0], [-2.0, -3.0], [-1.0, -2.0], [-2.0, -2.0]])
+    reference = torch.tensor([[-1.0, -2.0], [-2.0, -2.0], [-2.0, -2.0], [-2.0, -2.0]])
+    # group 0: chosen −2 − (−3) = 1, rejected −5 − (−4) = −1: h = 2; group 1: chosen 0, rejected 1: h = −1
+    signal = algorithm.credit(batch, Fixed(reference=reading(reference)))
+    loss = algorithm.loss(batch, signal, {"policy": reading(logp)})
+    return (loss.terms * algorithm.weigh(batch)).sum(), dict(loss.metrics), signal.sign
+
+
+def test_dpo_and_nll_by_hand() -> None:
+    def log_sigmoid(x: float) -> float:
+        return -math.log1p(math.exp(-x))
+
+    sigmoid = -(log_sigmoid(0.5 * 2) + log_sigmoid(0.5 * -1)) / 2
+    loss, metrics, sign = preference_loss(DPO(beta=0.5))
+    close(loss, sigmoid)
+    assert sign.tolist() == [1, -1, -1, 1]
+    close(metrics["preference/margin"], [1.0, 1.0, -0.5, -0.5])
+    assert metrics["preference/accuracy"].tolist() == [1, 1, 0, 0]
+    assert metrics["preference/pairs"].sum() == 2
+    assert metrics["preference/chosen_logp"].nan_to_num(7).tolist() == [-2, 7, 7, -4]
+    assert metrics["preference/rejected_logp"].nan_to_num(7).tolist() == [7, -5, -3, 7]
+    # mean −log π per token of the chosen: 1 and 2
+    close(preference_loss(DPO(beta=0.5, nll=0.1))[0], sigmoid + 0.1 * (1 + 2) / 2)
+
+
+# Estimators of the KL divergence, on policies whose samples can all be listed
+
+
+def enumerated(logits: torch.Tensor, estimator: parts.Estimator) -> torch.Tensor:
+    """E_π[∇ estimate] of a policy over five one-token sequences, through the loss of GRPO: every sequence is
+    one row, weighed with its probability, and rewards are equal so that only the penalty is left."""
+    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
+    leaf = logits.clone().requires_grad_()
+    logp = leaf.log_softmax(-1)
+    batch = rollouts([[1] * 5], [[1.0] * 5])
+    batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
+    algorithm = GRPO(beta=1.0, kl_estimator=estimator)
+    signal = algorithm.credit(batch, Fixed(reference=reading(reference[:, None])))
+    terms = algorithm.loss(batch, signal, {"policy": reading(logp[:, None])}).terms
+    weights = logp.detach().exp()[:, None]  # the expectation over samples, not differentiated
+    return torch.autograd.grad((terms * weights).sum(), leaf)[0]
+
+
+LOGITS = torch.tensor([0.5, -0.2, 1.0, 0.1, -1.5], dtype=torch.float64)
+
+
+def true_gradient() -> torch.Tensor:
+    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
+    leaf = LOGITS.clone().requires_grad_()
+    logp = leaf.log_softmax(-1)
+    return torch.autograd.grad((logp.exp() * (logp - reference)).sum(), leaf)[0]
+
+
+def test_expected_gradient_of_k1_in_the_loss_is_zero() -> None:
+    close(enumerated(LOGITS, "k1"), torch.zeros(5))
+    assert true_gradient().abs().max() > 0.05
+
+
+def test_expected_gradients_of_k2_and_unbiased_k3_are_that_of_the_kl() -> None:
+    close(enumerated(LOGITS, "k2"), true_gradient())
+    close(enumerated(LOGITS, "k3_unbiased"), true_gradient())
+
+
+def test_expected_gradient_of_k3_is_that_of_the_reverse_divergence() -> None:
+    found = enumerated(LOGITS, "k3")
+    assert (found - true_gradient()).abs().max() > 0.02
+    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
+    close(found, LOGITS.softmax(-1) - reference.exp())  # ∇ KL(π_ref ‖ π), softmax's classic π − π_ref
+
+
+def test_kl_estimates_are_unbiased_as_numbers() -> None:
+    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
+    logp = LOGITS.log_softmax(-1)
+    kl = (logp.exp() * (logp - reference)).sum()
+    one = torch.ones(5)
+    for kind in ("k1", "k3"):
+        close((logp.exp() * parts.kl_estimate(logp, reference, kind, one)).sum(), kl)
+    # x = ½: k1 = ln 2, k2 = ½ ln² 2, k3 = ln 2 − ½
+    point = [
+        parts.kl_estimate(torch.zeros(1), torch.tensor([0.5]).log(), kind, 3 * torch.ones(1)).item()
+        for kind in ("k1", "k2", "k3", "k3_unbiased")
+    ]
+    ln2 = math.log(2)
+    assert point == pytest.approx([ln2, ln2**2 / 2, ln2 - 0.5, 3 * (ln2 - 0.5)])
+
+
+def test_kl_in_the_reward_has_the_true_expected_gradient() -> None:
+    reference = torch.tensor([0.3, -1.0, 0.4, 1.0, -0.5]).log_softmax(-1)
+    leaf = LOGITS.clone().requires_grad_()
+    logp = leaf.log_softmax(-1)
+    batch = rollouts([[1] * 5], [[0.0] * 5])
+    batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
+    reward = parts.kl_penalised_reward(batch, reference[:, None], 1.0)
+    surrogate = (logp.detach().exp() * reward * logp).sum()
+    close(-torch.autograd.grad(surrogate, leaf)[0], true_gradient())
+
+
+def test_kl_in_the_reward_is_subtracted_before_the_group_is_normalised() -> None:
+    batch = rollouts([[2, 2]], [[1.0, 1.0]])
+    batch = dataclasses.replace(batch, old_logp=torch.tensor([[-1.0, -1.0], [-3.0, -1.0]]))
+    algorithm = GRPO(beta=0.1, kl_placement="reward", scale="none")
+    signal = algorithm.credit(batch, Fixed(reference=reading(torch.full((2, 2), -1.5))))
+    # Σ k1 = 1 and −1: rewards .9 and 1.1
+    close(signal.advantage, [[-0.1, -0.1], [0.1, 0.1]])
+
+
+# Averaging
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(6, 20))
+def test_mean_weights_add_up_to_one(lengths: list[int], limit: int) -> None:
+    batch = rollouts([lengths], limit=limit)
+    filled = sum(length > 0 for length in lengths)
+    weights = {kind: parts.average(batch, kind) for kind in parts.Averaging.__args__}
+    # a response without a token has nothing to carry its share
+    assert weights["sequence_mean"].sum().item() == pytest.approx(filled / len(lengths))
+    assert weights["sequence_sum"].sum().item() == pytest.approx(sum(lengths) / len(lengths))
+    assert weights["token_mean"].sum().item() == pytest.approx(float(filled > 0))
+    assert weights["constant"].sum().item() == pytest.approx(sum(lengths) / len(lengths) / limit)
+    assert not any(table[~batch.written].any() for table in weights.values())
+
+
+def test_weights_by_hand() -> None:
+    batch = rollouts([[1, 3]], limit=5)
+    close(parts.average(batch, "sequence_mean"), [[1 / 2, 0, 0], [1 / 6, 1 / 6, 1 / 6]])
+    close(parts.average(batch, "sequence_sum"), [[1 / 2, 0, 0], [1 / 2, 1 / 2, 1 / 2]])
+    close(parts.average(batch, "token_mean"), [[1 / 4, 0, 0], [1 / 4, 1 / 4, 1 / 4]])
+    close(parts.average(batch, "constant"), [[1 / 10, 0, 0], [1 / 10, 1 / 10, 1 / 10]])
+    close(parts.per_sequence(batch), [1 / 2, 1 / 2])
+    close(DPO().weigh(batch), [1.0, 1.0])  # one pair, each of its rows carrying half a term

@@ -1,0 +1,411 @@
+"""RREDCoT: values of beginnings of a chain, what segments earn by them, and what it costs to know."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import VOCABULARY, arithmetic_run, execute, models_for, rollouts, tiny
+
+from grpobench.algorithms.algorithm import Batch, Reading, Role
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.rredcot import RREDCoT, continuations, first_of, found_answers, thinned, values
+from grpobench.runs.models.packing import Cost, pack
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import Request
+from grpobench.runs.settings.rules import incompatible
+from grpobench.tasks.nanobias import NanoBias
+
+RIGHT, WRONG = 20, 21
+EXACT = 1e-5
+"""Nats, or rewards from 0 to 1: float32 logits by two ways of attending to the same tokens."""
+
+
+def batch(
+    chains: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    rewards: Sequence[float],
+    breaks: Sequence[int] = (1, 2),
+    groups: Sequence[int] | None = None,
+) -> Batch:
+    """One group of completions, chain and then answer, with breaks at the same places of each chain."""
+    texts = [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)]
+    made = rollouts([[len(text) for text in texts]], [list(rewards)])
+    completion = torch.zeros_like(made.completion)
+    for row, text in enumerate(texts):
+        completion[row, : len(text)] = torch.tensor(text)
+    answer = torch.tensor([len(chain) for chain in chains])
+    columns = torch.arange(completion.shape[1])
+    marked = torch.isin(columns, torch.tensor(breaks)) & (columns < answer[:, None])
+    return dataclasses.replace(
+        made,
+        completion=completion,
+        answer=answer,
+        breaks=marked,
+        group=made.group if groups is None else torch.tensor(groups),
+    )
+
+
+class Odds:
+    """A policy that answers `RIGHT` with a probability by what it has written, and `WRONG` else; both times
+    `common`. Its entropy is the place in the completion."""
+
+    def __init__(self, right: Mapping[tuple[int, ...], float], prompt: int = 5, common: float = 1.0) -> None:
+        self.right, self.prompt, self.common = right, prompt, common
+        self.asked: list[Batch] = []
+
+    def read(self, role: Role, batch: Batch) -> Reading:
+        assert role == "policy"
+        logp = torch.zeros(batch.written.shape)
+        if batch.answer is None:  # a batch that the algorithm has made
+            self.asked.append(batch)
+            for row, (prompt, length) in enumerate(zip(batch.prompt, batch.prompt_length, strict=True)):
+                share = self.right[tuple(prompt[self.prompt : length].tolist())]
+                own = share if batch.completion[row, 0] == RIGHT else 1 - share
+                logp[row, 0] = math.log(own * self.common)
+        entropy = torch.arange(logp.shape[1]).expand(logp.shape).float()
+        return Reading(logp, entropy, logp[:, :0])
+
+
+def two() -> Batch:
+    return batch([[10, 11, 12], [10, 13, 12]], [[RIGHT], [WRONG]], [1.0, 0.0])
+
+
+TWO = {
+    (): 0.4,
+    (10,): 0.5,
+    (10, 11): 0.8,
+    (10, 11, 12): 0.9,
+    (10, 13): 0.3,
+    (10, 13, 12): 0.2,
+}
+BREAKS = RREDCoT(segments=4, cut="breaks")
+
+
+def credit(algorithm: RREDCoT, batch: Batch, models: Any) -> torch.Tensor:
+    return algorithm.credit(batch, models).advantage
+
+
+def test_advantages_by_hand() -> None:
+    """V̂ of the first row: .4, .5, .8, .9, of the second: .4, .5, .3, .2. The returns to go, R − V̂, are
+    .6, .5, .2, .1 and −.4, −.5, −.3, −.2; their means by segment .1, 0, −.05, −.05."""
+    expected = torch.tensor([[0.5, 0.5, 0.25, 0.15], [-0.5, -0.5, -0.25, -0.15]])
+    torch.testing.assert_close(credit(BREAKS, two(), Odds(TWO)), expected, rtol=0, atol=1e-6)
+
+
+def test_values_that_are_too_low_for_all_at_a_stage_shift_no_advantage() -> None:
+    """Before the second segment both are .3 lower, as of a policy that is made to answer early."""
+    early = {**TWO, (10,): 0.2}
+    torch.testing.assert_close(credit(BREAKS, two(), Odds(early)), credit(BREAKS, two(), Odds(TWO)))
+
+
+def test_first_segment_has_the_groups_centred_reward() -> None:
+    """Here and with answers that are worth fractions: R − mean R, whatever the values are."""
+    found = batch(
+        [[10, 11, 12]] * 4, [[RIGHT], [WRONG], [RIGHT], [WRONG]], [1.0, 0.25, 0.5, 0.25], breaks=(2,)
+    )
+    first = credit(BREAKS, found, Odds({(): 0.3, (10, 11): 0.6, (10, 11, 12): 0.7}))[:, 0]
+    torch.testing.assert_close(first, torch.tensor([0.5, -0.25, 0.0, -0.25]))
+
+
+def test_only_the_odds_among_the_groups_answers_count() -> None:
+    """A policy that hardly ever answers right here has the same values: the marker's probability cancels."""
+    plain, seldom = Odds(TWO), Odds(TWO, common=1e-6)
+    torch.testing.assert_close(credit(BREAKS, two(), seldom), credit(BREAKS, two(), plain))
+
+
+def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
+    """Σ_k (V̂_k − V̂_{k−1}) = R − V̂_0, with values of a real model and completions of every kind; a token's
+    advantage is what is earned from its segment on, less the group's mean of that."""
+    algorithm = RREDCoT(segments=5)
+    made = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
+    models = models_for(algorithm, "llama")
+    starts = algorithm.starts(made, models)
+    value = values(made, starts, found_answers(made, 32), models)
+    segments = (1 + starts.sum(-1)).tolist()
+    assert value.shape == (7, 5) and sorted(segments) == [1, 5, 5, 5, 5, 5, 5]
+    assert len(value.unique()) > 20
+    to_go = torch.zeros(7, 5)
+    for row, reward in enumerate(made.reward.tolist()):
+        levels = [*value[row, : segments[row]].tolist(), reward]
+        earned = [after - before for before, after in itertools.pairwise(levels)]
+        assert sum(earned) == pytest.approx(reward - value[row, 0].item(), abs=EXACT)
+        for k in range(5):
+            to_go[row, k] = sum(earned[min(k, len(earned) - 1) :])
+    found = credit(algorithm, made, models)
+    for row in range(7):
+        for t in range(int(made.length[row])):
+            k = int(starts[row, : t + 1].sum())
+            mean = to_go[made.group == made.group[row], k].mean()
+            assert found[row, t].item() == pytest.approx((to_go[row, k] - mean).item(), abs=EXACT)
+
+
+def test_advantage_is_constant_within_a_segment() -> None:
+    chain, other = [10, 11, 12, 13, 14, 15], [10, 9, 12, 13, 14, 15]
+    found = batch([chain, other], [[RIGHT, 1], [WRONG, 1]], [1.0, 0.0], breaks=(2,))
+    chances = {(): 0.5, (10, 11): 0.7, tuple(chain): 0.9, (10, 9): 0.4, tuple(other): 0.3}
+    (row, _) = credit(RREDCoT(cut="breaks"), found, Odds(chances))
+    assert [len(set(part)) for part in (row[:2].tolist(), row[2:6].tolist(), row[6:].tolist())] == [1, 1, 1]
+    assert len({*row.tolist()}) == 3
+
+
+# Values against the policy itself
+
+
+def answered(models: Models, prompt: Sequence[int], worth: Mapping[tuple[int, ...], float]) -> float:
+    """Expected reward by plain forward passes: Σ p(y)·u(y) / Σ p(y)."""
+    weights = []
+    for answer in worth:
+        tokens = torch.tensor([[*prompt, *answer]])
+        with torch.no_grad():
+            logits = models.language(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / models.temperature
+        picked = logits.double().log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])
+        weights.append(picked.sum().exp().item())
+    return sum(w * u for w, u in zip(weights, worth.values(), strict=True)) / sum(weights)
+
+
+def test_values_are_renormalised_probabilities_of_whole_answers() -> None:
+    """Answers of one to four tokens, one of them given twice with different rewards."""
+    chains = [[9, 8, 7, 6], [5, 4], [], [3, 3, 3], [11, 12, 13]]
+    answers = [[20, 1], [21, 22, 23, 1], [24], [20, 1], [25, 26, 1]]
+    found = batch(chains, answers, [1.0, 0.0, 0.5, 0.5, 0.25])
+    models = Models(tiny("qwen2"), temperature=0.7)
+    worth = found_answers(found, 32)[0]
+    assert worth == {(20, 1): 0.75, (21, 22, 23, 1): 0.0, (24,): 0.5, (25, 26, 1): 0.25}
+    algorithm = RREDCoT(segments=9, cut="breaks")
+    starts = algorithm.starts(found, models)
+    value = values(found, starts, {0: worth}, models)
+    prompt = found.prompt[0, :5].tolist()
+    for row, chain in enumerate(chains):
+        heads = [0, *starts[row].nonzero()[:, 0].tolist()]
+        assert heads == sorted({0, *range(min(3, len(chain) + 1)), len(chain)} - set(range(3, len(chain))))
+        for k, head in enumerate(heads):
+            expected = answered(models, [*prompt, *chain[:head]], worth)
+            assert value[row, k].item() == pytest.approx(expected, abs=EXACT)
+    assert len(value[:, 0].unique()) == 1, "behind the prompt all are alike"
+
+
+def test_values_are_those_of_monte_carlo_continuations() -> None:
+    """Every answer that the policy can give at once, one token each, is in the group, so that p̃ is its own
+    probability: the mean reward of continuations that it samples is the value, within four standard errors,
+    and the exact expectation to rounding."""
+    chain, draws = [30, 7, 12, 33], 4000
+    worth = torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(1))
+    found = batch(
+        [chain] * VOCABULARY, [[token] for token in range(VOCABULARY)], worth.tolist(), breaks=(1, 2, 3)
+    )
+    models = Models(tiny(), temperature=0.7)
+    algorithm = RREDCoT(segments=8, cut="breaks")
+    starts = algorithm.starts(found, models)
+    assert starts[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4]
+    value = values(found, starts, found_answers(found, 32), models)
+    source = HFSampler(models, (VOCABULARY + 1,), 0, draws, 128)
+    for place in range(5):
+        prompt = (*found.prompt[0, :5].tolist(), *chain[:place])
+        rewards = [
+            worth[rollout.completion[0]].item()
+            for rollout in source.sample([Request(prompt, tuple(range(draws)))], 1, 0.7)[0]
+        ]
+        mean = torch.tensor(rewards).mean().item()
+        error = torch.tensor(rewards).std().item() / math.sqrt(draws)
+        exact = answered(models, prompt, {(t,): worth[t].item() for t in range(VOCABULARY)})
+        assert value[0, place].item() == pytest.approx(exact, abs=EXACT)
+        assert abs(value[0, place].item() - mean) < 4 * error < 0.03
+    assert value[0].max() - value[0].min() > 0.05, "the values differ by more than that"
+
+
+# Groups without a signal
+
+
+def unanswered(found: Batch, *rows: int) -> Batch:
+    """Without an answer in these rows."""
+    answer = found.answer.clone()
+    answer[list(rows)] = found.length[list(rows)]
+    return dataclasses.replace(found, answer=answer)
+
+
+class Nobody:
+    def read(self, role: Role, batch: Batch) -> Reading:
+        raise AssertionError("there is nothing to know")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        unanswered(two(), 0, 1),
+        dataclasses.replace(two(), reward=torch.tensor([1.0, 1.0])),
+        two()[torch.tensor([0])],
+    ],
+    ids=["no answer", "equal rewards", "one completion"],
+)
+def test_groups_without_answers_or_without_variation_give_exactly_nothing(found: Batch) -> None:
+    assert not credit(BREAKS, found, Nobody()).any()
+
+
+def test_completions_without_an_answer_are_judged_by_the_others() -> None:
+    """The third row ends without an answer and earns 0; it is cut at its breaks. Its V̂ are .4, .5, .6 and its
+    returns −.4, −.5, −.6; the others' are those above, and the means of three −.2/3, −.5/3, −.7/3."""
+    found = batch(
+        [[10, 11, 12], [10, 13, 12], [10, 14, 15]], [[RIGHT], [WRONG], []], [1.0, 0.0, 0.0], breaks=(1, 2)
+    )
+    assert found_answers(found, 32) == {0: {(RIGHT,): 1.0, (WRONG,): 0.0}}
+    row = credit(BREAKS, found, Odds({**TWO, (10, 14): 0.6}))[2]
+    expected = [-0.4 + 0.2 / 3, -0.5 + 0.5 / 3, -0.6 + 0.7 / 3, 0]
+    torch.testing.assert_close(row, torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+def test_one_segment_is_the_centred_reward_and_reads_nothing_but_the_start() -> None:
+    odds = Odds({(): 0.4})
+    found = credit(RREDCoT(segments=1), two(), odds)
+    torch.testing.assert_close(found, torch.tensor([[0.5] * 4, [-0.5] * 4]))
+    assert [len(asked) for asked in odds.asked] == [2]
+
+
+def test_answers_that_are_worth_the_same_need_no_reading() -> None:
+    found = unanswered(two(), 1)  # one answer, worth 1; the other completion has none
+    torch.testing.assert_close(credit(BREAKS, found, Nobody()), torch.tensor([[0.5] * 4, [-0.5] * 4]))
+
+
+def test_groups_do_not_lend_each_other_answers() -> None:
+    both = batch(
+        [[10, 11, 12], [10, 13, 12]] * 2, [[RIGHT], [WRONG]] * 2, [1.0, 0.0, 0.5, 0.0], groups=[0, 0, 7, 7]
+    )
+    found, alone = credit(BREAKS, both, Odds(TWO)), credit(BREAKS, two(), Odds(TWO))
+    torch.testing.assert_close(found[:2], alone)
+    torch.testing.assert_close(found[2:], 0.5 * alone)  # half the reward: half of everything
+
+
+# Segments
+
+
+def test_thinned_marks_are_evenly_spread() -> None:
+    marked = torch.tensor([[1, 1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 1, 0, 0]]).bool()
+    assert thinned(marked, 3).int().tolist() == [[0, 1, 0, 0, 1, 0, 1], [0, 1, 0, 0, 1, 0, 0]]
+    assert not thinned(marked, 0).any()
+
+
+def test_breaks_come_before_other_tokens_and_greater_entropy_before_less() -> None:
+    entropy = torch.tensor([[5.0, 1.0, 9.0, 2.0, 8.0, 7.0]])
+    breaks = torch.tensor([[0, 1, 0, 1, 0, 0]]).bool()
+    inside = torch.tensor([[0, 1, 1, 1, 1, 0]]).bool()  # never the first token, nor the answer
+    chosen = {
+        most: first_of([breaks, inside], entropy, most)[0].nonzero()[:, 0].tolist() for most in range(6)
+    }
+    assert chosen == {0: [], 1: [3], 2: [1, 3], 3: [1, 2, 3], 4: [1, 2, 3, 4], 5: [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("cut", "starts"),
+    # Odds' entropy is the place; the answer at 8 is a segment of its own; at most two more begin inside
+    [("breaks", [2, 5, 8]), ("entropy", [6, 7, 8]), ("both", [4, 5, 8])],
+)
+def test_places_where_a_chain_is_cut(cut: Any, starts: list[int]) -> None:
+    found = batch([list(range(10, 18))] * 2, [[RIGHT], [WRONG]], [1.0, 0.0], breaks=(1, 2, 4, 5))
+    marks = RREDCoT(segments=4, cut=cut).starts(found, Odds({}))
+    assert marks[0].nonzero()[:, 0].tolist() == starts
+
+
+def test_answer_at_the_beginning_is_one_segment() -> None:
+    found = batch([[], []], [[RIGHT], [WRONG]], [1.0, 0.0])
+    assert not BREAKS.starts(found, Nobody()).any()
+    torch.testing.assert_close(
+        credit(BREAKS, found, Odds({(): 0.3})), torch.tensor([[0.5], [-0.5]]), rtol=0, atol=1e-6
+    )
+
+
+def test_long_answers_are_compared_by_their_beginning() -> None:
+    found = batch([[10], [11], [12]], [[20, 5, 6, 7], [20, 5, 9], [20, 4, 1]], [1.0, 0.0, 0.5])
+    assert found_answers(found, 2)[0] == {(20, 5): 0.5, (20, 4): 0.5}
+    assert len(found_answers(found, 4)[0]) == 3
+
+
+@pytest.mark.parametrize("field", ["segments", "longest_answer"])
+def test_settings_below_one_are_refused_by_name(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}: must be at least 1"):
+        RREDCoT(**{field: 0})
+
+
+# What it costs
+
+
+def test_a_chain_is_computed_once_for_all_its_segments_and_answers() -> None:
+    """8 completions of 20 + 2 tokens with 8 answers, cut into 5 segments: a beginning that several share is
+    asked about once, and a chain's tokens are laid out once, not once per segment."""
+    chains = [[10, *range(11, 19), *([row + 20] * 11)] for row in range(8)]
+    found = batch(chains, [[30 + row, 1] for row in range(8)], [float(row) for row in range(8)], (3, 12, 16))
+    starts = RREDCoT(segments=5, cut="breaks").starts(found, Nobody())
+    assert starts.sum(-1).tolist() == [4] * 8
+    odds = Counting()
+    values(found, starts, found_answers(found, 32), odds)
+    (asked,) = odds.asked
+    # two beginnings in common (of 0 and 3 tokens) and three of its own for each of 8 completions; 8 answers
+    assert len(asked) == (2 + 3 * 8) * 8
+    cost = Cost(1.0, 0.0)  # attention costs nothing: no group is split
+    laid_out = int((pack(asked, cost).segment >= 0).sum())
+    # prompts and chains; of each answer of two tokens the first is read, and the second only predicted
+    assert laid_out == 8 * (5 + 20) + len(asked) == 408
+    apart = dataclasses.replace(asked, group=asked.prompt_length * 100 + asked.group)
+    beginnings = 5 + 8 + 8 * (17 + 21 + 25)
+    assert int((pack(apart, cost).segment >= 0).sum()) == beginnings + len(asked)
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.asked: list[Batch] = []
+
+    def read(self, role: Role, batch: Batch) -> Reading:
+        self.asked.append(batch)
+        return Reading(*(torch.zeros(batch.written.shape) for _ in range(3)))
+
+
+def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
+    found = two()
+    made = continuations(found, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))])
+    prompt = found.prompt[0, :5].tolist()
+    rows = [made.prompt[i, :n].tolist() for i, n in enumerate(made.prompt_length.tolist())]
+    assert rows == [prompt, [*prompt, 10, 13], [*prompt, 10]]
+    assert made.group.tolist() == [1, 1, 0] and made.length.tolist() == [1, 2, 1]
+    assert made.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
+    assert made.written.tolist() == [[True, False], [True, True], [True, False]]
+
+
+# Metrics and runs
+
+
+def test_metrics_say_how_much_the_values_explain() -> None:
+    found = two()
+    algorithm = BREAKS
+    row = algorithm.observe(found, algorithm.credit(found, Odds(TWO)))
+    # advantages .5 .5 .25 .15 of either sign: three stretches each, and 2 · .15² against 2 · .5²
+    assert row["advantage/segments"] == 3
+    assert row["advantage/explained"] == pytest.approx(1 - 0.15**2 / 0.5**2, abs=1e-5)
+    assert row["advantage/answered"] == 1
+    silent = unanswered(found, 0, 1)
+    row = algorithm.observe(silent, algorithm.credit(silent, Nobody()))
+    assert row["advantage/segments"] == 1 and row["advantage/answered"] == 0
+    assert math.isnan(row["advantage/explained"])
+
+
+def test_run_on_arithmetic_with_the_built_in_policy(tmp_path: Path) -> None:
+    config = arithmetic_run(RREDCoT())
+    assert not incompatible(config)
+    _, first, second = execute(config, tmp_path / "run")
+    for row in (first, second):
+        assert row["advantage/answered"] > 0.5
+        assert 1.5 < row["advantage/segments"] <= 6
+        assert row["grad_norm/policy"] > 0
+    _, plain = execute(arithmetic_run(GRPO(), steps=1), tmp_path / "plain")
+    assert first["reward/mean"] == plain["reward/mean"], "the same first rollouts"
+
+
+def test_tasks_without_a_marker_are_refused_with_a_remedy() -> None:
+    config = dataclasses.replace(arithmetic_run(RREDCoT()), task=NanoBias())
+    (fault,) = incompatible(config)
+    assert "locates the final answer" in fault and "`tasks = [...]`" in fault

@@ -1,0 +1,171 @@
+"""Evaluations made after the runs, as reports read them: curves, intervals, agreement, damage named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis import evaluations, figures, report, scores, summary
+from grpobench.analysis.load import LogError, Matrix, load
+
+SMALL: dict[str, Any] = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
+Answers = Mapping[str, Sequence[str | None]]
+"""Sampled answers of each problem; "5" is right."""
+
+
+def record(
+    folder: Path,
+    policies: Mapping[str, Answers],
+    *,
+    through: str = "grpobench",
+    greedy: Mapping[str, str] | None = None,
+    subject: str = "",
+    clusters: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a record as `grpobench eval` does, and return its JSON file."""
+    rows = []
+    for policy, problems in policies.items():
+        told = [("sampled", p, i, a) for p, own in problems.items() for i, a in enumerate(own)]
+        told += [("greedy", p, 0, a) for p, a in (greedy or {}).items()]
+        for mode, problem, sample, answer in told:
+            rows.append(
+                {
+                    "step": 0 if policy == "base" else 2,
+                    "policy": policy,
+                    "split": "test",
+                    "mode": mode,
+                    "problem": problem,
+                    "sample": sample,
+                    "scores": {"correct": float(answer == "5")},
+                    "answer": answer,
+                    "outcome": "graded",
+                    "completion": f"it is {answer}",
+                    "traits": {"cluster": clusters[problem]} if clusters else {},
+                }
+            )
+    samples = max(len(own) for problems in policies.values() for own in problems.values())
+    content = {
+        "settings": {"task": "arithmetic", "split": "test", "samples": samples, "temperature": 1.0},
+        "policies": {name: {"step": 0 if name == "base" else 2, "numbers": {}} for name in policies},
+        "through": through,
+        "subject": subject or folder.name,
+        "rows": len(rows),
+    }
+    path = folder / "evals" / f"arithmetic-test-1234abcd-{through}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    path.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+BASE: Answers = {"p": ["5", "7", "7", "5"], "q": ["7", "7", "7", None]}
+FINAL: Answers = {"p": ["5", "5", "5", "7"], "q": ["7", "5", "5", None]}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two seeds of one arm on two tasks; both runs of `arithmetic` were evaluated, and one of the other."""
+    root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic", "other"), seeds=(1, 2)).write(tmp_path)
+    for name in ("grpo-arithmetic-s1", "grpo-arithmetic-s2", "grpo-other-s1"):
+        record(root / name, {"base": BASE, "final": FINAL}, greedy={"p": "5", "q": "7"})
+    record(root / "nano", {"model": BASE}, subject="nano")
+    return root
+
+
+def curves(root: Path) -> tuple[Matrix, Any]:
+    matrix = load(root)
+    return matrix, evaluations.sampling(summary.sampled(matrix), evaluations.read(matrix))
+
+
+def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root: Path) -> None:
+    _, frame = curves(root)
+    here, elsewhere = (
+        "arithmetic\ntest, 4 samples, T = 1",
+        "arithmetic (trained on other)\ntest, 4 samples, T = 1",
+    )
+    assert list(dict.fromkeys(frame["place"])) == [here, elsewhere]
+    final = frame[(frame["place"] == here) & (frame["policy"] == "final")]
+    assert set(final["seed"]) == {1, 2} and set(final["arm"]) == {"grpo"}
+    one = final[final["seed"] == 1].set_index(["kind", "k"])["value"]
+    # p has 3 of 4 right, q 2 of 4: pass@2 = mean(1, 1 − 1/6); votes of 4: p 5, q 5; of 2: (1, 1), (0, 1)
+    assert one["pass", 1] == pytest.approx((0.75 + 0.5) / 2)
+    assert one["pass", 2] == pytest.approx((1 + 5 / 6) / 2)
+    assert ("pass", 4) not in one.index
+    assert one["maj", 4] == 1.0 and one["maj", 2] == pytest.approx((1 + 0.5) / 2)
+    models = frame[frame["policy"] == "model"]
+    assert set(models["place"]) == {here, elsewhere} and set(models["arm"]) == {"nano"}
+
+
+def test_every_seed_has_a_line_of_its_own(root: Path) -> None:
+    matrix, frame = curves(root)
+    drawing = figures.sampling(matrix, frame)
+    assert drawing is not None
+    votes = [axes for axes in drawing.figure.axes if axes.get_xlabel() == "samples k"]
+    widths = [line.get_linewidth() for line in votes[0].lines]
+    assert widths.count(0.6) == 4  # two seeds before training and two after
+    assert widths.count(1.6) == 3  # their means, and the model
+    assert figures.sampling(matrix, frame.iloc[:0]) is None
+
+
+def test_the_report_tells_of_later_evaluations(root: Path) -> None:
+    page = report.write_report(root, ["html", "json", "csv"]).read_text()
+    assert "Later evaluations" in page and 'id="figure-sampling"' in page
+    told = json.loads((root / "report" / "report.json").read_text())["tables"]
+    votes = [row for row in told["majority"] if row["policy"] == "final" and row["k"] == 4]
+    assert [(row["seed"], row["value"]) for row in votes if row["place"].startswith("arithmetic\n")] == [
+        (1, 1.0),
+        (2, 1.0),
+    ]
+    assert {row["arm"] for row in told["evaluations"]} == {"grpo", "nano"}
+    assert "agreement" not in told
+
+
+def test_runs_stay_as_they_were_with_evaluations_beside_them(root: Path, tmp_path: Path) -> None:
+    bare = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic", "other"), seeds=(1, 2), name="bare").write(
+        tmp_path
+    )
+    assert summary.finals(load(root)).equals(summary.finals(load(bare)))
+
+
+def test_two_ways_are_compared_item_by_item(root: Path) -> None:
+    place = root / "grpo-arithmetic-s1"
+    record(place, {"base": BASE, "final": FINAL}, greedy={"p": "7", "q": "7"}, through="lm-eval")
+    found = evaluations.agreements(evaluations.read(load(root)))
+    final = found[found["policy"] == "final"].iloc[0]
+    assert (final["mode"], final["items"], final["differing"]) == ("greedy", 2, 1)
+    assert (final["grpobench"], final["lm_eval"], final["same_text"]) == (0.5, 0.0, 1)
+    assert set(found["mode"]) == {"greedy"}  # sampled answers come from other random numbers
+
+
+def test_items_of_a_template_are_no_independent_items(tmp_path: Path) -> None:
+    root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)
+    problems = {f"p{i}": ["5" if i < 6 else "7"] for i in range(8)}
+    clusters = {f"p{i}": f"c{i // 2}" for i in range(8)}
+    record(root / "grpo-arithmetic-s1", {"final": problems}, clusters=clusters)
+    row = evaluations.summary(evaluations.read(load(root))).iloc[0]
+    values = [1.0] * 6 + [0.0] * 2
+    expected, kind = scores.item_interval(values, [clusters[problem] for problem in problems])
+    assert row["interval"] == kind == "clustered"
+    assert (row["value"], row["low"], row["high"]) == (0.75, expected.low, expected.high)
+    assert row["low"] < scores.wilson(6, 8).low
+
+
+def test_damage_is_named_with_the_remedy(root: Path) -> None:
+    path = root / "grpo-arithmetic-s1" / "evals" / "arithmetic-test-1234abcd-grpobench.jsonl"
+    whole = path.read_text()
+    path.write_text(whole[:-30])
+    with pytest.raises(LogError, match=r"counts on 20; evaluate again"):
+        evaluations.read(load(root))
+    path.write_text(whole)
+    content = json.loads(path.with_suffix(".json").read_text())
+    del content["through"]
+    path.with_suffix(".json").write_text(json.dumps(content))
+    with pytest.raises(LogError, match="lacks 'through'"):
+        evaluations.read(load(root))
+    path.with_suffix(".json").unlink()  # rows that were written without their record
+    assert len(evaluations.read(load(root))) == 3

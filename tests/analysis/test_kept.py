@@ -1,0 +1,245 @@
+"""Results in documents come from kept tables: made from run folders, rendered by a command, compared here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis import kept, kept_tables
+from grpobench.analysis.load import LogError, load
+from grpobench.runs import cli
+from grpobench.runs.inventory import filled
+from grpobench.runs.tools.strict import ConfigError
+
+DOCS = Path(__file__).parents[2] / "docs"
+FINAL = {("a", 0): 0.6, ("a", 1): 0.7, ("ppo", 0): 0.5, ("ppo", 1): 0.8}
+
+
+def matrix(folder: Path, **changes: object) -> Path:
+    given: dict[str, object] = {
+        "arms": ("a", "ppo"),
+        "tasks": ("arithmetic",),
+        "seeds": (0, 1),
+        "steps": 8,
+        "every": 4,
+        "problems": 4,
+        "test_problems": 8,
+        "accuracy": lambda arm, task, seed: FINAL[arm, seed],
+        "explained": lambda task, seed, step: 0.02 if seed else 0.4,
+        "name": "sums",
+    }
+    return Synthetic(**{**given, **changes}).write(folder)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kept table of a matrix of two arms on two seeds."""
+    folder = tmp_path_factory.mktemp("kept")
+    root = matrix(folder)
+    described = json.loads((root / "matrix.json").read_text())
+    described["sets"] = ["train.steps=8", 'model.name="/home/someone/models/small"']
+    (root / "matrix.json").write_text(json.dumps(described))
+    assert cli.main(["keep", str(root), "--to", str(folder / "docs" / "results")]) == 0
+    return folder / "docs" / "results" / "sums.json"
+
+
+# What is committed
+
+
+def test_committed_documents_are_what_the_command_writes() -> None:
+    stale = [
+        name
+        for name, text in filled.documents(DOCS).items()
+        if (DOCS / name).read_text(encoding="utf-8") != text
+    ]
+    assert stale == [], "run `grpobench docs`"
+
+
+def test_every_number_in_a_table_of_results_is_kept_or_says_its_commit() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    outside = filled.MARKER.sub("", text)
+    assert not [line for line in outside.splitlines() if line.startswith("|")], "a table without markers"
+    found = list(filled.blocks(text))
+    assert {"quickstart", "placebo-nano", "headtohead-nano"} <= {block.name for block in found}
+    for block in found:
+        if block.body and not (DOCS / filled.FOLDER / f"{block.name}.json").exists():
+            assert block.body.startswith(f"*Measured at commit {block.before} and not made again since")
+
+
+def test_kept_tables_name_no_place_of_a_machine() -> None:
+    for path in (DOCS / filled.FOLDER).glob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users|mnt|data)\b", text), path.name
+        assert kept.as_text(json.loads(text)) == text, f"{path.name} was edited by hand"
+
+
+# Keeping
+
+
+def test_a_kept_table_holds_what_the_runs_logged(table: Path) -> None:
+    found = kept.read(table)
+    (first, second) = found.of("ppo", "arithmetic")
+    assert first["accuracy"]["greedy"][:3] == ["test", 0.2, 0.5]  # 0.2 + 0.01 · seed before training
+    assert second["accuracy"]["sampled"][1:3] == [0.21, 0.8]
+    assert [step for step, _ in first["validation"]["greedy"]] == [0, 4, 8]
+    assert first["explained"] == 0.4 and found.of("a", "arithmetic")[0]["explained"] is None
+    assert found.commits == {"0123abcd": 4} and found.versions == {"python": ["3.12.4"], "torch": ["2.13.0"]}
+    assert found.headline == {"arithmetic": "greedy"}
+
+
+def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None:
+    command = kept.read(table).command
+    assert command == "grpobench run sums --set train.steps=8 --set 'model.name=\"small\"'"
+    assert "someone" not in table.read_text()
+    assert kept.without_places("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
+
+
+def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None:
+    content = kept.keep(load(matrix(tmp_path)))
+    before = json.loads(table.read_text())
+    assert content["runs"] == before["runs"] and content["settings"] == before["settings"]
+    changed = kept.keep(load(matrix(tmp_path / "changed", every=2)))
+    assert changed["settings"] != content["settings"]
+
+
+def test_a_matrix_with_a_run_to_come_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = matrix(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
+    assert "1 without result: a-arithmetic-s1 (running)" in capsys.readouterr().err
+
+
+def test_a_matrix_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = matrix(tmp_path)
+    (root / "a-arithmetic-s1" / "metrics.jsonl").write_text("")
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
+    assert "a-arithmetic-s1: metrics.jsonl is missing or empty" in capsys.readouterr().err
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_matrix_with_a_run_that_was_altered_midway_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings are not those that the table would name."""
+    root = matrix(tmp_path)
+    place = root / "a-arithmetic-s1" / "origin.json"
+    origin = json.loads(place.read_text())
+    change = {"changes": ["train.learning_rate.policy: 0.0001 -> 0.001"], "resumed_at": 4, "id": "later"}
+    origin["attempts"] = [origin["attempts"][0] | {"resumed_at": 0}, origin["attempts"][0] | change]
+    place.write_text(json.dumps(origin))
+    assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
+    assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
+
+
+def test_a_broken_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"version": 1, "name": "x"}')
+    with pytest.raises(LogError, match=r"x\.json: no kept table"):
+        kept.read(tmp_path / "x.json")
+
+
+# Rendering, by hand
+
+
+def lines(table: Path, kind: str, **options: str) -> list[str]:
+    return kept_tables.render(kept.read(table), kind, options)
+
+
+def test_accuracies_by_hand(table: Path) -> None:
+    found = lines(table, "accuracy", mode="greedy")
+    assert found[0] == "Accuracy in %, greedy, test split:"
+    # two seeds: half = 12.706 · s/√2; a: s = .0707, half 63.5 points; cut at 0 and 100
+    assert found[4] == "| arithmetic | a | 20.5 | 65.0 | 60.0 70.0 | 1.5 to 100.0 |"
+    assert found[5].startswith("| arithmetic | ppo | 20.5 | 65.0 | 50.0 80.0 |")
+    assert lines(table, "accuracy", mode="greedy", best="yes")[4].endswith(
+        " | 65.0 |"
+    )  # the last is the best
+
+
+def test_what_critics_explained_by_hand(table: Path) -> None:
+    assert lines(table, "explained")[4:] == ["| arithmetic | ppo | 21.0 | 40.0 2.0 | 1 of 2 |"]
+    assert lines(table, "grid", of="explained")[4:] == ["| ppo | 21.0 | 21.0 |"]
+    assert lines(table, "grid", of="validation", mode="greedy")[4] == "| a | 65.0 | 65.0 |"
+
+
+def test_other_kinds_by_hand(table: Path) -> None:
+    assert lines(table, "comparisons")[4].startswith("| arithmetic | a − ppo | +0.0 |")
+    assert lines(table, "comparisons")[4].endswith("| none | unresolved |")
+    measured = lines(table, "measured", mode="greedy", metrics="correct,length")
+    assert measured[4] == "| arithmetic | a | 20.5 → 65.0 | 25.0 → 25.0 |"
+    assert lines(table, "training", metrics="score/correct")[4].startswith("| arithmetic | a | 0.25 → 0.6")
+    curve = lines(table, "curve", mode="greedy")
+    assert (
+        curve[2] == "| updates | a | ppo |"
+        and curve[4] == "| 0 | 20.5 (20.0 to 21.0) | 20.5 (20.0 to 21.0) |"
+    )
+    assert curve[-1] == "| 8 | 65.0 (60.0 to 70.0) | 65.0 (50.0 to 80.0) |"
+
+
+def test_the_origin_says_command_commit_and_versions(table: Path) -> None:
+    text = " ".join(lines(table, "origin"))
+    assert "`grpobench run sums --set train.steps=8" in text and "4 runs, 2 seeds" in text
+    assert "commit `0123abcd` with python 3.12.4, torch 2.13.0; CPU" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("acuracy", {}, "unknown kind 'acuracy'"),
+        ("accuracy", {}, "lacks 'mode'"),
+        ("grid", {"of": "test"}, "grid of=test: known: validation, explained"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_named(
+    table: Path, kind: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(LogError, match=message):
+        kept_tables.render(kept.read(table), kind, options)
+
+
+# Documents
+
+PAGE = """# Page
+
+<!-- kept sums accuracy mode=greedy before=abc1234 -->
+
+| old | 12.3 |
+
+<!-- end of kept -->
+Between.
+<!-- kept later origin -->
+<!-- end of kept -->
+"""
+
+
+def test_without_a_kept_table_the_page_says_when_its_numbers_were_measured(tmp_path: Path) -> None:
+    once = filled.filled(PAGE, tmp_path / "page.md", tmp_path)
+    assert "*Measured at commit abc1234 and not made again since: today's code" in once
+    assert "| old | 12.3 |" in once and once.count("<!-- kept later origin -->\n<!-- end of kept -->") == 1
+    assert filled.filled(once, tmp_path / "page.md", tmp_path) == once
+
+
+def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
+    path = table.parent.parent / "page.md"
+    path.write_text(filled.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
+    assert filled.documents(path.parent)["page.md"] == filled.filled(PAGE, path, table.parent)
+    assert cli.main(["docs", str(path.parent)]) == 0
+    text = path.read_text(encoding="utf-8")
+    assert "| arithmetic | a | 20.5 | 65.0 |" in text
+    assert "12.3" not in text and "Measured at" not in text and "Between." in text
+    assert filled.filled(text, path, table.parent) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PAGE.replace(" before=abc1234", ""), "without before=COMMIT"),
+        (PAGE.replace("<!-- end of kept -->", "", 1), "needs a `<!-- end of kept -->`"),
+        (PAGE + "<!-- kept alone -->\n<!-- end of kept -->\n", "needs a `<!-- end of kept -->`"),
+    ],
+)
+def test_markers_that_cannot_be_filled_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        filled.filled(text, tmp_path / "page.md", tmp_path)

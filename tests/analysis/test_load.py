@@ -1,0 +1,207 @@
+"""Reading run folders: what is tolerated, what is an error, and that no run is ever dropped."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.load import LogError, load
+
+SMALL = {
+    "arms": ("grpo", "ppo"),
+    "tasks": ("arithmetic",),
+    "seeds": (1, 2),
+    "steps": 4,
+    "every": 2,
+    "problems": 4,
+}
+RUN = "grpo-arithmetic-s1"
+
+
+def small(tmp_path: Path, **changes: object) -> Path:
+    return Synthetic(**{**SMALL, "test_problems": 4, **changes}).write(tmp_path)  # type: ignore[arg-type]
+
+
+def test_every_row_of_every_run_is_there(tmp_path: Path) -> None:
+    matrix = load(small(tmp_path))
+    assert (matrix.arms, matrix.tasks, matrix.seeds) == (("grpo", "ppo"), ("arithmetic",), (1, 2))
+    assert len(matrix.runs) == 4 and all(run.finished for run in matrix.runs)
+    assert len(matrix.select("reward/mean")) == 4 * 4
+    assert len(matrix.select("eval/validation/greedy/correct")) == 4 * 3  # steps 0, 2 and 4
+    # per run: validation at 3 steps and test at 2, 4 problems each, two samples and one greedy answer
+    assert len(matrix.evaluations) == 4 * (3 + 2) * 4 * 3
+    assert set(matrix.configs) == {run.name for run in matrix.runs}
+    assert matrix.configs[RUN]["train"]["group"] == 8
+
+
+def test_half_written_last_line_is_left_out_and_counted(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    with (root / RUN / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "reward/me')
+    matrix = load(root)
+    assert matrix.runs[0].name == RUN and matrix.runs[0].cut_lines == 1
+    assert sum(run.cut_lines for run in matrix.runs) == 1
+    assert matrix.select("reward/mean")["step"].max() == 4
+
+
+def test_cut_inside_a_character_is_a_half_written_line(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    with (root / RUN / "eval.jsonl").open("ab") as file:
+        file.write('{"answer": "é'.encode()[:-1])
+    assert load(root).runs[0].cut_lines == 1
+
+
+def test_malformed_line_in_the_middle_names_file_and_line(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    path = root / RUN / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2][:20]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(LogError, match=rf"{RUN}/metrics\.jsonl, line 3: not a JSON object"):
+        load(root)
+
+
+def test_malformed_last_line_that_was_ended_is_an_error(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    with (root / RUN / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "rew\n')
+    with pytest.raises(LogError, match="line 6"):
+        load(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"reward/mean": 0.5}', "`step` must be a whole number"),
+        ('{"step": 5, "reward/mean": "high"}', "`reward/mean` must be a number or null"),
+        ("[1, 2]", "not a JSON object"),
+    ],
+)
+def test_row_of_the_wrong_shape_is_an_error(tmp_path: Path, line: str, what: str) -> None:
+    root = small(tmp_path)
+    with (root / RUN / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(LogError, match=f"line 6: {what}"):
+        load(root)
+
+
+def test_evaluation_without_scores_is_an_error(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    (root / RUN / "eval.jsonl").write_text(
+        '{"step": 0, "split": "test", "mode": "greedy", "problem": "p", "sample": 0}\n'
+    )
+    with pytest.raises(LogError, match=r"eval\.jsonl, line 1: no `scores`"):
+        load(root)
+
+
+def test_null_is_nan_and_not_selected(tmp_path: Path) -> None:
+    root = small(tmp_path, states={("grpo", "arithmetic", 1): ("diverged", 3)})
+    matrix = load(root)
+    rows = matrix.metrics[(matrix.metrics["metric"] == "policy/entropy") & (matrix.metrics["step"] == 3)]
+    assert sum(math.isnan(value) for value in rows["value"]) == 1
+    selected = matrix.select("policy/entropy")
+    assert len(selected[selected["step"] == 3]) == 3
+
+
+def test_runs_that_did_not_finish_stay_in(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("diverged", 3), ("ppo", "arithmetic", 2): ("running", 1)}
+    root = small(tmp_path, states=states)
+    (root / "ppo-arithmetic-s1" / "status.json").unlink()
+    matrix = load(root)
+    assert [(run.name, run.state) for run in matrix.runs] == [
+        (RUN, "diverged"),
+        ("grpo-arithmetic-s2", "finished"),
+        ("ppo-arithmetic-s1", "unknown"),
+        ("ppo-arithmetic-s2", "running"),
+    ]
+    assert not any(run.stopped for run in matrix.runs[1:])
+    assert [run.failed for run in matrix.runs] == [True, False, False, False]
+    assert matrix.runs[0].why == "policy/entropy became NaN" and matrix.runs[0].step == 3
+
+
+def test_announced_run_without_a_folder_is_listed_as_missing(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    described = json.loads((root / "matrix.json").read_text())
+    described["runs"].append("ppo-arithmetic-s3")
+    (root / "matrix.json").write_text(json.dumps(described))
+    run = load(root).runs[-1]
+    assert (run.arm, run.task, run.seed, run.state) == ("ppo", "arithmetic", 3, "missing")
+
+
+def test_copied_run_folder_is_no_run_of_its_new_name(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s3")
+    shutil.rmtree(root / "ppo-arithmetic-s2")
+    shutil.copytree(root / RUN, root / "ppo-arithmetic-s2")
+    matrix = load(root)
+    assert matrix.strangers == {"grpo-arithmetic-s3": RUN, "ppo-arithmetic-s2": RUN}
+    assert [(run.name, run.state) for run in matrix.runs if not run.finished] == [
+        ("ppo-arithmetic-s2", "missing")
+    ]
+    assert len(matrix.select("reward/mean")) == 3 * 4  # three runs of four steps, none twice
+
+
+def test_rows_rewritten_after_a_restart_replace_the_old_ones(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    with (root / RUN / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "reward/mean": 0.125}\n')
+    matrix = load(root)
+    assert matrix.runs[0].rewritten_rows == 2  # steps 3 and 4
+    own = matrix.select("reward/mean").query("arm == 'grpo' and seed == 1")
+    assert list(own["step"]) == [1, 2, 3] and own["value"].iloc[-1] == 0.125
+
+
+def test_folder_without_matrix_json_is_read_from_its_runs(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    (root / "matrix.json").unlink()
+    matrix = load(root)
+    assert matrix.name == "synthetic" and len(matrix.runs) == 4 and matrix.recipe == ""
+
+
+def test_names_with_dashes_are_told_apart_by_the_launcher(tmp_path: Path) -> None:
+    root = small(tmp_path, arms=("grpo-no-kl",), tasks=("two-step",), seeds=(1,))
+    (root / "grpo-no-kl-two-step-s1" / "run.toml").write_text("steps = 4\n")
+    run = load(root).runs[0]
+    assert (run.arm, run.task, run.seed) == ("grpo-no-kl", "two-step", 1)
+
+
+def test_wrong_folder_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    with pytest.raises(LogError, match="this is one run; pass the folder above"):
+        load(root / RUN)
+    with pytest.raises(LogError, match="no such folder"):
+        load(root / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogError, match="holds no run"):
+        load(tmp_path / "empty")
+
+
+def test_two_folders_of_one_run_are_both_named(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s01")
+    (root / "grpo-arithmetic-s01" / "run.toml").write_text("steps = 4\n")  # which says nothing of whose it is
+    with pytest.raises(
+        LogError, match=rf"{RUN} and \S+grpo-arithmetic-s01 are both grpo on arithmetic with seed 1; move"
+    ):
+        load(root)
+
+
+def test_an_accuracy_beyond_one_names_file_and_line(tmp_path: Path) -> None:
+    root = small(tmp_path)
+    path = root / RUN / "eval.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[4]["scores"]["correct"] = 7
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        LogError, match=r"eval\.jsonl, line 5: the score `correct` must be from 0 to 1; found 7"
+    ):
+        load(root)
+    rows[4]["scores"]["correct"] = "7"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(LogError, match=r"eval\.jsonl, line 5: `scores\.correct` must be a number or null"):
+        load(root)

@@ -1,0 +1,459 @@
+"""The report from logs alone: failures counted, no claim beyond the seeds, a page that stands by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis import evaluations, figures, summary
+from grpobench.analysis.load import Matrix, load
+from grpobench.analysis.report import as_json, count, escape, gather, inline, plain, points, tex, write_report
+
+SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
+
+
+def matrix_of(tmp_path: Path, **changes: object) -> Matrix:
+    return load(Synthetic(**{**SMALL, **changes}).write(tmp_path))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 arms × 3 tasks × 3 seeds with one diverged, one crashed and one unfinished run; all formats."""
+    states = {
+        ("gspo", "nanobias", 2): ("diverged", 4),
+        ("dapo", "arithmetic", 1): ("crashed", 2),
+        ("ppo", "function", 3): ("running", 5),
+    }
+    root = Synthetic(**SMALL, states=states).write(tmp_path_factory.mktemp("results"))  # type: ignore[arg-type]
+    return write_report(root, definitions={"reward/mean": "a definition passed in"}).parent
+
+
+def test_page_stands_by_itself(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert not re.search(r'(src|href)="(?!#|data:)', page)
+    assert "@import" not in page and "<script" not in page and "url(http" not in page
+    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 18
+
+
+def test_no_two_figures_of_the_page_share_an_id(report: Path) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', (report / "index.html").read_text())
+    doubled = {name for name in ids if ids.count(name) > 1}
+    assert not doubled
+
+
+def test_page_names_failures_and_what_the_seeds_can_decide(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert "3 of 36 runs have no final accuracy" in page
+    assert "36 planned: 33 finished, 1 diverged, 1 crashed, 1 running" in page
+    assert 'id="alarm"' not in page  # nothing is otherwise than planned
+    assert "gspo on nanobias, seed 2: <b>diverged</b> at update 4, policy/entropy became NaN" in page
+    assert "0 of 18 comparisons resolved" in page
+    assert "smallest two-sided p of the exact test is 0.25" in page
+    assert "equal accuracy before training in 9 of 9 task × seed groups" in page
+    assert "a definition passed in" in page
+    assert not re.search(r"grpo &gt; \w+", page)
+
+
+def test_every_figure_is_there_in_both_formats(report: Path) -> None:
+    names = {path.stem for path in (report / "figures").glob("*.pdf")}
+    assert names == {path.stem for path in (report / "figures").glob("*.svg")}
+    assert {
+        "final_accuracy",
+        "accuracy_tokens",
+        "kl",
+        "clip",
+        "gradient",
+        "explained_variance",
+        "bias",
+    } <= names
+    for path in (report / "figures").glob("*.svg"):
+        assert "<dc:date>" not in path.read_text()
+    for path in (report / "figures").glob("*.pdf"):
+        assert b"CreationDate" not in path.read_bytes()
+
+
+def test_json_holds_runs_comparisons_and_no_nan(report: Path) -> None:
+    content = json.loads((report / "report.json").read_text(), parse_constant=pytest.fail)
+    assert len(content["runs"]) == 36 and len(content["comparisons"]) == 18
+    failed = {run["name"]: run for run in content["runs"] if run["final"] is None}
+    assert {name: (run["state"], run["counted"]) for name, run in failed.items()} == {
+        "gspo-nanobias-s2": ("diverged", 0),
+        "dapo-arithmetic-s1": ("crashed", None),
+        "ppo-function-s3": ("running", None),
+    }
+    assert content["accounting"] == {"finished": 33, "diverged": 1, "crashed": 1, "running": 1}
+    assert content["alarms"] == {}
+    assert content["seeds_needed"] == 8
+    assert content["settings"]["algorithm.clip_high"]["differs"] is True
+
+
+def test_tables_are_written_for_people_and_for_programs(report: Path) -> None:
+    frame = pd.read_csv(report / "tables" / "accuracy.csv")
+    assert len(frame) == 12 and {"seed_1", "seed_2", "seed_3", "low", "high"} <= set(frame.columns)
+    text = (report / "tables" / "accuracy.tex").read_text()
+    assert text.count(r"\\") == 13 and r"95\% interval" in text and "−" not in text
+
+
+def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert "None: so few seeds find no effect, however large" in page
+    assert page.count("it takes the differences as normal and its pair as the only one") == 2  # box and table
+    frame = pd.read_csv(report / "tables" / "comparisons.csv")
+    assert len(frame) == 18 and frame["detectable"].isna().all() and set(frame["pairs"]) == {6}
+    compared = json.loads((report / "report.json").read_text())["comparisons"]
+    assert all(pair["detectable"] is None for pair in compared)
+    assert (report / "tables" / "comparisons.tex").read_text().count(" & none & ") == 18
+
+
+def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp_path: Path) -> None:
+    final = {"a": [0.5] * 8, "b": [0.5 + d for d in (0.03, -0.01, 0.02, -0.02, 0.04, 0.01, -0.01, 0.02)]}
+    matrix = matrix_of(
+        tmp_path,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(8),
+        accuracy=lambda arm, task, seed: final[arm][seed],
+    )
+    table = gather(matrix).tables["comparisons"]
+    # 8 seeds find 1.193 SD (s = 2.138 points); χ² with 7 df puts the true SD at .661 to 2.035 times s
+    assert table.frame["detectable"][0] == pytest.approx(
+        1.193 * 0.02138, rel=0.01
+    )  # simulated: .4 % of power
+    assert re.fullmatch(r"2\.[56] \(1\.7 to 5\.2\)", table.rows[0][table.header.index("MDE")])
+    assert "80% of repetitions" in table.note and "(0.05 for 1 pair)" in table.note
+    assert "about 38 seeds would find it" in table.rows[0][-1]
+
+
+def test_same_logs_give_the_same_figures(report: Path, tmp_path: Path) -> None:
+    matrix = load(report.parent)
+    runs = summary.finals(matrix)
+    drawing = next(iter(figures.draw(matrix, runs, [])))
+    assert figures.svg(drawing) == (report / "figures" / "final_accuracy.svg").read_text()
+    figures.pdf(drawing, tmp_path / "again.pdf")
+    digest = hashlib.sha256((tmp_path / "again.pdf").read_bytes()).digest()
+    assert digest == hashlib.sha256((report / "figures" / "final_accuracy.pdf").read_bytes()).digest()
+
+
+def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("diverged", 4), ("ppo", "arithmetic", 2): ("preempted", 4)}
+    facts = gather(
+        matrix_of(
+            tmp_path,
+            arms=("grpo", "ppo"),
+            tasks=("arithmetic",),
+            states=states,
+            accuracy=lambda arm, task, seed: 0.5 + 0.1 * seed,
+        )
+    )
+    grpo = facts.tables["accuracy"].frame.iloc[0]
+    assert grpo["final"] == pytest.approx((0 + 0.7 + 0.8) / 3)
+    assert grpo["final_of_finished"] == pytest.approx(0.75)
+    assert (grpo["failed"], grpo["waiting"]) == (1, 0)
+    ppo = facts.tables["accuracy"].frame.iloc[1]
+    assert ppo["final"] == pytest.approx((0.6 + 0.8) / 2) and ppo["waiting"] == 1
+    (pair,) = facts.compared
+    assert (
+        pair.verdict == "unresolved"
+        and pair.needs == "waits for runs without a result: ppo seed 2 (preempted)"
+    )
+
+
+def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 9),
+        states={("a", "arithmetic", 3): ("crashed", 4)},
+        accuracy=lambda arm, task, seed: (0.9 if arm == "a" else 0.5) + 0.005 * seed,
+    ).write(tmp_path)
+    facts = gather(load(root))
+    row = facts.tables["accuracy"].frame.iloc[0]
+    # the mean of seeds 1, 2, 4, 5, 6, 7, 8 is .9 + .005 · 33/7; a zero in it would make .81
+    assert row["final"] == pytest.approx(0.9 + 0.005 * 33 / 7)
+    assert (row["failed"], row["waiting"], row["seeds"]) == (0, 1, 7)
+    (pair,) = facts.compared
+    assert pair.verdict == "unresolved" and 3 not in pair.seeds
+    assert pair.needs == "waits for runs without a result: a seed 3 (crashed)"
+    assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
+
+
+def test_before_and_after_are_of_the_same_seeds(tmp_path: Path) -> None:
+    states = {("a", "arithmetic", 3): ("crashed", 4)}
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3),
+        states=states,
+        accuracy=lambda *_: 0.5,
+    ).write(tmp_path)
+    row = gather(load(root)).tables["accuracy"].frame.iloc[0]
+    # 0.2 + 0.01 · seed before training, for seeds 1 and 2
+    assert row["base"] == pytest.approx(0.215) and row["gain"] == pytest.approx(0.285)
+
+
+def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("crashed", 4)}
+    states |= {("ppo", "nanobias", seed): ("crashed", 4) for seed in (1, 2, 3)}
+    matrix = matrix_of(tmp_path, states=states)
+    facts = gather(matrix)
+    left = " Left out: 4 runs without a result. Left out whole, for want of a result of some arm: nanobias."
+    for name in ("aggregate", "improvement"):
+        assert left in facts.tables[name].note
+    assert "Left out" not in gather(matrix_of(tmp_path / "whole")).tables["aggregate"].note
+
+
+def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) -> None:
+    settings = {"arms": ("a", "b"), "tasks": ("arithmetic",), "seeds": range(1, 9)}
+    states = {("a", "arithmetic", 3): ("crashed", 4)}
+    for name, more in (("whole", {}), ("crashed", {"states": states})):
+        root = Synthetic(**SMALL, **settings, **more, name=name).write(tmp_path)  # type: ignore[arg-type]
+        page = write_report(root, ["html"]).read_text()
+        assert "so verdicts are possible" in page
+        assert ("but not where a run has no result" in page) == bool(more)
+
+
+def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("diverged", 5)}
+    matrix = matrix_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
+    run = summary.finals(matrix).query("arm == 'grpo' and seed == 1").iloc[0]
+    assert run["validation_last"] > 0 and run["counted"] == 0 and math.isnan(run["final"])
+
+
+def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:
+    matrix = matrix_of(
+        tmp_path,
+        tasks=("arithmetic",),
+        seeds=range(1, 9),
+        accuracy=lambda arm, task, seed: (
+            {"grpo": 0.6, "dapo": 0.5, "gspo": 0.4, "ppo": 0.3}[arm] + 0.01 * seed
+        ),
+    )
+    compared = gather(matrix).compared
+    assert [pair.text for pair in compared] == [
+        "grpo > dapo",
+        "grpo > gspo",
+        "grpo > ppo",
+        "dapo > gspo",
+        "dapo > ppo",
+        "gspo > ppo",
+    ]
+    assert compared[0].p == 2 / 256 and compared[0].p_holm == pytest.approx(12 / 256)
+
+
+def test_a_verdict_is_told_from_the_better_arm(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 7),
+        accuracy=lambda arm, task, seed: (0.5 if arm == "a" else 0.6) + 0.01 * seed * (arm == "b"),
+    ).write(tmp_path)
+    page = write_report(root, ["html"]).read_text()
+    assert "1 of 1 comparisons resolved" in page
+    # differences .11 to .16: mean .135, s = .0187, half = 2.571 · .0187 / √6 = .0196
+    assert "<b>b &gt; a</b> on arithmetic: +13.5 points (+11.5 to +15.5); Holm p 0.0312" in page
+
+
+def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
+    matrix = matrix_of(
+        tmp_path,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 9),
+        identical=True,
+        gain={"a": 0.3, "b": 0.3},
+    )
+    (pair,) = gather(matrix).compared
+    assert pair.verdict == "unresolved" and pair.effect == 0 and pair.p == 1 and pair.improvement == 0.5
+
+
+def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> None:
+    root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
+    page = write_report(root, ["html"]).read_text()
+    assert "There is one arm: nothing to compare" in page
+    facts = gather(load(root))
+    assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables
+    run = facts.runs.iloc[0]
+    assert run["items"] == 8 and run["item_low"] < run["final"] < run["item_high"]
+    assert not list((root / "report" / "figures").iterdir())  # neither pdf nor svg was asked for
+
+
+def test_metrics_that_no_arm_logs_leave_their_figure_out(tmp_path: Path) -> None:
+    matrix = matrix_of(
+        tmp_path,
+        arms=("grpo", "dapo"),
+        tasks=("arithmetic",),
+        drop=("policy/", "trained/", "groups/sampled", "time/", "cost/", "grad_norm/", "eval/test"),
+    )
+    runs = summary.finals(matrix)
+    names = {drawing.name for drawing in figures.draw(matrix, runs, summary.comparisons(matrix, runs))}
+    assert names == {"final_accuracy", "differences", "accuracy_updates", "reward", "length", "zero_signal"}
+    facts = gather(matrix)
+    assert set(runs["split"]) == {"validation"}  # nothing was tested: the headline says so
+    assert "costs" not in facts.tables and "bias" not in facts.tables
+
+
+def test_matrix_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", seed): ("running", 0) for seed in (1, 2)}
+    root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2), states=states).write(
+        tmp_path
+    )  # type: ignore[arg-type]
+    (root / "grpo-arithmetic-s2" / "metrics.jsonl").write_text("")
+    (root / "grpo-arithmetic-s2" / "eval.jsonl").unlink()
+    assert write_report(root, ["html", "json", "csv", "tex"]).exists()
+
+
+def test_critic_figure_shows_only_the_arm_with_a_critic(tmp_path: Path) -> None:
+    matrix = matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,))
+    assert set(matrix.select("critic/explained_variance")["arm"]) == {"ppo"}
+
+
+def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
+    matrix = matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
+    frame = summary.equal_budgets(matrix)
+    tokens = matrix.select("cost/generated_tokens")
+    ends = tokens.groupby(["arm", "seed"])["value"].max()
+    assert set(frame.loc[frame["axis"] == "tokens", "budget"]) == {ends.min()}
+    updates = frame[frame["axis"] == "updates"]
+    assert set(updates["budget"]) == {6.0} and set(updates["seeds"]) == {2}
+
+
+def test_token_axis_starts_at_zero_and_seconds_add_up(tmp_path: Path) -> None:
+    matrix = matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1,))
+    frame = matrix.select("eval/validation/greedy/correct")
+    assert summary.with_axis(matrix, frame, "tokens")["x"].iloc[0] == 0
+    seconds = summary.with_axis(matrix, frame, "seconds")
+    assert seconds["x"].iloc[-1] == pytest.approx(matrix.select("time/step")["value"].sum())
+
+
+def test_phases_of_the_cost_table_add_up_to_the_step(tmp_path: Path) -> None:
+    frame = summary.costs(matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,)))
+    assert frame[list(summary.PHASES)].sum(axis=1).to_list() == pytest.approx(frame["seconds"].to_list())
+
+
+def test_pass_at_k_needs_twice_k_samples(tmp_path: Path) -> None:
+    few = matrix_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=3)
+    assert evaluations.sampling(summary.sampled(few), ()).empty
+    many = matrix_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=9)
+    frame = evaluations.sampling(summary.sampled(many), ())
+    passed = frame[(frame["kind"] == "pass") & (frame["policy"] == "final")]
+    assert list(passed["k"]) == [1, 2, 4] and passed["value"].is_monotonic_increasing
+    sampled = many.evaluations.query("mode == 'sampled' and split == 'test' and step == 6")
+    one = passed.loc[passed["k"] == 1, "value"].iloc[0]
+    assert one == pytest.approx(sampled["score/correct"].mean())
+
+
+def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
+    root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
+    path = root / "grpo-arithmetic-s1" / "eval.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["problem"] == "p0":
+            row["outcome"] = "infra_error"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert summary.finals(load(root))["items"].iloc[0] == 7  # of 8
+
+
+def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> None:
+    found = summary.settings(matrix_of(tmp_path, seeds=(1,)))
+    differing = [setting.key for setting in found if setting.differs]
+    assert differing == ["algorithm.name", "algorithm.clip_high", "train.learning_rate.policy"]
+    (tokens,) = [setting for setting in found if setting.key == "sampler.max_new_tokens"]
+    assert tokens.values["grpo"] == "arithmetic: 40; nanobias: 4; function: 4" and not tokens.differs
+
+
+def test_origin_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
+    found = summary.origins(matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
+    assert found["versions.torch"] == [("2.13.0", 2)] and found["commit"] == [("0123abcd", 2)]
+    assert found["host"] == [("worker-1", 1), ("worker-2", 1)] and found["attempts"] == [("1", 2)]
+    assert not {"pid", "started", "diff", "pins"} & set(found) and len(found["code"][0][0]) == 12
+
+
+def test_broken_pairing_is_named(tmp_path: Path) -> None:
+    root = Synthetic(**SMALL, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2)).write(tmp_path)  # type: ignore[arg-type]
+    path = root / "grpo-arithmetic-s2" / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["eval/test/greedy/correct"] += 0.01
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairing = summary.pairing(load(root))
+    assert (pairing.base_agrees, pairing.base_groups, pairing.first_agrees) == (1, 2, 2)
+    assert list(pairing.odd) == ["arithmetic seed 2: accuracy before training"]
+
+
+def test_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="choose from html, pdf"):
+        write_report(tmp_path, ["docx"])
+
+
+def test_inlined_figures_keep_their_references() -> None:
+    body = '<metadata>x</metadata><a id="p1"/><b clip-path="url(#p1)" href="#p1"/>'
+    svg = f'<?xml?><svg width="100pt" height="50pt">{body}</svg>'
+    text = inline(svg, "one", "A title")
+    assert 'id="one-p1"' in text and "url(#one-p1)" in text and 'href="#one-p1"' in text
+    assert "metadata" not in text and "pt" not in text.replace("clip-path", "")
+
+
+def test_text_of_numbers() -> None:
+    assert points(0.0214) == "+2.1" and points(-0.0214) == "−2.1" and points(math.nan) == "–"
+    assert [count(value) for value in (12.0, 157_000, 1_200_000)] == ["12", "157k", "1.2M"]
+    assert plain({"a": math.nan, "b": (1, math.inf)}) == {"a": None, "b": [1, None]}
+
+
+def test_tex_escapes_what_tex_would_read_as_commands(tmp_path: Path) -> None:
+    assert escape("clip_high > 5% & −1") == r"clip\_high $>$ 5\% \& $-$1"
+    facts = gather(matrix_of(tmp_path, arms=("a_b", "c"), tasks=("arithmetic",), seeds=(1,)))
+    assert r"a\_b" in tex(facts.tables["accuracy"])
+
+
+def test_json_of_a_report_can_be_read_back(tmp_path: Path) -> None:
+    facts = gather(matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",)))
+    assert json.loads(json.dumps(plain(as_json(facts)), allow_nan=False))["matrix"]["arms"] == [
+        "grpo",
+        "dapo",
+    ]
+
+
+def test_analysis_reads_logs_without_torch() -> None:
+    banned = "torch", "transformers", "grpobench.runs", "grpobench.algorithms", "grpobench.tasks"
+    code = f"import sys, grpobench.analysis.report; sys.exit(any(name in sys.modules for name in {banned}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_captions_define_metrics_that_are_logged() -> None:
+    """A panel of a metric that was renamed would be left out without a word."""
+    from grpobench.runs.measure.catalogue import known
+
+    drawn = [panel.metric for _, _, panels in figures.TRAINING for panel in panels]
+    assert all(known(name) for name in drawn) and set(drawn) <= figures.DEFINITIONS.keys()
+    named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in figures.DEFINITIONS]
+    unknown = [name for name in named if not known(name) and "<" not in name]
+    assert not unknown
+
+
+def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
+    """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
+    root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
+    matrix = load(root)
+    assert summary.decoding(matrix, "sampled") == "sampled decoding at temperature 1"
+    assert summary.decoding(matrix, "greedy") == "greedy decoding"
+    page = write_report(root).read_text()
+    assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
+    assert "Accuracy in percent (test split, greedy decoding)" in page
+    assert "Final accuracy, sampled decoding at temperature 1" in page
+    for run in matrix.runs:
+        if run.arm == matrix.arms[0]:
+            config = root / run.name / "run.toml"
+            config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
+    told = summary.decoding(load(root), "sampled")
+    assert told.startswith(f"sampled decoding at different temperatures (0.6: {matrix.arms[0]}; 1: ")

@@ -1,0 +1,62 @@
+"""The report's section on rewards: components beside the verdict, from logs with numbers made up by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis import report, summary
+from grpobench.analysis.load import load
+
+ARMS = ("verifier", "proxy")
+STEPS = 20
+
+
+def written(folder: Path, parts: bool = True) -> Path:
+    """Two arms, two seeds. The proxy arm's reward climbs from .1 by .02 an update while its verdict falls
+    from .5 by .02; the verifier arm's verdict climbs."""
+    root = Synthetic(ARMS, ("arithmetic",), (1, 2), steps=STEPS, gain=dict.fromkeys(ARMS, 0.1)).write(folder)
+    for place in root.glob("*-s*"):
+        hacked = place.name.startswith("proxy")
+        rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            if step := row["step"]:
+                verdict, proxy = 0.5 + (-0.02 if hacked else 0.02) * step, 0.1 + 0.02 * step
+                row |= {"score/correct": verdict, "reward/mean": proxy if hacked else verdict}
+                row |= {"reward/correct": verdict, "reward/failed": 0.0}
+                row |= {"reward/proxy": proxy} if parts else {}
+        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
+
+
+def test_parts_of_the_reward_at_both_ends_of_training(tmp_path: Path) -> None:
+    matrix = load(written(tmp_path))
+    assert summary.components(matrix) == ["proxy"]
+    frame = summary.reward_parts(matrix).set_index(["arm", "seed", "metric"])
+    # update 1, and the mean over updates 19 and 20, a tenth of 20
+    proxy = frame.loc[("proxy", 1, "reward/proxy")]
+    assert (proxy["start"], proxy["end"]) == pytest.approx((0.12, 0.49))
+    verdict = frame.loc[("proxy", 2, "score/correct")]
+    assert (verdict["start"], verdict["end"]) == pytest.approx((0.48, 0.11))
+
+
+def test_report_shows_where_reward_and_verdict_parted(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    facts = report.gather(load(root))
+    table = facts.tables["rewards"]
+    cells = {row[1]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert cells["proxy"]["proxy"] == "0.12 → 0.49" and cells["proxy"]["verdict"] == "0.48 → 0.11"
+    assert cells["proxy"]["parted"] == "2 of 2" and cells["verifier"]["parted"] == "0 of 2"
+    page = report.write_report(root, ("html",)).read_text()
+    assert "What was rewarded, and the verifier" in page and "2 of 2" in page
+    assert not math.isnan(table.frame["end"].sum())
+
+
+def test_arms_that_only_the_verifier_pays_have_no_such_section(tmp_path: Path) -> None:
+    root = written(tmp_path, parts=False)
+    assert "rewards" not in report.gather(load(root)).tables
+    assert "What was rewarded" not in report.write_report(root, ("html",)).read_text()

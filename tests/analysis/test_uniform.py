@@ -1,0 +1,287 @@
+"""No seed vanishes and no mixture passes for uniform: what a report says before its numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis import changes, summary, uniform
+from grpobench.analysis.load import LogError, load, problems
+from grpobench.analysis.report import gather, write_report
+
+SMALL: Mapping[str, Any] = {
+    "arms": ("grpo", "ppo"),
+    "tasks": ("arithmetic",),
+    "seeds": (1, 2, 3),
+    "steps": 20,
+    "every": 10,
+    "problems": 4,
+    "test_problems": 4,
+}
+RUN = "grpo-arithmetic-s1"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Synthetic(**SMALL).write(tmp_path)
+
+
+def told(root: Path) -> dict[str, list[str]]:
+    return {alarm.title: list(alarm.lines) for alarm in uniform.alarms(load(root))}
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def retell(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def attempts(root: Path, name: str, *later: Mapping[str, Any]) -> None:
+    """Add attempts to a run's origin, like its first one but for what is given."""
+
+    def add(origin: Any) -> None:
+        first = origin["attempts"][0]
+        origin["attempts"] = [first | {"resumed_at": 0}] + [
+            first | {"attempt": n, "id": f"{name}-{n}", **one} for n, one in enumerate(later, 2)
+        ]
+
+    edit(root / name / "origin.json", add)
+
+
+def test_uniform_matrix_tells_nothing_though_arms_depend_on_different_files(root: Path) -> None:
+    for path in root.glob("*/origin.json"):
+        arm = path.parent.name.split("-")[0]
+        code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
+        edit(path, lambda origin, code=code: origin["attempts"][0].update(code=code))  # type: ignore[misc]
+    assert told(root) == {}
+    assert len(summary.origins(load(root))["code"]) == 1
+    edit(
+        root / RUN / "origin.json", lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"})
+    )
+    assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
+    assert len(summary.origins(load(root))["code"]) == 2
+
+
+# Seeds that would vanish
+
+
+@pytest.mark.parametrize("how", [lambda path: path.write_text(""), Path.unlink], ids=["emptied", "deleted"])
+def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
+    root: Path, how: Callable[[Path], None]
+) -> None:
+    how(root / RUN / "metrics.jsonl")
+    facts = gather(load(root))
+    assert facts.accounting == {"finished": 5, "finished without data": 1}
+    assert facts.compared[0].needs == ("waits for runs without a result: grpo seed 1 (finished without data)")
+    assert facts.tables["accuracy"].rows[0][6].startswith("– (finished without data)")
+    page = write_report(root, ["html"]).read_text()
+    assert 'id="alarm"' in page and page.index('id="alarm"') < page.index("comparisons resolved")
+    assert f"{RUN}: metrics.jsonl is missing or empty: the run counts nowhere" in page
+    assert "6 planned: 5 finished, 1 finished without data" in page
+
+
+def test_finished_run_whose_updates_were_left_out_is_named(root: Path) -> None:
+    """One that blew up in its last steps, too few of them to be called diverged, ends as finished."""
+    path = root / RUN / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["grad/nonfinite"] = float(row["step"] >= 18)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    title = "Updates left out for a loss, reward or gradient that is not finite"
+    assert told(root) == {title: [f"{RUN}: in 3 of 20 steps, the last of them 20"]}
+
+
+def test_log_cut_before_the_end_is_no_final_accuracy(root: Path) -> None:
+    path = root / RUN / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:15]))
+    facts = gather(load(root))
+    assert facts.accounting["finished without data"] == 1
+    (line,) = told(root)["Logs that lack something"]
+    assert line == f"{RUN}: metrics.jsonl lacks 6 of 21 rows, the first of step 15"
+
+
+@pytest.mark.parametrize("name", ["origin.json", "eval.jsonl"])
+def test_missing_file_of_a_run_is_named(root: Path, name: str) -> None:
+    (root / RUN / name).unlink()
+    (line,) = told(root)["Logs that lack something"]
+    assert line.startswith(f"{RUN}: {name} is missing")
+
+
+def test_evaluation_whose_answers_are_gone_is_named(root: Path) -> None:
+    path = root / RUN / "eval.jsonl"
+    kept = [line for line in path.read_text().splitlines() if json.loads(line)["step"] != 10]
+    path.write_text("".join(f"{line}\n" for line in kept))
+    (line,) = told(root)["Logs that lack something"]
+    assert line == f"{RUN}: eval.jsonl lacks 10 validation greedy; and 1 more evaluations"
+
+
+def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 1): ("diverged", 4), ("ppo", "arithmetic", 2): ("crashed", 4)}
+    root = Synthetic(**{**SMALL, "states": states}).write(tmp_path)
+    shutil.rmtree(root / "ppo-arithmetic-s3")
+    edit(root / "matrix.json", lambda told: told["runs"].remove("grpo-arithmetic-s2"))
+    facts = gather(load(root))
+    assert facts.accounting == {"finished": 2, "diverged": 1, "crashed": 1, "missing": 1}
+    assert facts.compared[0].needs == "waits for runs without a result: ppo seed 2 (crashed), 3 (missing)"
+    assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
+        write_report(root, ["html"]).read_text()
+    )
+    assert told(root)["Not as planned"] == ["not planned by matrix.json, and counted: grpo-arithmetic-s2"]
+
+
+def test_matrix_without_its_plan_and_arm_without_a_seed_are_named(root: Path) -> None:
+    (root / "matrix.json").unlink()
+    shutil.rmtree(root / "ppo-arithmetic-s3")
+    assert told(root)["Not as planned"] == [
+        "matrix.json is missing: which runs were planned is not known",
+        "ppo on arithmetic has no run of seed 3, which other arms have",
+    ]
+
+
+# Mixtures
+
+
+def test_rate_changed_midway_is_shown_in_the_alarm_and_in_the_settings(root: Path) -> None:
+    change = "train.learning_rate.policy: 0.001 -> 0.0001"
+    attempts(root, RUN, {"resumed_at": 17, "changes": [change]})
+    run = load(root).runs[0]
+    assert (
+        changes.text(changes.histories(run)["train.learning_rate.policy"])
+        == "0.001 until step 17, then 0.0001"
+    )
+    assert told(root) == {
+        "Changed while the run ran": [f"{RUN}: train.learning_rate.policy 0.001 until step 17, then 0.0001"]
+    }
+    first = summary.settings(load(root))[0]
+    assert first.key == "train.learning_rate.policy" and first.changed == {"grpo"}
+    assert first.values["grpo"] == "0.001 until step 17, then 0.0001 | 0.0001"
+    page = write_report(root, ["html"]).read_text()
+    assert '<td class="alert">0.001 until step 17, then 0.0001 | 0.0001</td>' in page
+
+
+@pytest.mark.parametrize(
+    ("later", "value"),
+    [
+        # the attempt that changed it was thrown away up to step 10, and its setting stayed
+        ([{"resumed_at": 17, "changes": ["a: 1 -> 2"]}, {"resumed_at": 10}], "1 until step 10, then 2"),
+        # its process died before it resumed anything
+        ([{"changes": ["a: 1 -> 2"]}, {"resumed_at": 10}], "1 until step 10, then 2"),
+        (
+            [{"resumed_at": 5, "changes": ["a: 1 -> 2"]}, {"resumed_at": 9, "changes": ["a: 2 -> 1"]}],
+            "1 until step 5, then 2 until step 9, then 1",
+        ),
+        # changed back before the change had done anything
+        ([{"resumed_at": 5, "changes": ["a: 1 -> 2"]}, {"resumed_at": 5, "changes": ["a: 2 -> 1"]}], ""),
+        # begun anew, with the new value alone
+        ([{"resumed_at": 0, "changes": ["a: 1 -> 2"]}], ""),
+    ],
+)
+def test_history_follows_what_the_logs_hold(root: Path, later: list[Any], value: str) -> None:
+    attempts(root, RUN, *later)
+    found = changes.histories(load(root).runs[0])
+    assert {name: changes.text(own) for name, own in found.items()} == ({"a": value} if value else {})
+
+
+def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
+    def add(origin: Any) -> None:
+        origin["attempts"] += [origin["attempts"][0] | {"attempt": 2, "changes": ['model.name: "a" -> "b"']}]
+
+    edit(root / RUN / "origin.json", add)
+    (line,) = told(root)["Changed while the run ran"]
+    assert line == f"{RUN}: model.name a until a step that is not recorded, then b"
+
+
+def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
+    retell(root / RUN / "run.toml", "prompts = 16", "prompts = 8")
+    assert told(root) == {
+        "Seeds of one arm with different settings": [
+            "grpo on arithmetic: train.prompts is 8 in seed 1, 16 in seed 2, 3"
+        ]
+    }
+
+
+def test_mixed_versions_are_named(root: Path) -> None:
+    edit(root / RUN / "origin.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
+    assert told(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
+
+
+def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
+    for path in root.glob("*/origin.json"):
+        edit(path, lambda o: o.update(pins={"test problems": "a" * 64, "model weights": "b" * 64}))
+    retell(root / "ppo-arithmetic-s1/run.toml", 'name = "nano"', 'name = "other"')
+    edit(root / "ppo-arithmetic-s1/origin.json", lambda o: o["pins"].update({"model weights": "c" * 64}))
+    assert "Different data or models under the same settings" not in told(root)
+    edit(root / RUN / "origin.json", lambda o: o["pins"].update({"test problems": "d" * 64}))
+    assert told(root)["Different data or models under the same settings"] == [
+        f"test problems: {'a' * 12} in 5 runs; {'d' * 12} in {RUN}"
+    ]
+
+
+# Folders that are not what they say
+
+
+def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
+    before = summary.accuracy_table(load(root), summary.finals(load(root)))
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
+    after = summary.accuracy_table(load(root), summary.finals(load(root)))
+    assert before.equals(after)
+    assert told(root)["Folders that are not what they say"] == [
+        f"grpo-arithmetic-s7 holds {RUN}, by its run.toml; nothing in it is counted"
+    ]
+    write_report(root, ["html", "csv"])
+
+
+def test_copy_with_a_mended_configuration_is_seen_by_its_origin(root: Path) -> None:
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
+    retell(root / "grpo-arithmetic-s7/run.toml", "seed = 1", "seed = 7")
+    lines = told(root)["Folders that are not what they say"]
+    assert lines == [
+        f"{RUN}, grpo-arithmetic-s7 come from one and the same process: all but one are copies, and counted"
+    ]
+    assert "not planned by matrix.json, and counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
+
+
+def test_run_of_another_matrix_is_named(root: Path) -> None:
+    retell(root / RUN / "run.toml", 'matrix = "synthetic"', 'matrix = "elsewhere"')
+    assert (
+        f"{RUN} was made for the matrix elsewhere, by its run.toml; it is counted"
+        in (told(root)["Folders that are not what they say"])
+    )
+
+
+# Test problems that were trained on
+
+
+def digests(root: Path, name: str, **splits: Mapping[str, str]) -> None:
+    data = zstandard.ZstdCompressor().compress(json.dumps(splits).encode())
+    (root / name / "problems.json.zst").write_bytes(data)
+
+
+def test_test_problem_in_the_training_split_is_named(root: Path) -> None:
+    prompt, truth = "0123456789", "abcdefabcd"
+    digests(root, RUN, train={"t1": prompt + truth}, test={"p1": "9" * 20, "p2": prompt + "other12345"})
+    assert told(root) == {}  # the same prompt with another answer is another problem
+    digests(root, RUN, train={"t1": prompt + truth}, test={"p1": "9" * 20, "p2": prompt + truth})
+    line = f"1 of 2 test problems are training problems, such as p2: {RUN}"
+    assert told(root) == {"Evaluated on problems that were trained on": [line]}
+    digests(root, RUN, train={"pair 1": prompt}, test={"p2": prompt + truth})  # a preference file's prompts
+    assert "1 of 1 test problems" in told(root)["Evaluated on problems that were trained on"][0]
+
+
+def test_damaged_record_of_problems_is_an_error_that_names_it(root: Path) -> None:
+    (root / RUN / "problems.json.zst").write_bytes(b"no zstd")
+    with pytest.raises(LogError, match=r"problems\.json\.zst: damaged"):
+        problems(root / RUN)

@@ -1,0 +1,20 @@
+"""Logs made up by hand."""
+
+from __future__ import annotations
+
+import json
+
+
+def rows(steps: int, seconds: float, start: float = 5.0) -> str:
+    """metrics.jsonl of an attempt of which each step takes so long and samples 100 tokens."""
+    found = [
+        {
+            "step": step,
+            "time/wall": start + seconds * step,
+            "reward/mean": step / 10,
+            "cost/generated_tokens": 100.0 * step,
+            "time/step": seconds / 2,
+        }
+        for step in range(steps + 1)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in found)

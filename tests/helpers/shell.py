@@ -1,0 +1,16 @@
+"""Commands as a user types them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`grpobench WORDS`, run in `folder`."""
+    program = "import sys; from grpobench.runs.cli import main; code = main(); "
+    program += "print('LOADED' if 'torch._C' in sys.modules else '', end=''); sys.exit(code)"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,74 @@
+"""Whole runs of a tiny policy: their configuration, their logs, their weights."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import zstandard
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.train.execute import execute
+from helpers.toys import Letters
+
+TIMED = ("time/", "cost/peak_memory_gb")
+"""What two runs of the same configuration may differ in."""
+
+
+def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: Any) -> RunConfig:
+    """Three steps of 4 problems × 4 completions in 2 minibatches; `sections` override whole sections."""
+    settings: dict[str, Any] = {
+        "matrix": "m",
+        "arm": "a",
+        "seed": 3,
+        "task": Letters(),
+        "model": ModelConfig(name=policy),
+        "sampler": SamplerConfig(),
+        "reward": RewardConfig(),
+        "train": TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-3}),
+        "evaluate": EvaluateConfig(every=2, problems=3, samples=2, test_problems=2),
+        "checkpoint": CheckpointConfig(every=1),
+    }
+    return RunConfig(algorithm=algorithm or GRPO(), **{**settings, **sections})
+
+
+def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
+    """Execute in a folder; the rows of metrics.jsonl."""
+    with RunFolder.open(path, config) as folder:
+        execute(config, folder, lambda progress: None, stop)
+    return rows(path)
+
+
+def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (path / name).read_text().splitlines()]
+
+
+def timeless(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not key.startswith(TIMED)}
+
+
+def transcript(path: Path, step: int) -> list[dict[str, Any]]:
+    packed = (path / "rollouts" / f"step-{step}.jsonl.zst").read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as stream:
+        return [json.loads(line) for line in stream.read().decode().splitlines()]
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)

@@ -1,0 +1,369 @@
+"""Evaluations inside runs and by `grpobench eval`.
+
+Locked here: greedy and sampled answers decoded together are those decoded apart; every number can be computed
+again from the rows; what a run logged is never touched; an answer that is still true is not asked for twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.toys import Letters
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs import cli
+from grpobench.runs.evaluation import records as assess
+from grpobench.runs.measure.evaluator import Answer, Evaluator, Row, several, summarise
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.tasks import TASKS
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.task import Problem, Verdict
+
+SMALL = EvaluateConfig(problems=12, samples=4, test_problems=12)
+
+
+@pytest.fixture(scope="module")
+def nano() -> Loaded:
+    return load("nano")
+
+
+def evaluator(loaded: Loaded, settings: EvaluateConfig = SMALL, **changes: Any) -> Evaluator:
+    models = Models(loaded.model)
+    sampler = HFSampler(models, loaded.end, loaded.pad, 64, loaded.context)
+    made = Evaluator(Arithmetic(), loaded, sampler, settings, 0, 40, models=models)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.fixture(scope="module")
+def found(nano: Loaded) -> tuple[list[Row], dict[str, float]]:
+    return evaluator(nano, texts=True).evaluate(0, "test")
+
+
+class Apart:
+    """A sampler that cannot decode greedily and sample in one batch."""
+
+    def __init__(self, inner: HFSampler) -> None:
+        self.inner = inner
+
+    def sample(self, *arguments: Any) -> Any:
+        return self.inner.sample(*arguments)
+
+
+def test_greedy_and_sampled_answers_decoded_together_are_those_decoded_apart(
+    nano: Loaded, found: tuple[list[Row], dict[str, float]]
+) -> None:
+    one = evaluator(nano, texts=True)
+    rows, numbers = dataclasses.replace(one, sampler=Apart(one.sampler)).evaluate(0, "test")  # type: ignore[arg-type]
+    assert rows == found[0] and numbers == found[1]
+
+
+def test_parts_of_the_problems_give_the_same_answers_and_are_told(
+    nano: Loaded, found: tuple[list[Row], dict[str, float]]
+) -> None:
+    told: list[tuple[int, int]] = []
+    rows, numbers = evaluator(nano, texts=True, at_once=25, tell=lambda *now: told.append(now)).evaluate(
+        0, "test"
+    )
+    assert told == [
+        (5, 12),
+        (10, 12),
+        (12, 12),
+    ]  # 25 sequences are five problems of four samples and one greedy
+    assert rows == found[0] and numbers == found[1]
+
+
+def test_every_number_can_be_computed_again_from_the_rows(found: tuple[list[Row], dict[str, float]]) -> None:
+    rows, numbers = found
+    by_problem: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["mode"] == "sampled":
+            by_problem.setdefault(row["problem"], []).append(row)
+    assert len(by_problem) == 12
+    correct = [[row["scores"]["correct"] for row in own] for own in by_problem.values()]
+    assert numbers["eval/test/sampled/correct"] == pytest.approx(np.mean(correct))
+    pairs = [max(pair) for own in correct for pair in combinations(own, 2)]  # pass@2 by counting
+    assert numbers["eval/test/sampled/pass@2"] == pytest.approx(np.mean(pairs))
+    votes = []
+    for own in by_problem.values():
+        answers = [row["answer"] for row in own]
+        winner = max(answers, key=lambda answer: (answers.count(answer), -answers.index(answer)))
+        votes.append(own[answers.index(winner)]["scores"]["correct"])
+    assert numbers["eval/test/sampled/maj@4"] == pytest.approx(np.mean(votes))
+    assert 0 < numbers["eval/test/sampled/correct"] < numbers["eval/test/sampled/pass@2"] < 1
+    assert "eval/test/sampled/pass@4" not in numbers  # it would need eight samples
+    assert not any("@" in name for name in numbers if "/greedy/" in name)
+
+
+def answered(*verdicts: Verdict) -> list[Answer]:
+    return [Answer(verdict, 3, True) for verdict in verdicts]
+
+
+def test_answers_lost_to_the_machine_are_in_no_number() -> None:
+    lost = Verdict({}, None, "infra_error")
+    right, wrong = Verdict({"correct": 1.0}, "a"), Verdict({"correct": 0.0}, "b")
+    problems = [Problem(str(i), "", None, {"category": "a"}) for i in range(3)]
+    numbers = summarise(
+        Letters(), problems, [answered(right, wrong), answered(lost, right), answered(lost, lost)]
+    )
+    assert numbers["correct"] == 2 / 3
+    assert numbers["shouted"] == 2 / 3  # the task's own summary
+    assert numbers["length"] == 3
+
+
+def test_a_part_of_a_score_is_not_a_solution() -> None:
+    half = Verdict({"correct": 0.5}, "a")
+    assert several([[half] * 4])["pass@2"] == 0.0
+    assert several([[half] * 3]) == {} == several([])
+    assert several([[Verdict({"correct": 1.0}, None)] * 4]) == {"pass@2": 1.0}  # no answers, no vote
+
+
+# grpobench eval
+
+
+def configure(arm: str = "a", seed: int = 0, **sections: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "matrix": "m",
+        "task": Arithmetic(operations=(2,)),
+        "model": ModelConfig("nano"),
+        "sampler": SamplerConfig(temperature=0.7, max_new_tokens=30),
+        "reward": RewardConfig(),
+        "train": TrainConfig(steps=3),
+        "evaluate": EvaluateConfig(temperature=1.3),
+        "checkpoint": CheckpointConfig(),
+    }
+    return RunConfig(arm=arm, seed=seed, algorithm=GRPO(), **{**settings, **sections})
+
+
+def finished(place: Path, nano: Loaded, scale: float = 1.0, **changes: Any) -> Path:
+    """A run folder as a finished run leaves it; the trained policy is nano with its output scaled."""
+    from safetensors.torch import save_file
+
+    (place / "final").mkdir(parents=True)
+    (place / "run.toml").write_text(stored.dump(configure(**changes)))
+    (place / "status.json").write_text('{"state": "finished", "step": 3, "attempt": 1, "why": ""}')
+    (place / "metrics.jsonl").write_text('{"step": 0}\n{"step": 3}\n')
+    (place / "eval.jsonl").write_text("")
+    named = dict(nano.model.named_parameters())
+    tensors = {name: (p * scale).detach().clone().contiguous() for name, p in named.items()}
+    save_file(tensors, place / "final" / "policy.safetensors")
+    return place
+
+
+def digests(place: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and "evals" not in path.parts
+    }
+
+
+def greedy(**changes: Any) -> assess.Wish:
+    return assess.Wish("arithmetic", **{"problems": 8, "samples": 0, **changes})
+
+
+def only(records: Iterator[assess.Record]) -> assess.Record:
+    (record,) = records
+    return record
+
+
+def test_a_run_is_measured_before_and_after_and_its_logs_stay_as_they_are(
+    tmp_path: Path, nano: Loaded
+) -> None:
+    place = finished(tmp_path / "run", nano, scale=0.0)
+    before = digests(place)
+    record = only(assess.assess(str(place), greedy()))
+    assert digests(place) == before
+    model = only(assess.assess("nano", greedy(sets={"operations": [2]}, limit=30, out=tmp_path / "models")))
+    assert record.numbers["base"] == model.numbers["model"]
+    assert record.numbers["base"]["eval/test/greedy/correct"] > 0.3
+    assert record.numbers["final"]["eval/test/greedy/correct"] == 0.0  # all weights are nought
+    assert record.content["policies"]["final"]["step"] == 3
+    assert model.path.parent == tmp_path / "models" / "nano" / "evals"
+    rows = [json.loads(line) for line in record.path.with_suffix(".jsonl").read_text().splitlines()]
+    assert rows == list(record.rows) and len(rows) == 16
+    assert {row["policy"]: row["step"] for row in rows} == {"base": 0, "final": 3}
+
+
+def test_a_runs_own_task_is_asked_as_the_run_was_set(tmp_path: Path, nano: Loaded) -> None:
+    place = finished(tmp_path / "run", nano)
+    settings = only(assess.assess(str(place), greedy())).content["settings"]
+    assert settings["task_settings"]["operations"] == [2]
+    assert (settings["temperature"], settings["max_new_tokens"]) == (1.3, 30)
+    earlier = (place / "run.toml").read_text().replace("temperature = 1.3\n", "")
+    (place / "run.toml").write_text(earlier)  # before evaluation had a temperature of its own
+    assert only(assess.assess(str(place), greedy())).content["settings"]["temperature"] == 0.7
+    changed = only(assess.assess(str(place), greedy(sets={"operations": [3]}, temperature=1.0)))
+    assert changed.content["settings"]["task_settings"]["operations"] == [3]
+    assert len(list((place / "evals").glob("*.json"))) == 3  # another question stands beside the first
+
+
+def test_what_is_still_true_is_not_asked_for_again(tmp_path: Path, nano: Loaded) -> None:
+    place = finished(tmp_path / "run", nano)
+    first = only(assess.assess(str(place), greedy()))
+    again = only(assess.assess(str(place), greedy()))
+    assert not first.kept and again.kept and again.content == first.content
+    assert list(again.rows) == list(first.rows)
+    assert not only(assess.assess(str(place), greedy(again=True))).kept
+    content = json.loads(first.path.read_text())
+    content["code"]["tasks/arithmetic.py"] = "another verifier"
+    first.path.write_text(json.dumps(content))
+    assert not only(assess.assess(str(place), greedy())).kept
+    (place / "final" / "policy.safetensors").unlink()
+    (place / "final").rmdir()
+    finished_again = finished(tmp_path / "other", nano, scale=0.0) / "final"
+    finished_again.rename(place / "final")
+    trained = only(assess.assess(str(place), greedy()))
+    assert not trained.kept and trained.numbers["final"]["eval/test/greedy/correct"] == 0.0
+
+
+def test_rows_without_their_record_do_not_count(tmp_path: Path, nano: Loaded) -> None:
+    """What a kill in the middle of writing leaves."""
+    place = finished(tmp_path / "run", nano)
+    first = only(assess.assess(str(place), greedy()))
+    first.path.unlink()
+    assert not only(assess.assess(str(place), greedy())).kept
+
+
+def test_runs_of_a_matrix_share_their_base_and_those_without_weights_are_passed_over(
+    tmp_path: Path, nano: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "m"
+    for seed, scale in ((0, 1.0), (1, 0.0)):
+        finished(root / f"a-arithmetic-s{seed}", nano, scale, seed=seed)
+    unborn = root / "a-arithmetic-s2"
+    unborn.mkdir()
+    (unborn / "run.toml").write_text(stored.dump(configure(seed=2)))
+    names = [f"a-arithmetic-s{seed}" for seed in range(4)]  # the last has no folder yet
+    (root / "matrix.json").write_text(json.dumps({"runs": names}))
+    asked = []
+    ask = assess.Desk._ask
+    monkeypatch.setattr(assess.Desk, "_ask", lambda *a: asked.append(a[-1]) or ask(*a))
+    said: list[str] = []
+    records = list(assess.assess(str(root), greedy(), said.append))
+    assert [record.subject.name for record in records] == names[:2]
+    assert asked == [f"{names[0]} (base)", f"{names[0]} (final)", f"{names[1]} (final)"]
+    assert "a-arithmetic-s2 holds no weights" in said[0]
+    first, second = (record.numbers for record in records)
+    assert first["base"] == second["base"] == first["final"] != second["final"]
+
+
+def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, nano: Loaded) -> None:
+    place = finished(tmp_path / "run", nano)
+    for step in (2, 10):
+        saved = place / "checkpoints" / f"step-{step}"
+        saved.mkdir(parents=True)
+        (saved / "policy.safetensors").write_bytes((place / "final" / "policy.safetensors").read_bytes())
+    (place / "final" / "policy.safetensors").unlink()
+    record = only(assess.assess(str(place), greedy(base=False)))
+    assert record.content["policies"]["final"]["step"] == 10 and list(record.numbers) == ["final"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nano", "--task", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
+        (["nanoo", "--task", "arithmetic"], "unknown model 'nanoo'"),
+        (["nano", "--task", "arithmetic", "--no-greedy", "--samples", "0"], "nothing to evaluate"),
+        (["nano", "--task", "arithmetic", "--set", "operatons=[2]"], "did you mean"),
+        (["nano", "--task", "arithmetic", "--max-new-tokens", "5000"], "leave no room for 5000 new tokens"),
+        (["run", "--task", "arithmetic"], "run holds no weights"),
+        (["broken", "--task", "arithmetic"], "weights of another model"),
+        (
+            ["nano", "--task", "arithmetic", "--temperature", "-1"],
+            "--temperature: must be in (0, 10], not -1.0",
+        ),
+        (
+            ["nano", "--task", "arithmetic", "--temperature", "nan"],
+            "--temperature: must be a number, not nan",
+        ),
+        (["nano", "--task", "arithmetic", "--samples", "100000000"], "--samples: must be at most 100,000"),
+        (["nano", "--task", "arithmetic", "--out", "file"], "--out file: cannot write there"),
+        (
+            ["run", "--task", "arithmetic", "--out", "there"],
+            "--out there: results of runs stand in their own",
+        ),
+        (["torn", "--task", "arithmetic"], "matrix.json is damaged"),
+        (["cut", "--task", "arithmetic"], "run.toml is damaged"),
+    ],
+)
+def test_mistakes_give_exit_2_and_the_remedy(
+    words: Sequence[str],
+    message: str,
+    tmp_path: Path,
+    nano: Loaded,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from safetensors.torch import save_file
+
+    monkeypatch.chdir(tmp_path)
+    empty = finished(tmp_path / "run", nano)
+    (empty / "final" / "policy.safetensors").unlink()
+    broken = finished(tmp_path / "broken", nano)
+    save_file({"x": torch.zeros(2)}, broken / "final" / "policy.safetensors")
+    (tmp_path / "file").touch()
+    for name, file in (("torn", "matrix.json"), ("cut", "run.toml")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("[")
+    assert cli.main(["eval", *words, "--problems", "2"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_numbers_with_intervals_and_json(
+    tmp_path: Path, nano: Loaded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = finished(tmp_path / "run", nano)
+    words = ["eval", str(place), "--task", "arithmetic", "--problems", "8", "--samples", "0"]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    record = json.loads(next((place / "evals").glob("*.json")).read_text())
+    value = record["policies"]["final"]["numbers"]["eval/test/greedy/correct"]
+    assert "before" in shown and f"{value:.4f} [" in shown
+    assert cli.main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["records"][0]
+    assert told["numbers"]["final"]["eval/test/greedy/correct"] == value
+    assert Path(told["path"]).exists()
+
+
+def test_every_registered_task_names_modes_that_the_evaluator_knows() -> None:
+    for cls in TASKS.values():
+        assert set(cls.modes) <= {"sampled", "greedy", "likelihood"}, cls.name
+
+
+def test_a_disk_folder_given_as_a_model_has_its_results_under_its_name(tmp_path: Path, nano: Loaded) -> None:
+    nano.model.save_pretrained(tmp_path / "mine")
+    nano.tokenizer.save_pretrained(tmp_path / "mine")
+    record = only(assess.assess(str(tmp_path / "mine"), greedy(out=tmp_path / "out")))
+    assert record.path.parent == tmp_path / "out" / "mine" / "evals"
+    assert record.numbers["model"]["eval/test/greedy/correct"] > 0.3
+    with pytest.raises(DataError, match="restore the run folder"):
+        assess.put(nano, _weights(tmp_path / "odd.safetensors"))
+
+
+def _weights(path: Path) -> Path:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, path)
+    return path

@@ -1,0 +1,154 @@
+"""Pages on algorithms and dialects: what is committed is what the code says."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.dialects import DIALECTS
+from grpobench.runs import cli
+from grpobench.runs.inventory import listing, pages
+from grpobench.runs.tools.strict import ConfigError
+
+written = cache(pages.pages)
+DOCS = Path(__file__).parents[3] / "docs"
+every = pytest.mark.parametrize("cls", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+
+def test_committed_pages_are_those_that_the_command_writes() -> None:
+    expected = written()
+    here = {path.relative_to(DOCS).as_posix() for path in (DOCS / "algorithms").glob("*.md")}
+    stale = [
+        name
+        for name, text in expected.items()
+        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != text
+    ]
+    gone = sorted(here - expected.keys())
+    assert (stale, gone) == ([], []), "run `grpobench docs`"
+
+
+@every
+def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> None:
+    assert cls.formula and cls.departures and cls.summary
+    assert cls.evidence.startswith(("verified: ", "reconstruction: "))
+    assert re.search(r"arXiv:\d{4}\.\d{4,5}", cls.paper) or cls.paper
+    assert len(listing.degenerate(cls)) > 20, "the docstring needs a paragraph `Degenerate cases: …`"
+    assert listing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
+    undocumented = [row["name"] for row in listing.settings(cls) if not row["summary"]]
+    assert not undocumented
+
+
+@every
+def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
+    said = re.split(r"(?<=[.;]) ", f"{cls.departures} {cls.evidence}")
+    assert sorted(said) == sorted(set(said))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bnpo", "dppo", "gpg", "maxrl", "mc_grpo", "rebel", "reinforce_pp", "reinforce_pp_baseline", "vespo"],
+)
+def test_what_was_read_in_the_authors_code_names_repository_commit_and_file(name: str) -> None:
+    evidence = ALGORITHMS[name].evidence
+    assert evidence.startswith("verified: ") and "reconstruction" not in evidence
+    assert re.search(r"\([\w-]+/[\w-]+@[0-9a-f]{7,}, [\w/.-]+\.(py|sh)\b", evidence)
+
+
+def test_n_grpo_is_told_from_its_namesake() -> None:
+    assert "arXiv:2509.18851" in ALGORITHMS["ngrpo"].departures
+
+
+@every
+def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) -> None:
+    text = written()[f"algorithms/{cls.name}.md"]
+    flat = " ".join(text.split())
+    for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, listing.degenerate(cls)[1:]):
+        assert " ".join(part.split()) in flat
+    for row in listing.settings(cls):
+        assert f"| `{row['name']}` | {pages.value(row['default'])} |" in text
+    for metric in cls.metrics:
+        assert f"| `{metric.name}` |" in text
+    for dialect in DIALECTS.values():
+        assert (f"| `{dialect.name}` |" in text) == (dialect.algorithm == cls.name)
+    assert all(f"- {line}\n" in text for line in listing.needs(cls))
+
+
+def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
+    found = written()
+    for name in ALGORITHMS:
+        assert f"| [`{name}`]({name}.md) |" in found["algorithms/README.md"]
+    for name, text in found.items():
+        for link in re.findall(r"\]\(([^)]+\.md)(#[\w-]+)?\)", text):
+            assert ((DOCS / name).parent / link[0]).exists(), f"{name} links to {link[0]}"
+
+
+def test_every_dialect_stands_on_its_page_with_every_source() -> None:
+    text = written()["dialects.md"]
+    for dialect in DIALECTS.values():
+        part = text.partition(f"\n### {dialect.name}\n")[2].partition("\n### ")[0]
+        assert dialect.version in part and dialect.ask in part and dialect.remark[1:] in part
+        for fact in dialect.facts:
+            assert re.search(rf"\| `{re.escape(fact.setting)}` \|.*\| {re.escape(fact.source)} \|", part)
+        assert all(f"- {gap.what} ({gap.source})\n" in part for gap in dialect.gaps)
+
+
+def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
+    folder = tmp_path / "algorithms"
+    folder.mkdir()
+    (folder / "gone.md").write_text(f"{pages.MARK} from algorithms/gone.py; do not edit. -->\n# gone\n")
+    (folder / "mine.md").write_text("# mine\n")
+    assert cli.main(["docs", str(tmp_path)]) == 0
+    names = {path.name for path in folder.glob("*.md")}
+    assert names == {"README.md", "mine.md", *(f"{name}.md" for name in ALGORITHMS)}
+    assert all(text.startswith(pages.MARK) for text in written().values())
+
+
+def test_needs_name_the_settings_that_add_to_them() -> None:
+    needs = listing.needs(ALGORITHMS["ppo"])
+    assert "trains policy, critic" in needs
+    assert "with critic = shared: trains policy, value head" in needs
+    assert "with beta above 0: one more forward pass per step of: reference" in needs
+    assert "may use recorded rollouts or preferences" in " ".join(listing.needs(ALGORITHMS["dpo"]))
+
+
+def test_formulas_are_parted_at_their_statements_and_folded() -> None:
+    assert pages.parts("a = b;  c = d; e") == ["a = b", "c = d; e"]
+    long = pages.parts(" ".join(["word"] * 36))
+    assert len(long) == 2 and all(len(line) <= 100 for line in long)
+    assert long[1].startswith("    word")
+
+
+def test_text_with_bars_stays_in_its_cell() -> None:
+    assert pages.cell("1/|o_i|\n  and more") == "1/\\|o_i\\| and more"
+
+
+def test_files_of_others_are_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "dialects.md").write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"dialects\.md was not written by"):
+        pages.write(tmp_path)
+    assert (tmp_path / "dialects.md").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "algorithms").exists()
+    with pytest.raises(ConfigError, match="is no folder"):
+        pages.write(tmp_path / "dialects.md")
+
+
+def test_pages_go_to_the_checkout_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(pages, "write", lambda folder: asked.append(folder) or [])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["docs"]) == 0
+    assert asked == [DOCS.resolve()] and not (tmp_path / "docs").exists()
+    installed = tmp_path / "site-packages" / "grpobench" / "runs" / "pages.py"
+    installed.parent.mkdir(parents=True)
+    monkeypatch.setattr(pages, "__file__", str(installed))
+    assert cli.main(["docs"]) == 2
+    assert "this is no checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
+    assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]

@@ -1,0 +1,542 @@
+"""Rewards: components and their sums, the proxy, learned models, and what happens when one fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from helpers.scorers import save_scorer
+from helpers.toys import Letters
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.measure.rollout_metrics import group_metrics
+from grpobench.runs.models.loading import Loaded, ModelError
+from grpobench.runs.models.nano import character_tokenizer
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.reward import grader as rewards
+from grpobench.runs.reward import proxy
+from grpobench.runs.reward import tiny as tiny_reward
+from grpobench.runs.reward.grader import Grader, RewardError
+from grpobench.runs.reward.model import Scorer
+from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
+from grpobench.runs.settings import config as runs_config
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.nanobias import NanoBias
+from grpobench.tasks.task import Problem, Task, Verdict
+
+TOKENIZER = character_tokenizer()
+LOADED = Loaded(types.SimpleNamespace(device="cpu"), TOKENIZER, {}, (1,))
+"""A tokenizer without a policy: all that a grader needs."""
+PROBLEM = Problem("p", "Q", None)
+
+
+def said(*texts: str) -> list[Rollout]:
+    encoded = [tuple(TOKENIZER.encode(text)) for text in texts]
+    return [Rollout((5,), tokens, np.zeros(len(tokens), np.float32), stopped=True) for tokens in encoded]
+
+
+def grader(reward: RewardConfig, task: Task | None = None, seed: int = 0) -> Grader:
+    return Grader(task or Letters(), reward, LOADED, seed)
+
+
+def group(reward: RewardConfig, *texts: str, task: Task | None = None) -> Group:
+    return grader(reward, task).groups(["s"], [PROBLEM], [said(*texts)])[0]
+
+
+def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Generous(Letters):
+        def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+            return [Verdict({"correct": 7.0}, None) for _ in completions]
+
+    with pytest.raises(
+        DataError, match=r"`correct` must be from 0 to 1, and its verifier gave 7 for problem p"
+    ):
+        group(RewardConfig(), "a", "b", task=Generous())
+
+
+# The proxy
+
+
+def test_proxy_is_the_documented_sum() -> None:
+    text = "So 7+8=15, clearly.\n\nPerhaps 15-19=-4."
+    counts = {"length": 38, "words": 3, "lines": 2, "digits": 9, "equations": 2, "hedges": 1, "assurances": 1}
+    assert {name: count(text) for name, count in proxy.FEATURES.items()} == counts
+    # 1 · 9/(9+9) − 0.5 · 1/(1+9)
+    assert proxy.proxy(text, {"digits": 1.0, "hedges": -0.5}, 9.0) == pytest.approx(0.45)
+    assert proxy.proxy("", {"digits": 1.0, "length": 2.0}, 8.0) == 0
+
+
+def test_every_feature_of_the_settings_is_defined() -> None:
+    assert set(proxy.FEATURES) == set(get_args(runs_config.Feature))
+
+
+def test_proxy_reads_only_what_the_policy_wrote() -> None:
+    rollout = dataclasses.replace(said("1234")[0], written=(True, True, False, True))
+    found = grader(RewardConfig(kind="proxy", proxy_half=3.0)).groups(["s"], [PROBLEM], [[rollout]])[0]
+    assert found.reward == [0.5]  # three digits of its own: 3/(3+3)
+
+
+# Components
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("task", [1.0, 0.0]),  # "AAAAAA" is correct, "zz" is not; both as graded by the task
+        ("flipped", [0.0, 1.0]),
+        ("constant", [1.0, 1.0]),
+        ("proxy", [0.0, 0.0]),  # no digits
+    ],
+)
+def test_kinds_of_reward(kind: Any, expected: list[float]) -> None:
+    found = group(RewardConfig(kind=kind), "AAAAAA", "zz")
+    assert found.reward == expected
+    name = "correct" if kind == "task" else kind
+    assert found.components == {name: expected}
+    assert [verdict.scores["correct"] for verdict in found.verdicts] == [1.0, 0.0]
+
+
+def test_format_alone_ignores_whether_the_answer_is_right() -> None:
+    task = Arithmetic()
+    problem = task.problems("train")[0]
+    right, wrong = f"#{problem.truth}", f"#{problem.truth + 1}"
+    found = grader(RewardConfig(kind="format"), task).groups(["s"], [problem], [said(right, wrong, "none")])[
+        0
+    ]
+    assert found.reward == [1.0, 1.0, 0.0]
+    assert [verdict.scores["correct"] for verdict in found.verdicts] == [1.0, 0.0, 0.0]
+
+
+def test_sum_weighs_scores_and_components_and_measures_what_weighs_nothing() -> None:
+    weights = {"correct": 2.0, "short": 0.0, "proxy": -0.5, "flipped": 3.0, "constant": 0.25}
+    found = group(RewardConfig(kind="sum", weights=weights, proxy_half=2.0), "AA12", "zz")
+    # "AA12" has only characters below "P": 2·1 − 0.5·2/(2+2) + 3·0 + 0.25; "zz": 2·0 − 0.5·0 + 3·1 + 0.25
+    assert found.reward == pytest.approx([2.0, 3.25])
+    assert found.components["short"] == [1.0, 1.0] and found.components["proxy"] == [0.5, 0.0]
+    batch = pack_groups([found], 8, 1, 0)
+    assert batch.scores["proxy"].tolist() == [0.5, 0.0]  # what an algorithm may ask for by name
+    assert batch.scores["correct"].tolist() == [1.0, 0.0]
+
+
+def test_coins_depend_on_seed_stream_problem_and_place_but_not_on_the_batch() -> None:
+    reward = RewardConfig(kind="random", probability=0.5)
+    texts = ["A"] * 32
+    one = grader(reward).groups(["s"], [PROBLEM], [said(*texts)])[0].reward
+    both = grader(reward).groups(["t", "s"], [PROBLEM] * 2, [said(*texts), said(*texts)])
+    assert both[1].reward == one != both[0].reward
+    assert grader(reward, seed=1).groups(["s"], [PROBLEM], [said(*texts)])[0].reward != one
+    assert 6 <= sum(one) <= 26  # 32 fair coins: 16 ± 3.5 standard deviations
+
+
+# What is refused
+
+
+def faults(tmp_path: Path, reward: str, task: str = "arithmetic") -> list[str]:
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'seeds = [0]\ntasks = ["{task}"]\n[reward]\n{reward}\n[[arm]]\nalgorithm = "grpo"\n')
+    try:
+        read_recipe(str(path))
+    except ConfigError as error:
+        return error.faults
+    return []
+
+
+def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
+    found = faults(tmp_path, 'kind = "modle"\nproxy = {digts = 1}\nweights = {correct = "a"}\nmodle = "x"')
+    for part in (
+        "did you mean 'model'?",
+        "reward.proxy.digts: unknown key; did you mean reward.proxy.digits?",
+        "reward.weights.correct: must be a number",
+        "reward.modle: unknown key; did you mean reward.model?",
+    ):
+        assert sum(part in fault for fault in found) == 1, (part, found)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("reward", "remedy"),
+    [
+        ('kind = "sum"', "reward.weights: kind sum needs at least one"),
+        ('kind = "model"', 'reward.model: must name the reward model; "tiny"'),
+        ('kind = "sum"\nweights = {model = 1}', "reward.model: must name the reward model"),
+        ('kind = "sum"\nweights = {proxy = inf}', "reward.weights: proxy must be a finite number"),
+        ('kind = "proxy"\nproxy = {}', "reward.proxy: must name at least one feature"),
+        ('kind = "proxy"\nproxy_half = 0', "reward.proxy_half: must be above 0"),
+        (
+            'kind = "sum"\nweights = {porxy = 1}',
+            "names porxy, and arithmetic gives correct, format, consistent, supported; did you mean",
+        ),
+        ("weights = {proxy = 1}", 'set reward.kind = "sum" to weigh proxy too'),
+        ('kind = "model"\nmodel = "./nowhere"', "reward.model: no folder nowhere"),
+        ('kind = "model"\nmodel = "nano"', "reward.model: no folder nano; give a local folder, a hub id"),
+    ],
+)
+def test_a_reward_that_cannot_be_is_refused_with_a_remedy(tmp_path: Path, reward: str, remedy: str) -> None:
+    found = faults(tmp_path, reward)
+    assert len(found) == 1 and remedy in found[0], found
+
+
+def configuration(task: Task, reward: RewardConfig, **settings: Any) -> RunConfig:
+    sections: dict[str, Any] = {
+        "algorithm": GRPO(),
+        "model": ModelConfig(),
+        "sampler": SamplerConfig(),
+        "train": TrainConfig(),
+        "evaluate": EvaluateConfig(),
+        "checkpoint": CheckpointConfig(),
+    }
+    return RunConfig(matrix="m", arm="a", seed=3, task=task, reward=reward, **sections | settings)
+
+
+@pytest.mark.parametrize("kind", ["format", "flipped"])
+def test_controls_need_the_score_that_they_are_made_of(kind: Any) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Silent(Letters):
+        scores = ("short",)
+        reward = types.MappingProxyType({"short": 1.0})
+
+    found = incompatible(configuration(Silent(), RewardConfig(kind=kind)))
+    assert len(found) == 1 and f"the reward {kind} is made of the score" in found[0]
+    assert incompatible(configuration(NanoBias(), RewardConfig(kind=kind))) == []
+
+
+def test_an_algorithm_may_need_a_component_as_it_needs_a_score() -> None:
+    class Decoupled(GRPO):
+        scores = frozenset({"correct", "proxy"})
+
+    task = Letters()
+    lacking = incompatible(configuration(task, RewardConfig(), algorithm=Decoupled()))
+    assert len(lacking) == 1 and "needs the task scores proxy" in lacking[0]
+    both = RewardConfig(kind="sum", weights={"correct": 1.0, "proxy": 0.0})
+    assert incompatible(configuration(task, both, algorithm=Decoupled())) == []
+
+
+def test_no_task_has_a_score_that_a_component_or_metric_is_called() -> None:
+    taken = {*runs_config.COMPONENTS, rewards.CUT, "mean", "std", "failed"}
+    for name, task in registries.tasks().items():
+        assert not taken & set(task.scores), name
+
+
+# Failures
+
+
+@dataclasses.dataclass(frozen=True)
+class Brittle(Letters):
+    """Raises for every group with a completion that begins with "!"."""
+
+    error: type[Exception] = ValueError
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        if any(text.startswith("!") for text in completions):
+            raise self.error("cannot grade this")
+        return super().verify(problem, completions)
+
+
+def test_sample_whose_verifier_raises_is_masked_and_the_others_keep_their_grades() -> None:
+    found = group(RewardConfig(), "AAAAAA", "!", "zz", task=Brittle())
+    assert [verdict.outcome for verdict in found.verdicts] == ["graded", "infra_error", "graded"]
+    assert [found.reward[0], found.reward[2]] == [1.0, 0.0]
+    assert math.isnan(found.components["correct"][1])
+    batch = pack_groups([found], 8, 1, 0)
+    assert batch.reward.tolist() == [1.0, 0.0]
+    row = group_metrics([found])
+    assert row["reward/failed"] == pytest.approx(1 / 3) and row["reward/correct"] == 0.5
+    assert row["outcome/infra_error"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_reward_that_is_not_finite_masks_its_sample_only(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(grader: Grader, one: Any) -> float:
+        return value if one.index == 1 else 0.25
+
+    monkeypatch.setitem(rewards.CONTROLS, "proxy", odd)
+    found = group(RewardConfig(kind="proxy"), "AAAAAA", "AAAAAA", "zz")
+    assert [verdict.outcome for verdict in found.verdicts] == ["graded", "infra_error", "graded"]
+    assert found.verdicts[1].scores["correct"] == 1.0  # the verdict itself was sound, and stays on record
+    assert pack_groups([found], 8, 1, 0).reward.tolist() == [0.25, 0.25]
+
+
+def test_more_than_one_percent_of_200_stops_the_run() -> None:
+    one = grader(RewardConfig(), Brittle())
+
+    def grade(failures: int, sound: int) -> None:
+        one.groups(["s"], [PROBLEM], [said(*["!"] * failures, *["A"] * sound)])
+
+    grade(failures=2, sound=198)
+    grade(failures=0, sound=199)  # of the last 200 one was a failure
+    grade(failures=1, sound=5)
+    with pytest.raises(
+        RewardError, match=r"failed for 3 of the last 200 .* with ValueError: cannot grade this"
+    ):
+        grade(failures=2, sound=0)
+
+
+def test_failures_are_counted_in_evaluations_too() -> None:
+    one = grader(RewardConfig(), Brittle())
+    verdicts = one.verify(PROBLEM, said("!", "A", "!"))
+    assert [verdict.outcome for verdict in verdicts] == ["infra_error", "graded", "infra_error"]
+    with pytest.raises(RewardError):
+        one.verify(PROBLEM, said("!"))
+
+
+def test_bad_data_are_the_users_to_mend_and_no_failure() -> None:
+    with pytest.raises(DataError, match="cannot grade this"):
+        group(RewardConfig(), "!", task=Brittle(error=DataError))
+
+
+# Learned models
+
+
+def scorer(place: str, **settings: Any) -> Scorer:
+    return Scorer(RewardConfig(kind="model", model=place, **settings), Letters(), "cpu")
+
+
+PAIRS = [("1+1=", "2"), ("12+34=", "12+34=46 #46"), ("7", ""), ("9-4=", "five"), ("2*3=", "6, I think")]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+def test_score_does_not_depend_on_padding_or_on_the_batch(kind: str, tmp_path: Path) -> None:
+    """Transformers' own logits of one text at a time, which needs no padding, against ours in batches."""
+    import transformers
+
+    place = save_scorer(tmp_path, kind)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(place).eval()
+    expected = []
+    for prompt, completion in PAIRS:
+        text = (prompt, completion) if kind == "bert" else (f"{prompt}{completion}<eos>",)
+        with torch.no_grad():
+            expected.append(model(**tokenizer(*text, return_tensors="pt")).logits.item())
+    assert np.std(expected) > 0.01
+    for rows in (1, 2, 64):
+        found = [score.value for score in scorer(place, model_batch=rows).score(PAIRS)]
+        assert found == pytest.approx(expected, abs=1e-5)  # float32; padding changes the order of sums
+
+
+def test_chat_template_is_used_where_there_is_one(tmp_path: Path) -> None:
+    template = "{% for m in messages %}[{{ m['role'][0] }}]{{ m['content'] }}{% endfor %}."
+    place = save_scorer(tmp_path, template=template)
+    one = scorer(place)
+    assert TOKENIZER.decode(one.encode("1+1=", "2")[0]["input_ids"]) == "[u]1+1=[a]2."
+    plain = scorer(place, model_input="text")
+    assert plain.encode("1+1=", "2")[0]["input_ids"] == [*TOKENIZER.encode("1+1=2"), 1]
+    assert one.score(PAIRS[:1])[0].value != plain.score(PAIRS[:1])[0].value
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_text_beyond_the_context_loses_its_beginning_and_is_counted(kind: str, tmp_path: Path) -> None:
+    one = scorer(save_scorer(tmp_path, kind))
+    prompt = "".join(str(i % 10) for i in range(100))
+    fed, cut = one.encode(prompt, "=42")
+    assert cut and len(fed["input_ids"]) == 48
+    shown = one.tokenizer.decode(fed["input_ids"], skip_special_tokens=True).replace(" ", "")
+    assert (prompt + "=42").endswith(shown)
+    assert [score.cut for score in one.score([(prompt, "=42"), ("1", "2")])] == [True, False]
+
+
+def test_folder_that_is_no_reward_model_is_refused(tmp_path: Path) -> None:
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    with pytest.raises(ModelError, match="has 2 outputs, a reward model has one"):
+        scorer(save_scorer(tmp_path / "two", labels=2))
+    headless = Path(save_scorer(tmp_path / "headless"))
+    weights = load_file(headless / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, headless / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"has no trained weights for score\.weight"):
+        scorer(str(headless))
+    small = transformers.LlamaConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+    )
+    transformers.LlamaForCausalLM(small).save_pretrained(tmp_path / "language")
+    with pytest.raises(ModelError, match=r"holds a LlamaForCausalLM, no reward model"):
+        scorer(str(tmp_path / "language"))
+    truncated = Path(save_scorer(tmp_path / "truncated")) / "model.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="could not be loaded"):
+        scorer(str(truncated.parent))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        scorer(str(tmp_path / "empty"))
+    with pytest.raises(ModelError, match="has no chat template; set it to"):
+        scorer(save_scorer(tmp_path / "plain"), model_input="chat")
+
+
+# The tiny model
+
+
+def test_synthetic_preferences_are_confirmed_by_the_verifier() -> None:
+    task = Arithmetic(train=200)
+    drawn = list(tiny_reward.pairs(task, "train", 100, seed=0))
+    problems = {problem.prompt: problem for problem in task.problems("train")}
+    assert len(drawn) == len({pair.prompt for pair in drawn}) == 100
+    for pair in drawn:
+        grades = task.verify(problems[pair.prompt], [pair.chosen, pair.rejected])
+        assert [verdict.scores["correct"] for verdict in grades] == [1.0, 0.0]
+    slips = [p for p in drawn if len(p.chosen) == len(p.rejected)]
+    assert len(slips) > 20  # the hard kind: one wrong character in a whole answer
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny reward model after a few updates."""
+    settings = tiny_reward.Settings(pairs=128, steps=24, batch=8, held_out=64)
+    return tiny_reward.made(Arithmetic(train=400, validation=100), tmp_path_factory.mktemp("tiny"), settings)
+
+
+def test_tiny_reward_model_learns_to_prefer_and_is_made_once(tiny: Path) -> None:
+    record = json.loads((tiny / "origin.json").read_text())
+    losses = record["loss"]
+    assert losses[0] == pytest.approx(math.log(2), abs=0.5)  # an untrained head: −log ½ and its noise
+    assert np.mean(losses[-8:]) < np.mean(losses[:8])
+    assert record["held_out_accuracy"] > 0.62  # 64 coins: 0.5 ± 0.06
+    stamp = (tiny / "model.safetensors").stat().st_mtime_ns
+    settings = tiny_reward.Settings(**record["settings"])
+    assert tiny_reward.made(Arithmetic(train=400, validation=100), tiny.parent, settings) == tiny
+    assert (tiny / "model.safetensors").stat().st_mtime_ns == stamp
+    assert [path.name for path in tiny.parent.iterdir()] == [tiny.name]  # nothing half-made beside it
+
+
+def test_tiny_reward_model_is_read_like_any_other(tiny: Path) -> None:
+    task = Arithmetic(train=400, validation=100)
+    drawn = list(tiny_reward.pairs(task, "validation", 32, seed=5))
+    one = scorer(str(tiny))
+    right, wrong = (
+        [score.value for score in one.score([(p.prompt, getattr(p, side)) for p in drawn])]
+        for side in ("chosen", "rejected")
+    )
+    model, tokenizer = one.model, one.tokenizer
+    with torch.no_grad():
+        margins = tiny_reward.margins(model, tokenizer, drawn)
+    assert np.subtract(right, wrong) == pytest.approx(margins.numpy(), abs=1e-4)
+
+
+# Whole runs
+
+
+def small_run(policy: str, reward: RewardConfig, task: Task | None = None) -> RunConfig:
+    return configuration(
+        task or Letters(),
+        reward,
+        model=ModelConfig(name=policy),
+        train=TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-3}),
+        evaluate=EvaluateConfig(every=0, problems=2, samples=1, test_problems=0, greedy=False),
+        checkpoint=CheckpointConfig(every=1),
+    )
+
+
+def run(config: RunConfig, path: Path, stop: Any = lambda: False) -> list[dict[str, Any]]:
+    with RunFolder.open(path, config) as folder:
+        execute(config, folder, lambda progress: None, stop)
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy: str, tmp_path: Path) -> None:
+    place = save_scorer(tmp_path / "scorer")
+    weights = {"correct": 0.0, "model": 0.5, "proxy": 0.25, "flipped": 0.125}
+    reward = RewardConfig(kind="sum", weights=weights, model=place, proxy={"length": 1.0})
+    found = run(small_run(policy, reward), tmp_path / "run")
+    assert not {key for row in found for key in row if not known(key)}
+    for row in found[1:]:
+        total = sum(weight * row[f"reward/{name}"] for name, weight in weights.items())
+        assert row["reward/mean"] == pytest.approx(total, abs=1e-6)
+        assert row["reward/correct"] == row["score/correct"] == pytest.approx(1 - row["reward/flipped"])
+        assert row["reward/model_cut"] == row["reward/failed"] == 0
+        assert row["grad_norm/policy"] > 0
+    assert found[0]["eval/validation/sampled/correct"] >= 0
+    origin = json.loads((tmp_path / "run" / "origin.json").read_text())["attempts"][-1]["reward_model"]
+    assert origin["name"] == place and len(origin["sha256"]) == 64
+
+
+def test_stopped_and_resumed_run_on_a_learned_reward_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
+    config = small_run(policy, RewardConfig(kind="model", model=save_scorer(tmp_path / "scorer")))
+    whole = run(config, tmp_path / "whole")
+    polls = iter([False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "parts", lambda: next(polls))
+    resumed = run(config, tmp_path / "parts")
+    for one, other in zip(whole, resumed, strict=True):
+        timeless = {k for k in one if not k.startswith(("time/", "cost/peak"))}
+        assert {k: one[k] for k in timeless} == {k: other[k] for k in timeless}
+    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert ends[0] == ends[1]
+
+
+def test_run_whose_reward_keeps_failing_stops(policy: str, tmp_path: Path) -> None:
+    class Broken(Letters):
+        def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+            if problem.id.startswith("train"):
+                raise ZeroDivisionError("a bug of the user's")
+            return super().verify(problem, completions)
+
+    with pytest.raises(RewardError, match="ZeroDivisionError: a bug of the user's"):
+        run(small_run(policy, RewardConfig(), Broken()), tmp_path)
+
+
+def test_hacking_recipe_pays_each_arm_for_one_thing_and_measures_all() -> None:
+    runs = read_recipe("hacking-nano").runs()
+    paid = {r.arm: {k for k, w in r.reward.components(r.task).items() if w} for r in runs}
+    assert paid["proxy"] == {"proxy"} and paid["verifier"] == {"correct"} and paid["format"] == {"format"}
+    for config in runs:
+        assert set(config.reward.components(config.task)) == {"correct", "proxy", "format"}
+
+
+def test_proxy_goes_along_with_being_right_in_answers_of_the_base_policy() -> None:
+    """What makes it a proxy: it ranks a right answer of the built-in policy above a wrong one most times."""
+    from grpobench.runs.models.loading import load
+    from grpobench.runs.models.roles import Models
+    from grpobench.runs.sample.episodes import episodes
+    from grpobench.runs.sample.in_process import HFSampler
+
+    task = Arithmetic()
+    loaded = load("nano")
+    sampler = HFSampler(Models(loaded.model), loaded.end, loaded.pad, 256, loaded.context)
+    problems = task.problems("validation")[:48]
+    seeds = [(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3) for i in range(len(problems))]
+    sampled = episodes(sampler, loaded, task, problems, seeds, 40, 1.0)
+    reward = read_recipe("hacking-nano").runs()[0].reward
+    groups = Grader(task, reward, loaded, 0).groups(["s"] * len(problems), problems, sampled)
+    right, wrong = (
+        np.array(
+            [
+                p
+                for g in groups
+                for p, c in zip(g.components["proxy"], g.components["correct"], strict=True)
+                if c == side
+            ]
+        )
+        for side in (1.0, 0.0)
+    )
+    assert len(right) > 30 and len(wrong) > 30
+    ranked = np.mean([[(a > b) + 0.5 * (a == b) for b in wrong] for a in right])
+    assert ranked > 0.7  # measured 0.83 on 512 answers; 0.5 would be no proxy, 1 no flaw
+    assert ranked < 0.95

@@ -1,0 +1,503 @@
+"""A sampler with weights of its own, in process and behind a server, with a copy of the model for an engine:
+it follows the trainer, and is caught when it does not. The same with vLLM itself is in test_vllm.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import stand_ins
+from helpers.toys import Copy, tiny
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.roles import Models
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.sample.engines import gate
+from grpobench.runs.sample.engines import sampler as vllm_sampler
+from grpobench.runs.sample.engines.remote import Remote
+from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
+from grpobench.runs.sample.engines.server import Server, serve
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.sampler import GREEDY, Request
+from grpobench.runs.settings import config as runs_config
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train import trainer
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
+
+END = (1, 7, 11)
+PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2))
+EXACT = 1e-5
+"""Nats: the same float32 logits of some tens, computed in batches of other shapes."""
+
+
+def trained(temperature: float = 1.0, rate: float = 1e-3) -> Models:
+    models = Models(tiny(), ("policy",), temperature=temperature)
+    models.optimise({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
+    return models
+
+
+def update(models: Models) -> None:
+    """One optimiser step of the policy in a random direction."""
+    generator = torch.Generator().manual_seed(5)
+    for parameter in models.language.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    models.step(("policy",), 1.0)
+
+
+def sampler(models: Models, engine: Any = None, **settings: Any) -> EngineSampler:
+    options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
+    return EngineSampler(engine or Copy(models.language), models, **options)
+
+
+def requests() -> list[Request]:
+    return [Request(prompt, (100 * i, 100 * i + 1, GREEDY)) for i, prompt in enumerate(PROMPTS)]
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None:
+    models = trained(temperature or 1.0)
+    ours = sampler(models).sample(requests(), 9, temperature)
+    theirs = HFSampler(models, END, 0, 64, 128).sample(requests(), 9, temperature)
+    ends = set()
+    for group, other in zip(ours, theirs, strict=True):
+        for a, b in zip(group, other, strict=True):
+            assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
+            np.testing.assert_allclose(a.behaviour_logp, b.behaviour_logp, rtol=0, atol=EXACT)
+            ends.add(a.stopped)
+    assert ends == {True, False}
+
+
+def test_prompt_without_room_names_the_remedy_and_the_smaller_context_counts() -> None:
+    models = trained()
+    cramped = Copy(models.language, context=40)
+    for settings, more in (
+        ({"context": 40}, ""),
+        ({"engine": cramped}, r".*larger cache \(sampler.cache_gb"),
+    ):
+        source = sampler(models, **settings)
+        assert source.sample([Request(tuple(range(2, 22)), (1,))], 20, 1.0)
+        with pytest.raises(
+            DataError, match=f"21 tokens and 20 new ones.*context of 40.*max_new_tokens{more}"
+        ):
+            source.sample([Request(tuple(range(2, 23)), (1,))], 20, 1.0)
+
+
+def test_mixing_is_refused() -> None:
+    models = trained()
+    with pytest.raises(DataError, match=r'set sampler\.kind = "hf"'):
+        sampler(models).sample(requests(), 4, 1.0, lambda *_: None)  # type: ignore[arg-type, return-value]
+
+
+# Following the trainer
+
+
+def test_engine_has_the_trainers_weights_after_every_sync() -> None:
+    models = trained()
+    other = Copy(tiny(seed=1))
+    source = sampler(models, other)  # an engine that begins with other weights
+    for _ in range(3):
+        update(models)
+        assert source.sync()["gap/sync"] < 1e-4
+        held = other.models.language.state_dict()
+        assert all(torch.equal(held[name], p) for name, p in models.language.state_dict().items())
+
+
+def names() -> list[str]:
+    return [name for name, _ in tiny().named_parameters()]
+
+
+@pytest.mark.parametrize("name", names())
+def test_engine_that_ignores_any_one_tensor_is_found_out_at_the_start(name: str) -> None:
+    models = trained()
+    with pytest.raises(SamplerGap, match=r"after a weight synchronisation.*not taken over the weights"):
+        sampler(models, Copy(models.language, deaf=[name]))
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-7])
+def test_skipped_sync_is_caught_at_once_at_any_learning_rate(rate: float) -> None:
+    """With 1e-7 the trainer moves by less than the allowed gap, but by more than rounding explains."""
+    models = trained(rate=rate)
+    engine = Copy(models.language)
+    source = sampler(models, engine)
+    update(models)
+    engine.deaf = names()
+    moved = source.probe().gap
+    assert (moved > source.allowed) == (rate == 1e-3)
+    with pytest.raises(SamplerGap, match="differ by" if rate == 1e-3 else "the engine made 0% of"):
+        source.sync()
+    engine.deaf = ()
+    assert source.sync()["gap/sync"] < 1e-5
+
+
+def test_unchanged_weights_raise_no_alarm() -> None:
+    models = trained()
+    source = sampler(models)
+    for _ in range(3):
+        source.sync()
+
+
+def test_answers_that_are_no_numbers_are_a_gap() -> None:
+    models = trained()
+    source = sampler(models)
+    with torch.no_grad():
+        models.language.lm_head.weight[3] = math.nan
+    with pytest.raises(SamplerGap):
+        source.sync()
+
+
+def test_proof_leaves_the_weights_as_they_were_to_the_bit() -> None:
+    models = trained()
+    before = {name: p.clone() for name, p in models.language.named_parameters()}
+    engine = Copy(models.language)
+    sampler(models, engine)
+    assert engine.loads == 3
+    assert all(torch.equal(before[name], p) for name, p in models.language.named_parameters())
+    with pytest.raises(KeyError), halved(models.language):
+        raise KeyError
+    assert all(torch.equal(before[name], p) for name, p in models.language.named_parameters())
+
+
+def test_probe_fills_a_block_of_the_prefix_cache_within_the_context() -> None:
+    assert stretched((1, 2, 3), 7, 100) == (1, 2, 3, 1, 2, 3, 1, 2, 3)
+    assert stretched((1, 2, 3), 7, 5) == (1, 2, 3, 1, 2)
+    assert stretched(range(9), 7, 100) == tuple(range(9))
+
+
+# Behind a server
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Server, Copy]]:
+    engine = Copy(tiny(seed=1))
+    with Server(engine, "tiny") as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server, engine
+        server.shutdown()
+        thread.join()
+
+
+def test_server_gives_what_its_engine_gives(served: tuple[Server, Copy]) -> None:
+    server, engine = served
+    models = trained()
+    source = sampler(models, Remote(server.url, "run a"))
+    update(models)
+    assert source.sync()["gap/sync"] < EXACT
+    held = engine.models.language.state_dict()
+    assert all(torch.equal(held[name], p) for name, p in models.language.state_dict().items())
+    for group, other in zip(
+        source.sample(requests(), 9, 0.7), sampler(models).sample(requests(), 9, 0.7), strict=True
+    ):
+        for a, b in zip(group, other, strict=True):
+            assert a.completion == b.completion and a.behaviour_logp.dtype == np.float32
+            assert np.array_equal(a.behaviour_logp, b.behaviour_logp)
+    source.close()
+
+
+def test_server_belongs_to_one_run_until_it_leaves(served: tuple[Server, Copy]) -> None:
+    server, _ = served
+    jobs = [((5, 6), 1)]
+    first, idle = Remote(server.url, "run a"), Remote(server.url, "run b")
+    first.sample(jobs, 2, 1.0, END)
+    with pytest.raises(ModelError, match=r"in use by run a; start another on its own port"):
+        idle.sample(jobs, 2, 1.0, END)
+    with pytest.raises(ModelError, match="in use by run a"):
+        Remote(server.url, "run c")
+    first.close()
+    deadline = threading.Event()
+    for _ in range(100):  # the server notices when it next reads from the connection
+        if not server.run:
+            break
+        deadline.wait(0.05)
+    assert Remote(server.url, "run d").sample(jobs, 2, 1.0, END)
+
+
+def test_failing_engine_and_vanished_server_stop_the_run_with_the_reason(
+    served: tuple[Server, Copy],
+) -> None:
+    server, engine = served
+    remote = Remote(server.url, "run a")
+    engine.broken = True
+    with pytest.raises(RuntimeError, match="failed: ArithmeticError: it does not work"):
+        remote.sample([((5, 6), 1)], 2, 1.0, END)
+    remote.connection.close()
+    server.server_close()
+    with pytest.raises(RuntimeError, match=r"went away .*start it again and resume"):
+        remote.sample([((5, 6), 1)], 2, 1.0, END)
+
+
+def test_no_server_is_an_error_that_names_the_command() -> None:
+    with pytest.raises(ModelError, match=r"no engine answers at http://127.0.0.1:9 .*grpobench serve MODEL"):
+        Remote("http://127.0.0.1:9", "run a")
+
+
+def test_server_answers_its_state_and_no_other_page(
+    served: tuple[Server, Copy],
+) -> None:
+    server, _ = served
+    connection = http.client.HTTPConnection(*server.server_address[:2])  # type: ignore[arg-type]
+    for method, page, status in (("GET", "/state", 200), ("GET", "/x", 404), ("POST", "/x", 404)):
+        connection.request(method, page, b"{}" if method == "POST" else None)
+        response = connection.getresponse()
+        content = json.loads(response.read())
+        assert response.status == status
+        if status == 200:
+            assert content == {"model": "tiny", "dtype": "float32", "context": 128, "block": 4, "run": ""}
+    connection.close()
+
+
+# The gate
+
+
+def raw(server: Server, head: str, body: bytes = b"") -> tuple[int, str]:
+    """Status and answer of a request as it is written; fails where there is none within ten seconds."""
+    address = server.server_address[:2]
+    with socket.create_connection(address, timeout=10) as connection:  # type: ignore[arg-type]
+        connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return response.status, response.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("announced", "status"),
+    [
+        ("Content-Length: -1", 400),
+        ("Content-Length: 1e3", 400),
+        ("Content-Length: \u0663", 400),
+        ("Content-Length:", 400),
+        ("X-Nothing: 1", 400),
+        ("Transfer-Encoding: chunked", 400),
+        (f"Content-Length: {2**50}", 413),
+        (f"Content-Length: {'9' * 5000}", 400),
+    ],
+)
+def test_a_body_without_a_length_or_too_long_is_answered_and_not_read(
+    served: tuple[Server, Copy], announced: str, status: int
+) -> None:
+    for page in ("/sample", "/weights"):
+        found, text = raw(served[0], f"POST {page} HTTP/1.1\nHost: localhost\n{announced}")
+        assert found == status and json.loads(text)["error"]
+    assert served[0].run == "" and Remote(served[0].url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Host: 127.0.0.1:8765", 200),
+        ("Host: localhost", 200),
+        ("Host: [::1]:1", 200),
+        ("Host: rebound.example:8765", 403),
+        ("Host: localhost.rebound.example", 403),
+        ("Host: [", 403),
+        ("X-Nothing: 1", 403),
+        ("Host: 127.0.0.1\nOrigin: http://127.0.0.1:8765", 403),
+        ("Host: 127.0.0.1\nOrigin: null", 403),
+    ],
+)
+def test_a_page_in_a_browser_gets_nothing(served: tuple[Server, Copy], header: str, status: int) -> None:
+    assert raw(served[0], f"GET /state HTTP/1.1\n{header}")[0] == status
+    found, _ = raw(served[0], f"POST /x HTTP/1.1\n{header}\nContent-Length: 2", b"{}")
+    assert found == (404 if status == 200 else 403)
+
+
+def test_a_server_with_a_token_answers_nobody_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    with Server(Copy(tiny(), context=128), "tiny", token="secret") as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        for shown, status in (("X: y", 401), ("Authorization: Bearer secre", 401), ("Authorization: é", 401)):
+            assert raw(server, f"GET /state HTTP/1.1\nHost: localhost\n{shown}")[0] == status
+        with pytest.raises(ModelError, match=f"no token or another one: set {gate.VARIABLE}"):
+            Remote(server.url, "run a")
+        monkeypatch.setenv(gate.VARIABLE, "secret")
+        assert Remote(server.url, "run a").sample([((5, 6), 1)], 2, 1.0, END)
+        server.shutdown()
+        thread.join()
+
+
+def test_beyond_the_machine_there_is_a_token_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    assert [gate.token_for(host) for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8")] == [""] * 4
+    made = [gate.token_for(host) for host in ("0.0.0.0", "::", "10.0.0.1", "gpu1.example", "")]
+    assert len(set(made)) == 5 and all(len(token) >= 32 for token in made)
+    monkeypatch.setenv(gate.VARIABLE, "mine")
+    assert gate.token_for("0.0.0.0") == gate.token_for("127.0.0.1") == "mine"
+
+
+def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpobench.runs.sample.engines import server, vllm
+
+    monkeypatch.delenv(gate.VARIABLE, raising=False)
+    monkeypatch.setattr(vllm, "VLLM", lambda *_, **__: Copy(tiny(), context=128))
+    monkeypatch.setattr(server.signal, "signal", lambda *_: None)
+    asked: list[Server] = []
+
+    def ended(self: Server) -> None:
+        asked.append(self)
+
+    monkeypatch.setattr(server.Server, "serve_forever", ended)
+    for beyond in (False, True):
+        monkeypatch.setattr(gate, "loopback", lambda _, beyond=beyond: not beyond)
+        told: list[str] = []
+        serve("nano", host="127.0.0.1", port=0, dtype="float32", rows=1, cache_gb=0.1, tell=told.append)
+        assert [gate.VARIABLE in line for line in told] == ([False, True] if beyond else [False])
+        assert asked[-1].gate.token == (told[1].partition("=")[2] if len(told) > 1 else "")
+        assert 10**6 < asked[-1].most["/weights"] < 10**7  # four bytes for each of nano's weights
+
+
+# Whole runs
+
+
+def configure(url: str = "", **sections: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "matrix": "m",
+        "arm": "a",
+        "seed": 3,
+        "task": Arithmetic(),
+        "model": ModelConfig(),
+        "sampler": SamplerConfig(kind="vllm-server", url=url),
+        "reward": RewardConfig(),
+        "train": TrainConfig(steps=2, prompts=4, group=4, learning_rate={"policy": 1e-3}),
+        "evaluate": EvaluateConfig(every=0, problems=2, samples=1, test_problems=2),
+        "checkpoint": CheckpointConfig(every=1),
+    }
+    return RunConfig(algorithm=GRPO(), **{**settings, **sections})
+
+
+def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False) -> list[dict[str, Any]]:
+    with RunFolder.open(path, config) as folder:
+        execute(config, folder, lambda progress: None, stop)
+    return [json.loads(text) for text in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> list[Copy]:
+    """Runs find copies of the nano policy behind every URL; the list holds those that were made."""
+    made: list[Copy] = []
+
+    def remote(url: str, run: str) -> Copy:
+        from grpobench.runs.models.loading import load
+
+        made.append(Copy(load("nano").model, context=1024))
+        return made[-1]
+
+    monkeypatch.setattr("grpobench.runs.sample.engines.remote.Remote", remote)
+    return made
+
+
+def test_run_logs_the_gap_at_every_step_and_equals_the_in_process_run(
+    engine: list[Copy], tmp_path: Path
+) -> None:
+    ours = run(configure(), tmp_path / "ours")
+    theirs = run(configure(sampler=SamplerConfig()), tmp_path / "theirs")
+    assert not {key for row in ours for key in row if not known(key)}
+    for row, other in zip(ours[1:], theirs[1:], strict=True):
+        assert 0 <= row["gap/sync"] < 1e-4 and row["gap/mean"] < 1e-5 and "gap/max" in row
+        assert "gap/sync" not in other
+        assert row["reward/mean"] == other["reward/mean"]
+        assert row["grad_norm/policy"] == pytest.approx(other["grad_norm/policy"], rel=1e-3)
+        assert row["grad_norm/policy"] > 0
+    evaluated = [key for key in ours[2] if key.startswith("eval/") and key.endswith("/correct")]
+    assert len(evaluated) == 4 and all(ours[2][key] == theirs[2][key] for key in evaluated)
+    assert engine[0].closed
+
+
+def test_resumed_run_hands_the_checkpoints_weights_to_its_new_engine(
+    engine: list[Copy], tmp_path: Path
+) -> None:
+    whole = run(configure(), tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run(configure(), tmp_path / "parts", lambda: True)
+    parts = run(configure(), tmp_path / "parts")
+    assert len(engine) == 3 and engine[1].closed
+    assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
+
+
+def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_path: Path) -> None:
+    from grpobench.runs.sample.engines import remote
+
+    made: Callable[..., Copy] = remote.Remote  # type: ignore[assignment]
+
+    def forgetful(url: str, run: str) -> Copy:
+        found = made(url, run)
+        plain = found.load
+        found.load = lambda weights: plain(weights) if found.loads < 4 else None  # type: ignore[method-assign]
+        return found
+
+    remote.Remote = forgetful  # type: ignore[assignment, misc]
+    with pytest.raises(SamplerGap, match="after a weight synchronisation"):
+        run(configure(), tmp_path)
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [0, 1], "three loads for the proof, one for step 1"
+    assert engine[0].closed
+
+
+def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> None:
+    """Probabilities that the sampler understates by a factor of 0.9995: every weight is 1/0.9995."""
+    plain = trainer.pack_groups
+
+    def skewed(*args: Any) -> Any:
+        batch = plain(*args)
+        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 5e-4)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "pack_groups", skewed)
+        found = run(configure(sampler=SamplerConfig(correction="tis")), tmp_path / "corrected")
+    for row in found[1:]:
+        assert row["correction/weight_mean"] == pytest.approx(math.exp(5e-4), abs=1e-5)
+        assert row["correction/clipped"] == 0 and row["gap/mean"] == pytest.approx(5e-4, rel=0.01)
+        assert abs(row["trained/kl_old"]) < 1e-5, "one update: π_old is the trainer's own, not the sampler's"
+    first = run(configure(sampler=SamplerConfig()), tmp_path / "plain")[1]["grad_norm/policy"]
+    assert found[1]["grad_norm/policy"] == pytest.approx(first * math.exp(5e-4), rel=1e-4)
+
+
+# Recipes
+
+
+def test_recipe_that_cannot_be_served_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixing = dataclasses.replace(configure(sampler=SamplerConfig(kind="vllm")), algorithm=stand_ins.Mixing())
+    (why,) = incompatible(mixing)
+    assert why == 'mixes embeddings while decoding, and sampler.kind is "vllm"; set sampler.kind = "hf"'
+    (why,) = incompatible(configure("somewhere"))
+    assert "sampler.url 'somewhere' is no address" in why and "grpobench serve" in why
+    assert incompatible(configure("http://there:1")) == []
+    monkeypatch.setattr(runs_config.importlib.util, "find_spec", lambda name: None)
+    assert "vllm is not installed: pip install" in SamplerConfig(kind="vllm").missing()
+    assert SamplerConfig(kind="vllm-server").missing() == SamplerConfig().missing() == ""
+
+
+def test_engine_is_closed_when_its_sampler_cannot_be_made(
+    engine: list[Copy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(vllm_sampler, "LARGEST_GAP", {torch.float32: -1.0})
+    with pytest.raises(SamplerGap):
+        run(configure(), tmp_path)
+    assert engine[0].closed

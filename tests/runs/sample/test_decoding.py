@@ -1,0 +1,169 @@
+"""Decoding: keeping a prompt once, or a conversation, changes no logit; a model that cannot be served so is
+found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers.sampling import EXACT, PROMPTS, requests, same, sampler
+from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, serves
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import Request
+
+OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
+"""Groups of three, three, one and one, their rows not next to one another."""
+
+
+@torch.inference_mode()
+def logits(models: Models, share: bool, end: Callable[[int], list[int]]) -> list[torch.Tensor]:
+    """Log-probabilities (R, V) at each of six steps; the rows that `end` names at a step leave the batch."""
+    stopped = torch.zeros(len(OWNER), dtype=torch.bool)
+    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share)
+    found = [run.logits.log_softmax(-1)]
+    for step in range(5):
+        tokens = (torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY
+        drawn = tokens[run.alive]
+        stopped[end(step)] = True
+        run.advance(drawn, stopped, None)
+        found.append(run.logits.log_softmax(-1))
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str) -> None:
+    models = Models(tiny(architecture))
+    assert serves(models, 0)
+    leaving = {1: [5], 2: [1, 3], 4: [0, 4]}  # whole groups and parts of one
+    repeated = logits(models, False, lambda step: leaving.get(step, []))
+    shared = logits(models, True, lambda step: leaving.get(step, []))
+    assert [len(part) for part in shared] == [8, 8, 7, 5, 5, 3]
+    for one, other in zip(shared, repeated, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=EXACT)
+    assert models.language.config._attn_implementation != SHARED
+
+
+def test_model_that_does_more_in_its_attention_decodes_with_repeated_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.models.llama import modeling_llama
+
+    plain = modeling_llama.ALL_ATTENTION_FUNCTIONS.get_interface
+
+    def capped(name: str, default: Any) -> Any:
+        """Every attention but the eager one, with its queries halved by the model itself."""
+        function = plain("sdpa" if name == SHARED else name, default)
+        return lambda module, query, *rest, **more: function(module, query / 2, *rest, **more)
+
+    monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", capped)
+    # Of the prompt, sdpa sees nothing here: only what a sequence wrote is in `key`.
+    assert not serves(Models(tiny()), 0)
+
+
+def test_sampler_without_sharing_samples_the_same() -> None:
+    shared, repeated = sampler(), sampler()
+    repeated.shares = False
+    ours, theirs = (source.sample(requests(), 15, 1.0) for source in (shared, repeated))
+    assert shared.shares
+    assert [[r.completion for r in group] for group in ours] == [
+        [r.completion for r in group] for group in theirs
+    ]
+
+
+# Conversations
+
+
+def conversation(source: HFSampler, turns: int = 3) -> list[list[list[Rollout]]]:
+    """Turns of six tokens at most behind prompts of 3 to 11 tokens. Between two turns stand one to three
+    tokens; one request goes on from a turn without its last two tokens, and after the first turn one ends."""
+    found = []
+    asked = requests(2)
+    for turn in range(turns):
+        answers = source.sample(asked, 6, 1.0)
+        found.append(answers)
+        asked = [
+            Request(
+                (*rollout.prompt, *rollout.completion[: -2 if i == 0 else None], *range(3, 4 + i % 3)), seeds
+            )
+            for i, rollout in enumerate(rollout for group in answers for rollout in group)
+            for seeds in [(100 * turn + i, 200 * turn + i) if i % 2 else (100 * turn + i,)]
+        ]
+        asked = asked[1:] if turn == 0 else asked
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("rows", [256, 3])
+def test_remembered_turns_are_not_computed_again_and_change_nothing(
+    architecture: str, share: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, widths = Decoding._forward, list[int]()
+
+    def counted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
+        widths.append(position.shape[1])
+        return forward(self, inputs, mask, position)
+
+    monkeypatch.setattr(Decoding, "_forward", counted)
+    source = sampler(architecture)
+    source.shares, source.rows = share, rows
+    plain = conversation(source)
+    again = max(widths)
+    widths.clear()
+    with source.remembering():
+        remembered = conversation(source)
+    assert source.history is None
+    prefills = [width for width in widths if width > 1]
+    assert again > 20 and max(prefills) == max(map(len, PROMPTS)), "later turns compute what is new"
+    for one, other in zip(flat(remembered), flat(plain), strict=True):
+        assert one.prompt == other.prompt and same(one, other)
+
+
+def flat(turns: list[list[list[Rollout]]]) -> list[Rollout]:
+    return [rollout for answers in turns for group in answers for rollout in group]
+
+
+def test_prompts_that_go_on_from_nothing_are_computed_whole() -> None:
+    source = sampler()
+    with source.remembering():
+        source.sample(requests(2), 6, 1.0)
+        other = [Request((9, 8, 7), (5,)), Request((6,), (6,))]
+        found = source.sample(other, 6, 1.0)
+    for one, plain in zip(found, source.sample(other, 6, 1.0), strict=True):
+        assert same(one[0], plain[0])
+
+
+def test_nothing_is_remembered_beyond_the_conversation() -> None:
+    """The weights change in between, as in a run."""
+    source = sampler()
+    with source.remembering():
+        (answer, *_) = source.sample(requests(1), 6, 1.0)[0]
+    with torch.no_grad():
+        for p in source.models.language.parameters():
+            p.mul_(1.1)
+    asked = [Request((*answer.prompt, *answer.completion, 3), (4,))]
+    with source.remembering():
+        ((remembered,),) = source.sample(asked, 6, 1.0)
+    ((plain,),) = source.sample(asked, 6, 1.0)
+    assert same(remembered, plain)
+
+
+@given(owner=st.lists(st.integers(0, 4), min_size=1, max_size=12), data=st.data())
+def test_gathering_into_groups_and_scattering_back_changes_nothing(owner: list[int], data: Any) -> None:
+    prompts, index = torch.tensor(owner).unique(return_inverse=True)
+    groups = Groups(index, len(prompts))
+    repeat = data.draw(st.integers(1, 3))
+    rows = torch.arange(len(owner) * 2 * repeat * 3.0).view(len(owner), 2, repeat, 3)
+    grid = groups.gather(rows)
+    assert grid.shape == (len(prompts), 2, groups.most * repeat, 3)
+    assert groups.scatter(grid, repeat).equal(rows)
+    for row, place in enumerate(index.tolist()):  # a row stands with its own prompt
+        assert (grid[place, 0].view(-1, repeat, 3) == rows[row, 0]).all(-1).all(-1).any()

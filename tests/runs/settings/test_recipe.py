@@ -1,0 +1,478 @@
+"""Recipes: strict reading with every error at once, the order of layers, compatibility, and run.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import stand_ins
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.settings.config import RunConfig, TrainConfig
+from grpobench.runs.settings.recipe import Recipe, merge, read_recipe, recipes
+from grpobench.runs.settings.stored import differences, dump, load
+from grpobench.runs.tools import toml
+from grpobench.runs.tools.strict import ConfigError, build, convert, plain
+
+RECIPE = """
+name = "small"
+tasks = ["sums", "proofs"]
+seeds = [0, 1]
+[train]
+steps = 5
+[[arm]]
+algorithm = "plain"
+[[arm]]
+algorithm = "critic"
+name = "second"
+settings = {clip = 0.3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def reader(text: str, *sets: str) -> Recipe:
+        path = tmp_path / "small.toml"
+        path.write_text(text, encoding="utf-8")
+        return read_recipe(str(path), sets)
+
+    return reader
+
+
+def faults(read: Any, text: str, *sets: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text, *sets)
+    return caught.value.faults
+
+
+def arm(text: str = "", algorithm: str = "plain") -> str:
+    return f'tasks = ["sums"]\n[[arm]]\nalgorithm = "{algorithm}"\n{text}\n'
+
+
+# The matrix
+
+
+def test_matrix_is_arms_times_tasks_times_seeds(read: Any) -> None:
+    runs = read(RECIPE).runs()
+    assert [run.folder for run in runs[:5]] == [
+        "plain-sums-s0",
+        "plain-sums-s1",
+        "plain-proofs-s0",
+        "plain-proofs-s1",
+        "second-sums-s0",
+    ]
+    assert len(runs) == 8
+    assert runs[4].algorithm == stand_ins.Critic(clip=0.3)
+    assert {run.train.steps for run in runs} == {5}
+
+
+def test_arm_restricted_to_a_task_runs_on_it_alone(read: Any) -> None:
+    runs = read(RECIPE + 'tasks = ["proofs"]\n').runs()
+    assert {run.task.name for run in runs if run.arm == "second"} == {"proofs"}
+
+
+def test_selection_by_set(read: Any) -> None:
+    runs = read(RECIPE, "seeds=[7]", "tasks=proofs", "arms=second").runs()
+    assert [run.folder for run in runs] == ["second-proofs-s7"]
+
+
+def test_selection_takes_registered_names_that_the_recipe_lacks(read: Any) -> None:
+    assert [run.folder for run in read(RECIPE, "seeds=3", 'arms=["pairs"]', "tasks=sums").runs()] == [
+        "pairs-sums-s3"
+    ]
+
+
+def test_an_arm_of_every_algorithm_runs_where_it_is_served(read: Any) -> None:
+    """`consistent` needs a score that only proofs give; `second` has an entry of its own."""
+    runs = read(RECIPE.replace('"plain"', '"*"') + "train.steps = 6\n").runs()
+    found = {(run.arm, run.task.name): run.train.steps for run in runs}
+    every = [name for name in stand_ins.ALGORITHMS if name != "critic"]
+    expected = {(arm, task): 5 for arm in every for task in ("sums", "proofs")}
+    del expected["consistent", "sums"]
+    assert found == expected | {("second", task): 6 for task in ("sums", "proofs")}
+    assert faults(read, arm('name = "all"', "*")) == [
+        "arm[0]: name cannot be that of every algorithm; give one its own [[arm]]"
+    ]
+    twice = arm("", "*") + '[[arm]]\nalgorithm = "*"\n'
+    assert faults(read, twice) == ["arm[1]: another entry is of every algorithm already; remove one"]
+
+
+def test_an_optional_arm_is_left_out_for_its_task_alone_and_says_so(read: Any) -> None:
+    """A mistake in the settings is an error for it as for any arm."""
+    text = 'tasks = ["sums", "proofs"]\n[[arm]]\nalgorithm = "consistent"\noptional = true\n'
+    recipe = read(text)
+    assert [run.task.name for run in recipe.runs()] == ["proofs"]
+    assert len(recipe.left_out) == 1 and recipe.left_out[0].startswith("consistent on sums: needs the task")
+    assert "(consistent on sums: needs" in faults(read, text, "tasks=sums")[0]
+    pairs = arm("optional = true\ntrain = {group = 2}", "pairs")
+    assert "needs groups of at least 4" in faults(read, pairs)[0]
+
+
+@pytest.mark.parametrize("value", ['["plain"]', "{a = 1}", "3"])
+def test_an_algorithm_must_be_a_name(read: Any, value: str) -> None:
+    found = faults(read, f'tasks = ["sums"]\n[[arm]]\nalgorithm = {value}\n')
+    assert len(found) == 1 and found[0].startswith("arm[0].algorithm: ")
+
+
+def test_settings_on_the_command_line_are_called_those_of_the_algorithm(read: Any) -> None:
+    (found,) = faults(read, RECIPE, "settings.clip=0.1")
+    assert found.startswith("--set settings.clip: write --set algorithm.clip=VALUE")
+
+
+def test_task_table_holds_settings(read: Any) -> None:
+    text = 'tasks = [{name = "sums", settings = {digits = 5}}]\n[[arm]]\nalgorithm = "plain"\n'
+    assert read(text).runs()[0].task == stand_ins.Sums(digits=5)
+    assert read(text, "task.digits=6").runs()[0].task == stand_ins.Sums(digits=6)
+    assert read(text, "task.sums.settings.digits=7").runs()[0].task == stand_ins.Sums(digits=7)
+
+
+def test_arm_holds_settings_of_its_tasks(read: Any) -> None:
+    text = RECIPE + "task = {digits = 5}\n"
+
+    def digits(*sets: str) -> dict[str, int]:
+        return {r.arm: r.task.digits for r in read(text, *sets).runs() if isinstance(r.task, stand_ins.Sums)}
+
+    assert digits() == {"plain": stand_ins.Sums().digits, "second": 5}
+    assert digits("task.digits=6") == {"plain": 6, "second": 6}
+    assert digits("task.digits=6", "arm.second.task.digits=7") == {"plain": 6, "second": 7}
+    assert digits("arm.plain.task.digits=8") == {"plain": 8, "second": 5}
+    assert faults(read, RECIPE + "task = {digit = 5}\n") == [
+        "arm.second.task.digit: unknown key; did you mean arm.second.task.digits?"
+    ]
+
+
+# Errors
+
+
+def test_all_errors_are_reported_at_once_with_place_and_nearest_key(read: Any) -> None:
+    text = """
+nmae = "x"
+tasks = ["sums", "profs"]
+[train]
+stps = 10
+group = 0
+betas = [0.9]
+[sampler]
+kind = "replya"
+[on.sums.train]
+promts = 3
+[[arm]]
+algorithm = "plain"
+clip = 0.1
+[arm.settings]
+clip = 3.0
+on = 1
+[[arm]]
+algorithm = "plian"
+"""
+    found = faults(read, text, "train.epoch=2", "algorithm.clop=2", "foo")
+    choices = "'hf', 'vllm', 'vllm-server', 'replay', 'preferences'"
+    assert found == [
+        "--set foo: write --set KEY=VALUE, such as --set train.steps=100",
+        "nmae: unknown key; did you mean name?",
+        "tasks[1]: unknown task 'profs'; did you mean 'proofs'?",
+        "arm.plain.clip: unknown key; did you mean arm.plain.settings.clip?",
+        "arm.plain.settings.on: must be true or false, not 1",
+        "arm[1].algorithm: unknown algorithm 'plian'; did you mean 'plain'?",
+        f"sampler.kind: must be one of {choices}, not the string 'replya'; did you mean 'replay'?",
+        "train.stps: unknown key; did you mean train.steps?",
+        "train.betas: must be a list of 2 values, not 1",
+        "on.sums.train.promts: unknown key; did you mean on.sums.train.prompts?",
+        "--set train.epoch: unknown key; did you mean --set train.epochs?",
+        "--set algorithm.clop: no arm has this setting; did you mean algorithm.clip?",
+        "train.group: must be at least 1, not 0",
+        "arm.plain.settings.clip: must be in (0, 1), not 3.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('[[arm]]\nalgorithm = "plain"\n', 'tasks: the recipe has no tasks; write tasks = ["NAME", ...]'),
+        ('tasks = ["sums"]\n', "arm: the recipe has no arms; write [[arm]] with algorithm = ..."),
+        (
+            arm() + arm().split("\n", 1)[1],
+            'arm[1]: two arms are named plain; give one of them its own `name = "..."`',
+        ),
+        (arm("name = 'a/b'"), "arm[0].name: must be letters, digits, -, _ and @, not the string 'a/b'"),
+        ("seeds = [1, 1]\n" + arm(), "seeds: must differ from each other"),
+        ("steps = 3\n" + arm(), "steps: unknown key; did you mean train.steps?"),
+        (
+            arm("[arm.train]\nlearning_rate = 'high'"),
+            "arm.plain.train.learning_rate.policy: must be a number",
+        ),
+        (
+            arm("[arm.train.learning_rate]\npolcy = 1.0"),
+            "arm.plain.train.learning_rate.polcy: unknown key; did you",
+        ),
+        (
+            arm("[arm.on.sum.train]\nsteps = 1"),
+            "arm.plain.on: no task 'sum' in this recipe; did you mean 'sums'?",
+        ),
+        (arm("[arm.on.sums.train]\nsteps = -1"), "arm.plain.on.sums.train.steps: must be at least 0, not -1"),
+        (arm("settings.count = 1.5"), "arm.plain.settings.count: must be a whole number, not 1.5"),
+        (
+            arm("[arm.evaluate]\ntemperature = 0"),
+            "arm.plain.evaluate.temperature: must be in (0, 10], not 0.0",
+        ),
+        (
+            arm("[arm.sampler]\ntemperature = nan"),
+            "arm.plain.sampler.temperature: must be a number, not nan",
+        ),
+        (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
+        (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
+        (arm("settings.decay = [nan]"), "arm.plain.settings.decay[0]: must be a number, not nan"),
+        (arm("[arm.sampler]\nlargest_gap = inf"), "arm.plain.sampler.largest_gap: must be finite, not inf"),
+        ("x = [", "not TOML"),
+    ],
+)
+def test_error_message(read: Any, text: str, fault: str) -> None:
+    found = faults(read, text)
+    assert len(found) == 1, found
+    assert found[0].startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (arm(algorithm="consistent"), "arm consistent on sums: needs the task scores consistent"),
+        (arm("sampler.kind = 'replay'"), 'set sampler.kind = "hf"'),
+        (arm("train.group = 2", "pairs"), "set train.group = 4"),
+        (arm("train = {minibatches = 9, prompts = 8}"), "set train.minibatches = 8 or less"),
+        (arm("sampler.kind = 'replay'", "mixing"), "mixes embeddings while decoding"),
+        (arm("sampler.kind = 'preferences'", "pairs"), "set sampler.path to a JSONL file"),
+        (arm("sampler = {kind = 'preferences', path = '/no/such'}", "pairs"), "/no/such does not exist"),
+        (arm("reward.weights.consistent = 1"), "move the weights to `[on.TASK.reward]`"),
+        (arm().replace("sums", "absent"), "task absent: no data; fetch them"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_a_remedy(read: Any, text: str, remedy: str) -> None:
+    found = faults(read, text)
+    assert len(found) == 1, found
+    assert remedy in found[0]
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean quickstart"):
+        read_recipe("quikstart")
+
+
+def test_set_for_an_arm_that_is_not_there(read: Any) -> None:
+    assert faults(read, RECIPE, "arm.secnd.train.steps=3") == [
+        "--set arm.secnd.train.steps: no arm 'secnd' in this recipe; did you mean 'second'?"
+    ]
+    assert faults(read, RECIPE, "trian.steps=3") == [
+        "--set trian.steps: no section 'trian'; did you mean train.steps?"
+    ]
+
+
+# Layers
+
+LAYERS = {
+    "recipe": ("[train]\nsteps = {}\n", ""),
+    "on": ("[on.sums.train]\nsteps = {}\n", ""),
+    "arm": ("", "[arm.train]\nsteps = {}\n"),
+    "arm.on": ("", "[arm.on.sums.train]\nsteps = {}\n"),
+}
+
+
+@given(present=st.lists(st.sampled_from([*LAYERS, "set", "set arm"]), unique=True))
+def test_last_layer_that_has_a_value_wins(
+    present: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    order = [*LAYERS, "set", "set arm"]
+    values = {layer: index + 50 for index, layer in enumerate(order)}
+    head = "".join(LAYERS[layer][0].format(values[layer]) for layer in LAYERS if layer in present)
+    tail = "".join(LAYERS[layer][1].format(values[layer]) for layer in LAYERS if layer in present)
+    sets = [f"train.steps={values['set']}"] if "set" in present else []
+    sets += [f"arm.plain.train.steps={values['set arm']}"] if "set arm" in present else []
+    path = tmp_path_factory.mktemp("recipe") / "layers.toml"
+    path.write_text(f'tasks = ["sums", "proofs"]\n{head}[[arm]]\nalgorithm = "plain"\n{tail}')
+    sums, proofs = (run.train.steps for run in read_recipe(str(path), sets).runs())
+    expected = [values[layer] for layer in order if layer in present]
+    assert sums == (expected[-1] if expected else TrainConfig().steps)
+    everywhere = [values[layer] for layer in order if layer in present and layer not in ("on", "arm.on")]
+    assert proofs == (everywhere[-1] if everywhere else TrainConfig().steps)
+
+
+def test_tables_merge_key_by_key_and_lists_are_replaced() -> None:
+    assert merge({"a": {"x": 1, "y": 2}, "l": [1]}, {"a": {"y": 3}, "l": [2]}) == {
+        "a": {"x": 1, "y": 3},
+        "l": [2],
+    }
+
+
+def test_plain_learning_rate_is_the_policys_and_fills_other_trained_roles(read: Any) -> None:
+    text = RECIPE.replace("steps = 5", "learning_rate = 1e-4")
+    runs = {run.arm: run for run in read(text).runs()}
+    assert runs["plain"].train.learning_rate == {"policy": 1e-4}
+    assert runs["second"].train.learning_rate == {"policy": 1e-4, "critic": 1e-4}
+    table = text + "train.learning_rate = {critic = 1e-3}\n"
+    runs = {run.arm: run for run in read(table, "train.learning_rate=2e-4").runs()}
+    assert runs["second"].train.learning_rate == {"policy": 2e-4, "critic": 1e-3}
+
+
+@pytest.mark.parametrize("warmup", [5, 9])
+def test_run_whose_critic_is_warmed_up_to_the_end_is_refused(
+    read: Any, monkeypatch: pytest.MonkeyPatch, warmup: int
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", {**stand_ins.ALGORITHMS, "ppo": PPO})
+    text = RECIPE.replace('"critic"', '"ppo"').replace("clip = 0.3", "critic_warmup = %d")
+    assert faults(read, text % warmup) == [
+        f"arm second on {task}: updates its policy in none of the 5 steps with settings.critic_warmup = "
+        f"{warmup}; raise train.steps above it or lower it"
+        for task in ("sums", "proofs")
+    ]
+    assert len(read(text % 4).runs()) == 8  # its fifth step moves the policy
+    assert len(read(text % warmup, "train.steps=0").runs()) == 8  # nothing is asked to move
+
+
+def test_algorithm_assignment_reaches_every_arm_that_has_the_field(read: Any) -> None:
+    runs = {
+        run.arm: run.algorithm
+        for run in read(RECIPE, "algorithm.clip=0.4", "algorithm.value_clip=0.9").runs()
+    }
+    assert runs == {"plain": stand_ins.Plain(clip=0.4), "second": stand_ins.Critic(clip=0.4, value_clip=0.9)}
+
+
+def test_arm_settings_assignment_reaches_one_arm(read: Any) -> None:
+    runs = {run.arm: run.algorithm for run in read(RECIPE, "arm.plain.settings.label=text").runs()}
+    assert runs == {"plain": stand_ins.Plain(label="text"), "second": stand_ins.Critic(clip=0.3)}
+
+
+# TOML
+
+VALUES = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), VALUES, max_size=5))
+def test_written_toml_reads_back_equal(table: dict[str, Any]) -> None:
+    found = tomllib.loads(toml.write(table))
+    assert found == table
+    assert toml.write(found) == toml.write(table)  # tells 1 from 1.0 and True, and 0.0 from -0.0
+
+
+SETTINGS = st.builds(
+    stand_ins.Plain,
+    clip=st.floats(0.001, 0.999),
+    mode=st.sampled_from(["soft", "hard"]),
+    bound=st.none() | st.floats(allow_nan=False),
+    decay=st.lists(st.floats(allow_nan=False), max_size=3).map(tuple),
+    shares=st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False), max_size=3
+    ),
+    on=st.booleans(),
+    label=st.text(st.characters(exclude_categories=["Cs"])),
+    count=st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@given(algorithm=SETTINGS, digits=st.integers(0, 9), rate=st.floats(0, 0.9), seed=st.integers(0, 2**31))
+def test_run_toml_reads_back_equal(
+    algorithm: stand_ins.Plain,
+    digits: int,
+    rate: float,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    config = example(tmp_path_factory)
+    config = dataclasses.replace(
+        config,
+        seed=seed,
+        algorithm=algorithm,
+        task=stand_ins.Sums(digits),
+        train=dataclasses.replace(config.train, learning_rate={"policy": rate}),
+    )
+    registries = pytest.MonkeyPatch()
+    with registries.context() as patch:
+        patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+        patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+        assert load(dump(config)) == config
+
+
+def example(factory: pytest.TempPathFactory) -> RunConfig:
+    path = factory.mktemp("recipe") / "one.toml"
+    path.write_text(arm())
+    return read_recipe(str(path)).runs()[0]
+
+
+def test_run_toml_names_every_value(tmp_path_factory: pytest.TempPathFactory) -> None:
+    table = tomllib.loads(dump(example(tmp_path_factory)))
+    assert table["algorithm"]["settings"]["mode"] == "soft"
+    assert table["train"]["betas"] == [0.9, 0.95]
+    # A dialect stands in the section of the algorithm, where there is one (see test_dialects.py).
+    assert set(table) == {f.name for f in dataclasses.fields(RunConfig)} - {"dialect"}
+
+
+def test_run_toml_of_other_code_says_what_no_longer_fits(tmp_path_factory: pytest.TempPathFactory) -> None:
+    text = dump(example(tmp_path_factory)).replace("steps = 40", "stpes = 40")
+    with pytest.raises(ConfigError, match=r"train\.stpes: unknown key; did you mean train\.steps\?"):
+        load(text)
+
+
+def test_differences_name_the_value_that_changed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = example(tmp_path_factory)
+    other = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=41))
+    assert differences(dump(config), dump(other)) == ["train.steps: 40 -> 41"]
+
+
+# Typed reading
+
+
+def test_whole_numbers_serve_as_floats_but_nothing_else_is_coerced() -> None:
+    found: list[str] = []
+    assert convert(1, float, "x", found) == 1.0 and isinstance(convert(1, float, "x", found), float)
+    assert convert(1, int | float, "x", found) == 1 and isinstance(convert(1, float | int, "x", found), int)
+    assert not found
+    for value, hint in (
+        (True, int),
+        (True, float),
+        (1.0, int),
+        ("1", int),
+        (1, str),
+        (1, bool),
+        (True, int | None),
+    ):
+        convert(value, hint, "x", found)
+    assert len(found) == 7
+
+
+def test_none_is_written_as_a_word() -> None:
+    assert plain(stand_ins.Plain(bound=None))["bound"] == "none"
+    found: list[str] = []
+    assert build(stand_ins.Plain, {"bound": "none"}, "", found) == stand_ins.Plain(bound=None)
+    build(stand_ins.Plain, {"bound": "nine"}, "here", found)
+    assert found == ["here.bound: must be a number, not the string 'nine', or \"none\""]
+    assert math.isinf(tomllib.loads(f"x = {toml.value(-math.inf)}")["x"])
+
+
+def test_every_shipped_recipe_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for name in recipes():
+        try:
+            assert read_recipe(name).runs()
+        except ConfigError as error:  # Data may be missing on this machine; nothing else may be wrong.
+            places = ("task ", "model.name: ", "sampler.kind: ")
+            assert all(fault.startswith(places) for fault in error.faults), error

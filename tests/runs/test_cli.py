@@ -1,0 +1,278 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import stand_ins
+from helpers.shell import command
+
+from grpobench.runs import cli
+from grpobench.runs.commands import arguments
+from grpobench.runs.inventory import listing
+from grpobench.runs.measure import catalogue
+from grpobench.runs.tools.strict import ConfigError
+
+BAD = """
+tasks = ["arithmetik"]
+[train]
+stps = 3
+[[arm]]
+algorithm = "grpoo"
+"""
+
+
+def test_bad_recipe_gives_every_error_and_exit_2_before_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(BAD)
+    began = os.times().children_user
+    done = command("run", "bad.toml", folder=tmp_path)
+    assert os.times().children_user - began < 2  # of the processor: the host may be busy
+    assert done.returncode == 2
+    assert done.stdout == ""  # LOADED would stand here
+    assert done.stderr.splitlines()[0] == "grpobench: bad.toml: 3 errors"
+    assert "did you mean 'arithmetic'?" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_good_recipe_is_read_without_torch(tmp_path: Path) -> None:
+    done = command("show", "recipe", "quickstart", "--json", folder=tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    assert json.loads(done.stdout)["runs"]  # LOADED would break the JSON
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = command("--version", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"grpobench {importlib.metadata.version('grpobench')}\n"
+
+
+DEFER = """
+import sys
+from grpobench.runs.tools.deferred import defer
+defer("torch"); defer("json"); defer("no_such_package")
+import torch, inspect
+import grpobench.algorithms
+assert inspect.getmodule(defer).__name__ == "grpobench.runs.tools.deferred"
+assert "torch._C" not in sys.modules and "no_such_package" not in sys.modules
+kept = torch
+import torch.nn.functional as F
+assert "torch._C" in sys.modules
+assert sys.modules["torch"] is not kept
+assert kept.Tensor is sys.modules["torch"].Tensor
+assert kept.nn.functional is F is sys.modules["torch.nn.functional"]
+assert torch.nn.__spec__.name == "torch.nn" and torch.nn.__spec__.origin.endswith("__init__.py")
+assert float(F.relu(kept.tensor(-1.0))) == 0.0
+from torch import nn
+assert issubclass(nn.Linear, kept.nn.Module)
+import torch.utils.benchmark
+try:
+    kept.no_such_name
+except AttributeError:
+    print("fine")
+"""
+
+
+def test_deferred_torch_loads_at_its_first_use_and_once() -> None:
+    done = subprocess.run([sys.executable, "-c", DEFER], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report", "nowhere"], "nowhere: no such folder"),
+        (["report", ".", "--format", "htlm"], "unknown format 'htlm'; did you mean html?"),
+        (["show", "algorithm", "plian"], "unknown algorithm 'plian'; did you mean plain?"),
+        (["show", "metric", "gap/meen"], "did you mean gap/mean?"),
+        (["run", "quikstart"], "unknown recipe 'quikstart'; did you mean quickstart?"),
+        (["run", "quickstart", "--seeds", "x"], "--seeds x: write numbers such as 0,1,2 or 0-4"),
+        (
+            ["run", "quickstart", "--seeds", "0-99999999"],
+            "--seeds 0-99999999: a matrix has at most 10,000 seeds",
+        ),
+        (["run", "quickstart", "--seeds", f"0-{2**70}"], "a matrix has at most 10,000 seeds"),
+        (["run", "quickstart", "--seeds", "4-2"], "--seeds 4-2: 4-2 holds no number"),
+    ],
+)
+def test_wrong_word_gives_exit_2_and_the_remedy(
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", f"seeds=[{2**70}]"], "seeds: must be from 0 to 2^63 - 1, not 1180591620717411303424"),
+        (
+            ["--set", "train.prompts=100000000"],
+            "train.prompts: 100,000,000 in groups of 8 are 800,000,000",
+        ),
+        (
+            ["--out", "file"],
+            "--out file/quickstart: cannot write there (Not a directory); name another folder",
+        ),
+    ],
+)
+def test_a_recipe_that_cannot_run_is_exit_2_before_anything_starts(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(["run", "quickstart", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_what_a_report_cannot_read_is_a_message_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").touch()
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "this is one run; pass the folder above it" in capsys.readouterr().err
+    (tmp_path / "run.toml").unlink()
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_an_attempt_without_its_model_may_be_corrected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = [
+        "train.prompts=2",
+        "train.group=2",
+        "train.minibatches=1",
+        "evaluate.problems=2",
+        "evaluate.test_problems=0",
+    ]
+    tiny += ["train.steps=1", "arms=grpo", "tasks=arithmetic", "seeds=[0]"]
+    words = ["run", "quickstart", "--workers", "1", *(word for one in tiny for word in ("--set", one))]
+    assert cli.main([*words, "--set", "model.name=nobody/nothing"]) == 2
+    assert "model 'nobody/nothing' is not on this machine" in capsys.readouterr().err
+    assert cli.main(words) == 0  # the same folder, another model
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 runs: 1 finished" in lines
+    # The run ends with the report's own accuracies, and where the report is.
+    table = json.loads((tmp_path / "results/quickstart/report/report.json").read_text())["tables"]["accuracy"]
+    header, row = lines[-3].split(), lines[-2].split()
+    assert header[:5] == ["task", "arm", "before", "after", "gain"] and "each seed" in lines[-3]
+    assert row[:2] == ["arithmetic", "grpo"] and len(table) == 1
+    assert row[2:4] == [f"{100 * table[0]['base']:.1f}", f"{100 * table[0]['final']:.1f}"]
+    assert lines[-1] == "report: results/quickstart/report/index.html"
+    # What the report warns of is said in the terminal too.
+    (tmp_path / "results/quickstart/grpo-arithmetic-s0/origin.json").unlink()
+    table_and_warnings = cli.report(tmp_path / "results" / "quickstart", ("json",))[1]
+    assert table_and_warnings[-1] == "The report warns: Logs that lack something."
+    assert cli.main([*words, "--set", "train.steps=2"]) == 2
+    assert "train.steps: 1 -> 2" in capsys.readouterr().err
+
+
+def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli, "list_command", full)
+    assert cli.main(["list", "models"]) == 70
+    assert "the disk is full" in capsys.readouterr().err
+
+
+def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in arguments.KINDS:
+        assert cli.main(["list", kind, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert rows and all({"name"} <= set(row) for row in rows)
+        assert cli.main(["list", kind]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        shown = {line.split(maxsplit=1)[0] for line in lines if not line.startswith(" ")}
+        families = {
+            f"{head}:NAME" if colon else head for head, colon, _ in (r["name"].partition(":") for r in rows)
+        }
+        assert shown == families
+
+
+def test_shown_settings_carry_default_choices_and_docstring() -> None:
+    rows = {row["name"]: row for row in listing.settings(stand_ins.Critic)}
+    assert rows["clip"] == {"name": "clip", "type": "float", "default": 0.2, "summary": "Clip range."}
+    assert rows["mode"]["type"] == "soft | hard"
+    assert rows["mode"]["summary"] == "How it clips."
+    assert list(rows)[-1] == "value_clip"
+
+
+def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from grpobench.algorithms import ALGORITHMS
+
+    for name, cls in ALGORITHMS.items():
+        assert cli.main(["show", "algorithm", name]) == 0
+        shown = capsys.readouterr().out
+        assert cls.summary[:40] in shown and "formula" in shown
+        undocumented = [row["name"] for row in listing.settings(cls) if not row["summary"]]
+        assert undocumented == []
+
+
+def test_seed_list() -> None:
+    assert arguments.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
+    with pytest.raises(ConfigError):
+        arguments.seed_list("1-")
+
+
+def test_data_folder_of_the_command_line_reaches_the_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from grpobench.tasks.data.sources import FOLDER_VARIABLE
+
+    monkeypatch.setenv(FOLDER_VARIABLE, "before")
+    seen = []
+    monkeypatch.setattr(cli, "show_command", lambda _: seen.append(os.environ[FOLDER_VARIABLE]) or 0)
+    assert cli.main(["show", "task", "x", "--data-dir", str(tmp_path)]) == 0
+    assert seen == [str(tmp_path)]
+
+
+def test_doctor_tries_what_it_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json", "--out", str(tmp_path / "results")]) == 0
+    found = {row["subject"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["torch"]["health"] == found["sandbox"]["health"] == found["disk"]["health"] == "ok"
+    assert str(tmp_path) in found["disk"]["detail"]
+
+
+# Metrics
+
+
+def test_names_of_patterns_are_known_and_others_are_not() -> None:
+    for name in (
+        "step",
+        "reward/mean",
+        "score/correct",
+        "grad_norm/policy",
+        "eval/test/greedy/correct",
+        "eval/validation/sampled/bias_ambiguous/Age",
+    ):
+        assert catalogue.known(name), name
+    for name in ("reward", "score/", "eval/test/correct", "unheard/of"):
+        assert not catalogue.known(name), name
+
+
+def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpobench.algorithms.algorithm import Metric
+
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    assert catalogue.catalogue()["plain/size"].unit == "tokens"
+    monkeypatch.setattr(stand_ins.Critic, "metrics", (Metric("reward/mean", "reward", "something else"),))
+    with pytest.raises(ValueError, match="critic and the harness declare reward/mean differently"):
+        catalogue.catalogue()

@@ -1,0 +1,251 @@
+"""Corrections for the gap between the sampler's probabilities and the trainer's: their numbers by hand, and
+that they reach the gradient of every algorithm as what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Letters, backward, distance, models_for, norm, rollouts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.settings.rules import incompatible
+from grpobench.runs.train.corrections import Correction, correct
+
+ROUNDING = {"rtol": 1e-6, "atol": 0}
+"""A handful of float32 operations on numbers near one."""
+LEVELS = ("token", "sequence", "geometric")
+KINDS = ("tis", "mis")
+FORMS: list[tuple[str, Any]] = [
+    *((name, cls()) for name, cls in ALGORITHMS.items()),
+    ("gspo per token", GSPO(level="token")),
+    ("ppo with a shared critic", PPO(critic="shared")),
+]
+
+
+def settings(kind: str, level: str, cap: float = 2.0, floor: float = 0.0) -> SamplerConfig:
+    chosen: Any = {"correction": kind, "correction_level": level}
+    return SamplerConfig(**chosen, correction_cap=cap, correction_floor=floor)
+
+
+def compared(ratios: list[list[float]], unwritten: list[tuple[int, int]] = ()) -> Batch:  # type: ignore[assignment]
+    """A batch whose tokens have these ratios π_old/π_sampler."""
+    batch = rollouts([[len(row) for row in ratios]])
+    behaviour, old = torch.full(batch.written.shape, -1.0), torch.zeros(batch.written.shape)
+    for row, values in enumerate(ratios):
+        for column, ratio in enumerate(values):
+            old[row, column] = -1.0 + math.log(ratio)
+    written = batch.written.clone()
+    for row, column in unwritten:
+        written[row, column] = False
+    return dataclasses.replace(batch, behaviour_logp=behaviour, old_logp=old, written=written)
+
+
+def found(batch: Batch, *args: Any) -> Correction:
+    correction = correct(batch, settings(*args))
+    assert correction is not None
+    return correction
+
+
+# By hand
+
+
+def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
+    batch = compared([[0.5, 1.0, 4.0], [3.0]])
+    tis = found(batch, "tis", "token")
+    torch.testing.assert_close(tis.token[0], torch.tensor([0.5, 1.0, 2.0]), **ROUNDING)
+    torch.testing.assert_close(tis.row, torch.tensor([3.5 / 3, 2.0]), **ROUNDING)
+    assert tis.metrics(batch.written) == pytest.approx(
+        {"correction/weight_mean": 5.5 / 4, "correction/clipped": 2 / 4}, rel=1e-6
+    )
+    mis = found(batch, "mis", "token")
+    torch.testing.assert_close(mis.token[0], torch.tensor([0.5, 1.0, 0.0]), **ROUNDING)
+    torch.testing.assert_close(mis.row, torch.tensor([0.5, 0.0]), **ROUNDING)
+    floored = found(batch, "mis", "token", 3.5, 0.8)
+    torch.testing.assert_close(floored.token[0], torch.tensor([0.0, 1.0, 0.0]), **ROUNDING)
+    assert floored.token[1, 0] == pytest.approx(3.0)
+    assert floored.metrics(batch.written)["correction/clipped"] == 2 / 4
+
+
+def test_sequence_weight_is_the_product_and_geometric_its_root() -> None:
+    batch = compared([[0.5, 3.0, 0.8], [4.0, 4.0]])  # products 1.2 and 16, roots 1.2^⅓ and 4
+    tis = found(batch, "tis", "sequence")
+    torch.testing.assert_close(tis.row, torch.tensor([1.2, 2.0]), **ROUNDING)
+    torch.testing.assert_close(tis.token, tis.row[:, None].expand(2, 3), **ROUNDING)
+    assert found(batch, "mis", "sequence").row.tolist() == pytest.approx([1.2, 0.0], rel=1e-6)
+    assert found(batch, "tis", "geometric", 5.0).row.tolist() == pytest.approx([1.2 ** (1 / 3), 4.0])
+    assert found(batch, "mis", "geometric", 3.9).row.tolist() == pytest.approx([1.2 ** (1 / 3), 0.0])
+    # of five tokens two stand in the sequence that is cut
+    assert tis.metrics(batch.written)["correction/clipped"] == pytest.approx(2 / 5)
+
+
+def test_only_written_tokens_count() -> None:
+    batch = compared([[0.5, 90.0, 3.0], [90.0]], unwritten=[(0, 1), (1, 0)])
+    for kind, level in itertools.product(KINDS, LEVELS):
+        correction = found(batch, kind, level, 5.0)
+        row = {"token": 1.75, "sequence": 1.5, "geometric": math.sqrt(1.5)}[level]
+        assert correction.row.tolist() == pytest.approx([row, 1.0]), "nothing written: weight 1"
+        assert correction.metrics(batch.written)["correction/clipped"] == 0
+
+
+def test_huge_ratios_are_cut_and_never_become_nan() -> None:
+    batch = compared([[1e30] * 9])  # the product overflows
+    for level in LEVELS:
+        assert found(batch, "tis", level).row.tolist() == [2.0]
+        assert found(batch, "mis", level).row.tolist() == [0.0]
+
+
+@given(
+    st.lists(st.lists(st.floats(-3, 3), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.sampled_from(KINDS),
+    st.sampled_from(LEVELS),
+    st.floats(1, 4),
+    st.floats(0, 1),
+)
+def test_weights_are_plain_arithmetic(
+    logs: list[list[float]], kind: str, level: str, cap: float, floor: float
+) -> None:
+    """Against the definition in double precision; ratios within rounding of a bound are left alone."""
+    correction = found(compared([[math.exp(x) for x in row] for row in logs]), kind, level, cap, floor)
+    for row, values in enumerate(logs):
+        whole = sum(values) / (len(values) if level == "geometric" else 1)
+        ratios = [math.exp(x if level == "token" else whole) for x in values]
+        if any(abs(r / bound - 1) < 1e-4 for r in ratios for bound in (cap, floor or 1e9)):
+            continue
+        kept = [r if floor <= r <= cap else 0.0 for r in ratios]
+        expected = [min(r, cap) for r in ratios] if kind == "tis" else kept
+        assert correction.token[row, : len(values)].tolist() == pytest.approx(expected, rel=1e-4)
+        assert correction.row[row].item() == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+
+
+def test_corrected_expectation_is_the_expectation_under_the_trainers_policy() -> None:
+    """Σ_a μ(a) w(a) f(a) = Σ_a π(a) f(a) over all answers of two tokens, with no cap in reach: per sequence
+    for any f; per token for f that depends on the first token alone, whose own weight it is."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 5, generator=generator), torch.randn(2, 5, 5, generator=generator)
+    mu, pi = ((first[i].log_softmax(0), second[i].log_softmax(1)) for i in range(2))
+    answers = list(itertools.product(range(5), repeat=2))
+    batch = dataclasses.replace(
+        rollouts([[2] * 25]),
+        behaviour_logp=torch.tensor([[mu[0][a], mu[1][a, b]] for a, b in answers]),
+        old_logp=torch.tensor([[pi[0][a], pi[1][a, b]] for a, b in answers]),
+    )
+    value = torch.randn(25, generator=generator)
+    probability = batch.behaviour_logp.sum(-1).exp()
+    truth = (batch.old_logp.sum(-1).exp() * value).sum()
+    whole = found(batch, "tis", "sequence", 1e6).row
+    torch.testing.assert_close((probability * whole * value).sum(), truth, rtol=1e-5, atol=1e-6)
+    assert (probability * value).sum() != pytest.approx(float(truth), rel=0.05), "it does correct something"
+    of_first = value[:5].repeat_interleave(5)
+    token = found(batch, "tis", "token", 1e6).token[:, 0]
+    corrected, truth = (probability * token * of_first).sum(), (pi[0].exp() * value[:5]).sum()
+    torch.testing.assert_close(corrected, truth, rtol=1e-5, atol=1e-6)
+
+
+# In the gradient of every algorithm
+
+
+def prepared(algorithm: Any, budget: int = 10**9) -> tuple[Any, Batch]:
+    models = models_for(algorithm, "llama", budget=budget)
+    batch = rollouts([[5, 3, 6, 1, 2, 3], [4, 4, 2, 7, 5, 1]], [[1, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]])
+    old = models.read("policy", batch).logp
+    return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
+
+
+@pytest.mark.parametrize("algorithm", [form for _, form in FORMS], ids=[name for name, _ in FORMS])
+def test_equal_probabilities_change_no_bit_of_the_gradient(algorithm: Any) -> None:
+    models, batch = prepared(algorithm)
+    plain, _ = backward(algorithm, models, batch)
+    assert norm(plain) > 0
+    for kind, level in itertools.product(KINDS, LEVELS):
+        corrected, _ = backward(algorithm, models, batch, correction=found(batch, kind, level, 2.0, 0.5))
+        assert all(torch.equal(plain[name], corrected[name]) for name in plain)
+
+
+@pytest.mark.parametrize("algorithm", [form for _, form in FORMS], ids=[name for name, _ in FORMS])
+def test_one_ratio_everywhere_scales_the_gradient(algorithm: Any) -> None:
+    """π_old/π_sampler = 1.5 at every token: the gradient is 1.5 times as large, the cap's times with a lower
+    cap, and nought when everything is masked."""
+    models, batch = prepared(algorithm)
+    plain, _ = backward(algorithm, models, batch)
+    skewed = dataclasses.replace(batch, behaviour_logp=batch.old_logp - math.log(1.5))
+    for level, kind, cap, factor in (
+        ("token", "tis", 2.0, 1.5),
+        ("token", "tis", 1.25, 1.25),
+        ("geometric", "mis", 2.0, 1.5),
+        ("token", "mis", 1.25, 0.0),
+    ):
+        corrected, _ = backward(algorithm, models, skewed, correction=found(skewed, kind, level, cap))
+        expected = {name: factor * slope for name, slope in plain.items()}
+        assert distance(corrected, expected) < 1e-5 if factor else norm(corrected) == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_micro_batches_change_no_corrected_gradient(level: str) -> None:
+    for algorithm in (ALGORITHMS["grpo"](), GSPO()):
+        gradients = []
+        for budget in (10**9, 12):
+            models, batch = prepared(algorithm, budget)
+            noise = torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(3))
+            skewed = dataclasses.replace(batch, behaviour_logp=batch.old_logp + 0.5 * noise)
+            gradients.append(backward(algorithm, models, skewed, correction=found(skewed, "tis", level))[0])
+        assert distance(*gradients) < 1e-5  # only the order of float32 sums differs
+
+
+def test_weights_carry_no_gradient() -> None:
+    batch = compared([[0.5, 1.5]])
+    moving = dataclasses.replace(batch, old_logp=batch.old_logp.clone().requires_grad_())
+    correction = found(moving, "tis", "token")
+    assert not correction.token.requires_grad and not correction.row.requires_grad
+
+
+# In recipes
+
+
+def run(**sampler: Any) -> RunConfig:
+    return RunConfig(
+        "m", "a", 0, ALGORITHMS["grpo"](), Letters(), ModelConfig(), SamplerConfig(**sampler), RewardConfig(),
+        TrainConfig(), EvaluateConfig(), CheckpointConfig(),
+    )  # fmt: skip
+
+
+def test_correction_needs_the_current_policys_rollouts_and_the_trainers_own_old_probabilities() -> None:
+    assert incompatible(run(correction="tis")) == []
+    (why,) = incompatible(run(correction="tis", old_logp="sampler"))
+    assert 'set sampler.old_logp = "auto"' in why
+    off = dataclasses.replace(run(correction="mis", kind="replay"), algorithm=DPO())
+    (why,) = incompatible(off)
+    assert 'sampler.kind is "replay"; set sampler.correction = "none"' in why
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("correction_cap", 0.9),
+        ("correction_cap", math.nan),
+        ("correction_floor", -0.1),
+        ("correction_floor", 1.1),
+    ],
+)
+def test_bounds_that_would_cut_equal_probabilities_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field}: must be"):
+        SamplerConfig(**{field: value})

@@ -1,0 +1,111 @@
+"""Two equal commands give equal numbers, with several threads too.
+
+What breaks that is a sum whose order the threads decide: the gradient of an index in which a place occurs
+more than once. A test with threads can miss it, so every training step is watched for such sums.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.batches import data
+from helpers.toys import backward, models_for, off_policy, rollouts
+from helpers.whole_runs import rows, timeless
+from rich.console import Console
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.models.roles import deterministic
+from grpobench.runs.settings.recipe import read_recipe
+
+
+class Watch(TorchDispatchMode):
+    """Notes sums into places that occur more than once, which torch adds up in the order of its threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "index_put" in func.name() and len(args) > 3 and args[3]:
+            *_, places = args[1]  # earlier dimensions are not indexed in anything that is used here
+            whole = places.nonzero() if places.dtype == torch.bool else places.flatten()
+            if len(whole.unique(dim=0)) < len(whole):
+                self.found.append(f"{func.name()} of {tuple(args[0].shape)}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def ordered() -> Iterator[None]:
+    """Operators that refuse to add in an order of their own, raising where there is no other."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def gradient(name: str, architecture: str = "llama", repeat: int = 1) -> list[dict[str, torch.Tensor]]:
+    algorithm = ALGORITHMS[name]()
+    models = models_for(algorithm, architecture)
+    members = max(1, algorithm.minimum_group // 4)
+    batch = off_policy(
+        data() if members == 1 else rollouts([[5, 3, 8, 2] * members, [4, 4, 6, 1] * members]), models
+    )
+    return [backward(algorithm, models, batch)[0] for _ in range(repeat)]
+
+
+def test_watch_sees_a_gradient_that_threads_add_up() -> None:
+    table = torch.ones(3, 2, requires_grad=True)
+    for places, seen in (([0, 1], 0), ([0, 1, 0], 1)):
+        with Watch() as watch:
+            table[torch.tensor(places)].sum().backward()
+        assert len(watch.found) == seen
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_of_a_training_step_is_added_up_in_the_order_of_threads(name: str, ordered: None) -> None:
+    with Watch() as watch:
+        gradient(name)
+    assert not watch.found
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3_moe"])
+def test_gradient_is_the_same_in_every_repeat_on_two_threads(architecture: str, ordered: None) -> None:
+    """A mixture of experts needs the run's own setting, which `ordered` stands for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first, *others = gradient("grpo", architecture, repeat=20)
+    finally:
+        torch.set_num_threads(before)
+    assert any(tensor.any() for tensor in first.values())
+    assert all(torch.equal(other[name], first[name]) for other in others for name in first)
+
+
+def test_runs_have_torch_add_in_one_order() -> None:
+    deterministic()
+    try:
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.slow
+def test_two_equal_commands_on_two_threads_give_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")  # as the command line does: cores may be busy
+    settings = ["seeds=[0]", 'tasks=["arithmetic"]', 'arms=["grpo"]', "train.steps=3", "train.prompts=8"]
+    given = read_recipe("quickstart", [*settings, "evaluate.problems=0", "evaluate.test_problems=1"])
+    quiet = Console(file=io.StringIO())
+    runs = [run_matrix(given, tmp_path / name, 1, console=quiet).runs for name in ("one", "two")]
+    one, two = (only.path for (only,) in runs)
+    assert [*map(timeless, rows(one))] == [*map(timeless, rows(two))] and len(rows(one)) == 4
+    assert (one / "final/policy.safetensors").read_bytes() == (two / "final/policy.safetensors").read_bytes()

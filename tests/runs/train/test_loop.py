@@ -1,0 +1,580 @@
+"""Whole runs, from a configuration to a run folder, with a tiny random policy over characters."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Letters, arithmetic_run
+from helpers.whole_runs import configure, rows, run, timeless, transcript, weights
+
+from grpobench.algorithms import ALGORITHMS
+from grpobench.algorithms.algorithm import Algorithm, Loss, Signal
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.algorithms.rft import RFT
+from grpobench.runs.measure.catalogue import known
+from grpobench.runs.models.roles import Optimiser
+from grpobench.runs.record.status import status
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    EvaluateConfig,
+    ModelConfig,
+    RewardConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.train import trainer
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.update import minibatches
+from grpobench.tasks.data.errors import DataError
+
+# What a run leaves behind
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
+    name: str, policy: str, tmp_path: Path
+) -> None:
+    algorithm = ALGORITHMS[name]()
+    group = 4 if algorithm.minimum_group <= 4 else 2 * algorithm.minimum_group
+    train = TrainConfig(steps=3, prompts=4, group=group, minibatches=2, learning_rate={"policy": 1e-3})
+    found = run(configure(policy, algorithm, train=train), tmp_path)
+    assert [row["step"] for row in found] == [0, 1, 2, 3]
+    undeclared = {key for row in found for key in row if not known(key)}
+    assert not undeclared
+    first = {f"eval/{s}/{m}/correct" for s in ("validation", "test") for m in ("sampled", "greedy")}
+    evaluated = [
+        {key for key in row if key.startswith("eval/") and key.endswith("/correct")} for row in found
+    ]
+    halfway = {key for key in first if "/validation/" in key}
+    assert evaluated == [first, set(), halfway, first]
+    assert "eval/test/greedy/shouted" in found[0] and "reward/mean" not in found[0]
+    for row in found[1:]:
+        assert row["grad/nonfinite"] == 0
+        moves = [row[f"grad_norm/{role}"] > 0 for role in algorithm.updates(row["step"])]
+        assert all(moves) or algorithm.locates_answers, "Letters have no marker, and so no answers to locate"
+        assert row["reward/mean"] == pytest.approx(row["score/correct"])
+        assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
+        phases = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
+        assert sum(row[f"time/{phase}"] for phase in phases) == pytest.approx(row["time/step"])
+    sampled = 4 * group * found[1]["length/mean"]
+    if algorithm.greedy_baseline:
+        assert sampled < found[1]["cost/generated_tokens"] <= sampled + 4 * Letters.max_new_tokens
+    else:
+        assert found[1]["cost/generated_tokens"] == pytest.approx(sampled)
+    assert found[3]["cost/generated_tokens"] > found[2]["cost/generated_tokens"]
+    # 3 validation and 2 test problems, 2 samples and 1 greedy answer; the test split only at the ends
+    assert len(rows(tmp_path, "eval.jsonl")) == 3 * 3 * 3 + 2 * 2 * 3
+    assert status(tmp_path)["state"] == "finished"
+    assert not (tmp_path / "checkpoints").exists()
+    assert all(t.isfinite().all() for t in weights(tmp_path / "final" / "policy.safetensors").values())
+
+
+def test_first_rollouts_are_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:
+    digests: dict[int, set[str]] = {0: set(), 1: set()}
+    # One that mixes embeddings while decoding feeds other inputs behind the first token.
+    plain = {name: cls() for name, cls in ALGORITHMS.items() if cls().mixer() is None}
+    for name, algorithm in plain.items():
+        for seed, found in digests.items():
+            config = dataclasses.replace(configure(policy, algorithm), seed=seed)
+            config = dataclasses.replace(
+                config, train=dataclasses.replace(config.train, steps=1), evaluate=EvaluateConfig(0, 0, 0, 0)
+            )
+            path = tmp_path / f"{name}-{seed}"
+            run(config, path)
+            found.add(hashlib.sha256(json.dumps(transcript(path, 1)).encode()).hexdigest())
+    assert len(digests[0]) == len(digests[1]) == 1
+    assert digests[0] != digests[1]
+
+
+def test_evaluation_before_training_is_the_same_for_every_algorithm(policy: str, tmp_path: Path) -> None:
+    first = []
+    for algorithm in (GRPO(), PPO(critic="shared")):
+        config = configure(policy, algorithm)
+        path = tmp_path / algorithm.name
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=0))
+        run(config, path)
+        first.append(rows(path, "eval.jsonl"))
+    assert first[0] == first[1]
+
+
+def test_a_sweep_of_temperatures_is_evaluated_at_one(policy: str, tmp_path: Path) -> None:
+    """The same policy has the same evaluation in every arm, whatever temperature its rollouts have."""
+    arms = "".join(
+        f'[[arm]]\nalgorithm = "grpo"\nname = "t{round(10 * t)}"\n[arm.sampler]\ntemperature = {t}\n'
+        for t in (0.3, 1, 3)
+    )
+    text = f"""
+        name = "sweep"
+        seeds = [3]
+        tasks = ["arithmetic"]
+        model.name = "nano"
+        train = {{ steps = 1, prompts = 2, group = 2 }}
+        evaluate = {{ every = 0, problems = 2, samples = 2, test_problems = 2, temperature = 0.7 }}
+        {arms}"""
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    found, sampled, entropies = [], [], []
+    for config in read_recipe(str(file)).configs:
+        config = dataclasses.replace(config, task=Letters(), model=ModelConfig(policy))
+        first = run(config, tmp_path / config.arm)[1]
+        found.append([row for row in rows(tmp_path / config.arm, "eval.jsonl") if row["step"] == 0])
+        sampled.append(
+            [c["text"] for group in transcript(tmp_path / config.arm, 1) for c in group["completions"]]
+        )
+        entropies.append(first["policy/entropy"])
+    assert found[0] == found[1] == found[2] and len(found[0]) == (2 + 2) * 3
+    assert sampled[0] != sampled[1] != sampled[2]
+    assert entropies == sorted(entropies), "rollouts have their arm's temperature"
+    hot = dataclasses.replace(config.evaluate, temperature=3.0)
+    run(dataclasses.replace(config, evaluate=hot), tmp_path / "hot")
+    assert [row for row in rows(tmp_path / "hot", "eval.jsonl") if row["step"] == 0] != found[0]
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(beta=0.1), PPO(), DPO()], ids=["grpo", "ppo", "dpo"])
+def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
+    algorithm: Algorithm[Any], policy: str, tmp_path: Path
+) -> None:
+    config = configure(policy, algorithm, checkpoint=CheckpointConfig(every=2))
+    whole = run(config, tmp_path / "whole")
+    polls = iter([False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "parts", lambda: next(polls))
+    assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 1, 2]
+    resumed = run(config, tmp_path / "parts")
+    assert [*map(timeless, resumed)] == [*map(timeless, whole)]
+    assert rows(tmp_path / "parts", "eval.jsonl") == rows(tmp_path / "whole", "eval.jsonl")
+    ends = [(tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert ends[0] == ends[1]
+    start = weights(Path(policy) / "model.safetensors")
+    moved = weights(tmp_path / "parts" / "final" / "policy.safetensors")
+    assert not all(torch.equal(moved[name], start[name]) for name in start)
+
+
+def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp_path: Path) -> None:
+    """The kill comes while step 3 is logged; its row is set aside and the step done again, bit for bit."""
+    config = configure(policy, checkpoint=CheckpointConfig(every=2))
+    whole = run(config, tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def kill() -> bool:
+        if rows(tmp_path / "parts")[-1]["step"] == 3:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        run(config, tmp_path / "parts", kill)
+    assert [*map(timeless, run(config, tmp_path / "parts"))] == [*map(timeless, whole)]
+    assert [row["step"] for row in rows(tmp_path / "parts", "metrics.orphan-1.jsonl")] == [3]
+
+
+# On policy
+
+
+def test_first_update_is_exactly_on_policy(policy: str, tmp_path: Path) -> None:
+    config = configure(policy)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, minibatches=1))
+    for row in run(config, tmp_path)[1:]:
+        assert row["policy/clip_low"] == row["policy/clip_high"] == 0
+        assert row["gap/mean"] < 1e-4 and row["gap/max"] < 1e-3  # float32; logits of a few tens
+        assert abs(row["gap/k3"]) < 1e-6 and row["gap/ess"] == pytest.approx(1, abs=1e-6)
+        assert row["trained/ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
+def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
+    config = configure(policy)
+    config = dataclasses.replace(
+        config, train=dataclasses.replace(config.train, epochs=3, learning_rate={"policy": 1e-2})
+    )
+    found = run(config, tmp_path)
+    assert all(row["trained/ratio_max"] > 1.05 for row in found[1:])
+    assert all(row["gap/mean"] < 1e-4 for row in found[1:])
+
+
+@pytest.mark.parametrize("algorithm", [GSPO(), PPO()], ids=["gspo", "ppo"])
+def test_nothing_moves_in_bfloat16_at_learning_rate_0(algorithm: Algorithm[Any], tmp_path: Path) -> None:
+    """Ratios are exactly 1 in every minibatch of every pass: log π_old is read as the update reads it. A
+    mixture of experts rounds differently with every other layout."""
+    config = arithmetic_run(
+        algorithm,
+        model=ModelConfig("nano-moe", dtype="bfloat16"),
+        train=TrainConfig(
+            steps=1,
+            prompts=4,
+            group=6,
+            minibatches=2,
+            epochs=2,
+            learning_rate={"policy": 0.0},
+            tokens_per_micro_batch=256,
+        ),
+    )
+    for row in run(config, tmp_path)[1:]:
+        assert row["grad_norm/policy"] > 0
+        assert row["trained/ratio_min"] == row["trained/ratio_max"] == 1
+        assert row["policy/clip_low"] == row["policy/clip_high"] == row["trained/kl_old"] == 0
+
+
+def test_gap_between_sampler_and_trainer_stops_the_run(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trainer.pack_groups
+
+    def skewed(*args: Any) -> Any:
+        batch = plain(*args)
+        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 0.01)
+
+    monkeypatch.setattr(trainer, "pack_groups", skewed)
+    with pytest.raises(RuntimeError, match=r"disagree by 0\.01 nats per token"):
+        run(configure(policy), tmp_path)
+
+
+@pytest.mark.parametrize(("skew", "stops"), [(0.0, False), (0.1, False), (0.5, True)])
+def test_bfloat16_has_a_limit_of_the_gap_too(
+    skew: float, stops: bool, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trainer.pack_groups
+
+    def skewed(*args: Any, **settings: Any) -> Any:
+        batch = plain(*args, **settings)
+        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - skew)
+
+    monkeypatch.setattr(trainer, "pack_groups", skewed)
+    config = configure(
+        policy, model=ModelConfig(policy, dtype="bfloat16"), evaluate=EvaluateConfig(0, 0, 0, 0)
+    )
+    if stops:
+        with pytest.raises(RuntimeError, match=r"disagree by 0\.5 nats per token"):
+            run(config, tmp_path)
+    else:
+        assert all(abs(row["gap/mean"] - skew) < 0.02 for row in run(config, tmp_path)[1:])
+
+
+@pytest.mark.parametrize("choice", ["sampler", "trainer"])
+def test_source_of_old_logp_makes_no_difference_to_a_float32_run(
+    choice: str, policy: str, tmp_path: Path
+) -> None:
+    plain, other = (
+        run(configure(policy, sampler=SamplerConfig(old_logp=kind)), tmp_path / kind)
+        for kind in ("auto", choice)
+    )
+    for one, two in zip(plain[1:], other[1:], strict=True):
+        assert one["reward/mean"] == two["reward/mean"]
+        assert one["grad_norm/policy"] == pytest.approx(two["grad_norm/policy"], rel=1e-3)
+
+
+# Rewards
+
+
+def test_placebo_rewards_do_not_depend_on_scores(policy: str, tmp_path: Path) -> None:
+    """Two tasks that grade the same completions differently get the same coins, gradients and weights."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Opposite(Letters):
+        def verify(self, problem: Any, completions: Any) -> Any:
+            return [
+                dataclasses.replace(v, scores={**v.scores, "correct": 1 - v.scores["correct"]})
+                for v in super().verify(problem, completions)
+            ]
+
+    reward = RewardConfig(kind="random", probability=0.25)
+    found = [
+        run(configure(policy, task=task, reward=reward), tmp_path / str(i))
+        for i, task in enumerate((Letters(), Opposite()))
+    ]
+    for one, other in zip(found[0][1:], found[1][1:], strict=True):
+        assert one["score/correct"] == pytest.approx(1 - other["score/correct"])
+        assert one["reward/mean"] == other["reward/mean"]
+        assert one["grad_norm/policy"] == other["grad_norm/policy"] > 0
+    coins = [
+        completion["reward"]
+        for group in transcript(tmp_path / "0", 1) + transcript(tmp_path / "0", 2)
+        for completion in group["completions"]
+    ]
+    assert set(coins) == {0.0, 1.0}
+    assert 0.05 < sum(coins) / len(coins) < 0.5  # 32 coins of 1/4: 8 ± 2.4
+
+
+def test_constant_reward_leaves_the_policy_where_it_was(policy: str, tmp_path: Path) -> None:
+    found = run(configure(policy, reward=RewardConfig(kind="constant")), tmp_path)
+    assert all(row["reward/mean"] == 1 and row["groups/zero_signal"] == 1 for row in found[1:])
+    assert all(row["grad_norm/policy"] == 0 for row in found[1:])
+    start = weights(Path(policy) / "model.safetensors")
+    end = weights(tmp_path / "final" / "policy.safetensors")
+    assert all(torch.equal(end[name], start[name]) for name in start)
+
+
+def test_reward_weights_combine_scores(policy: str, tmp_path: Path) -> None:
+    for row in run(configure(policy, reward=RewardConfig(weights={"correct": 2.0, "short": -1.0})), tmp_path)[
+        1:
+    ]:
+        assert row["reward/mean"] == pytest.approx(2 * row["score/correct"] - row["score/short"])
+
+
+def test_samples_that_were_not_graded_are_masked(policy: str, tmp_path: Path) -> None:
+    seen = []
+
+    class Watching(GRPO):
+        def credit(self, batch: Any, models: Any) -> Any:
+            seen.append(batch)
+            return super().credit(batch, models)
+
+    found = run(configure(policy, Watching(), task=Letters(faulty=True)), tmp_path)
+    assert all(0 < row["outcome/infra_error"] < 1 for row in found[1:])
+    for batch, row in zip(seen, found[1:], strict=True):
+        assert len(batch) == round(16 * (1 - row["outcome/infra_error"]))
+    first = [c for group in transcript(tmp_path, 1) for c in group["completions"]]
+    assert {c["outcome"] for c in first} == {"graded", "infra_error"}
+    kept = [c["reward"] for c in first if c["outcome"] == "graded"]
+    assert seen[0].reward.tolist() == kept
+    assert found[1]["reward/mean"] == pytest.approx(sum(kept) / len(kept))
+
+
+def test_step_without_any_graded_sample_makes_no_update(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grpobench.tasks.task import Verdict
+
+    monkeypatch.setattr(Letters, "grade", lambda self, text: Verdict({}, None, "infra_error"))
+    config = configure(policy, evaluate=EvaluateConfig(0, 0, 0, 0))
+    found = run(config, tmp_path)
+    assert all(row["outcome/infra_error"] == 1 and "grad_norm/policy" not in row for row in found[1:])
+    assert status(tmp_path)["state"] == "finished"
+
+
+# Sources
+
+
+def test_replay_answers_once_with_the_base_policy(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, DPO(), sampler=SamplerConfig(kind="replay", problems=6))
+    found = run(config, tmp_path)
+    tokens = [row["cost/generated_tokens"] for row in found[1:]]
+    assert tokens[0] == tokens[1] == tokens[2] > 0
+    assert not any(key.startswith(("gap/", "trained/ratio")) for row in found for key in row)
+    assert found[1]["preference/pairs"] > 0 and found[1]["grad_norm/policy"] > 0
+    shown = {group["problem"]: group for step in (1, 2) for group in transcript(tmp_path, step)}
+    again = {group["problem"]: group for group in transcript(tmp_path, 2)}
+    assert len(shown) <= 6 and all(shown[name] == again[name] for name in again)
+    first = {group["problem"]: group for group in transcript(tmp_path, 1)}
+    both = first.keys() & again.keys()
+    assert both and all(first[name] == again[name] for name in both), "4 + 4 draws from 6 problems"
+
+
+def test_preference_file_is_learnt(policy: str, tmp_path: Path) -> None:
+    pairs = [{"prompt": f"{i}:", "chosen": "AB", "rejected": "yz" * (i % 3)} for i in range(6)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs) + "\n")
+    config = configure(
+        policy,
+        DPO(),
+        sampler=SamplerConfig(kind="preferences", path=str(file)),
+        train=TrainConfig(steps=8, prompts=6, learning_rate={"policy": 1e-2}),
+    )
+    found = run(config, tmp_path / "run")
+    assert found[1]["preference/pairs"] == 6
+    assert found[1]["preference/margin"] == pytest.approx(0, abs=1e-5)  # the policy is the reference
+    assert found[8]["preference/margin"] > 0.5 and found[8]["preference/accuracy"] == 1
+    assert found[8]["cost/generated_tokens"] == 0
+
+
+def test_bad_preference_row_names_file_and_line(policy: str, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    for text, message in (('{"prompt": "a", "chosen": "b"}', "rejected"), ("{", "not JSON")):
+        file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n")
+        config = configure(policy, DPO(), sampler=SamplerConfig(kind="preferences", path=str(file)))
+        with pytest.raises(DataError, match=rf"pairs\.jsonl:2.*{message}|pairs\.jsonl:2: {message}"):
+            run(config, tmp_path / message.replace(" ", ""))
+
+
+# Numbers that are not finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(GRPO):
+    """GRPO whose loss is NaN at some steps."""
+
+    bad: tuple[int, ...] = ()
+
+    def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
+        found = super().loss(batch, signal, now)
+        return dataclasses.replace(found, terms=found.terms * math.nan) if batch.step in self.bad else found
+
+
+def test_update_with_nan_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, Broken(bad=(2, 3, 5, 6)), evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=7))
+    found = run(config, tmp_path)
+    assert [row["grad/nonfinite"] for row in found[1:]] == [0, 2, 2, 0, 2, 2, 0]
+    assert "grad_norm/policy" not in found[2] and found[4]["grad_norm/policy"] > 0
+    assert status(tmp_path)["state"] == "finished", "four in all, but not in a row"
+    for step in (2, 3, 5, 6):
+        assert len(transcript(tmp_path, step)) == 4
+    assert all(t.isfinite().all() for t in weights(tmp_path / "final" / "policy.safetensors").values())
+
+
+def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, Broken(bad=(3,)), checkpoint=CheckpointConfig(every=1, keep=9))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
+    polls = iter([False, False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path, lambda: next(polls))
+    before, after = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
+    assert before.keys() == after.keys() and any(name.startswith("adam:exp_avg:") for name in before)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_four_bad_steps_in_a_row_are_a_divergence_with_finite_weights_on_disk(
+    policy: str, tmp_path: Path
+) -> None:
+    config = configure(policy, Broken(bad=tuple(range(3, 20))), evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12))
+    found = run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+    assert "4 steps in a row, the last at step 6" in status(tmp_path)["why"]
+    assert found[-1]["step"] == 6
+    saved = [*tmp_path.glob("checkpoints/*/*.safetensors"), *tmp_path.glob("final/*.safetensors")]
+    assert saved
+    assert all(t.isfinite().all() for path in saved for t in weights(path).values())
+
+
+def test_three_bad_steps_are_counted_over_a_resume(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, Broken(bad=(1, 2, 3, 4)), evaluate=EvaluateConfig(0, 0, 0, 0))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=6))
+    polls = iter([False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path, lambda: next(polls))
+    run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+
+
+@dataclasses.dataclass(frozen=True)
+class Endless(GRPO):
+    """GRPO whose loss is infinite at some steps, with a finite gradient."""
+
+    bad: tuple[int, ...] = ()
+
+    def loss(self, batch: Any, signal: Any, now: Any) -> Loss:
+        found = super().loss(batch, signal, now)
+        return dataclasses.replace(found, terms=found.terms + math.inf) if batch.step in self.bad else found
+
+
+def test_infinite_loss_with_a_finite_gradient_is_left_out_too(policy: str, tmp_path: Path) -> None:
+    found = run(configure(policy, Endless(bad=(2,)), evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in found[1:]] == [0, 2, 0]
+    assert "grad_norm/policy" not in found[2] and found[3]["grad_norm/policy"] > 0
+
+
+def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_path: Path) -> None:
+    """A score that is above 0 times 1e39 has no float32. A placebo of NaN is not needed: graders mask it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Vast(RFT):
+        def credit(self, batch: Any, models: Any) -> Any:
+            return Signal(torch.arange(len(batch)))  # trains on every row, whatever its reward
+
+    config = configure(policy, Vast(), reward=RewardConfig(weights={"correct": 1e39}))
+    found = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)
+    assert [row["grad/nonfinite"] for row in found[1:]] == [2, 2, 2]
+    assert len(transcript(tmp_path, 2)) == 4 and status(tmp_path)["state"] == "finished"
+    start, end = (
+        weights(p) for p in (Path(policy) / "model.safetensors", tmp_path / "final/policy.safetensors")
+    )
+    assert all(torch.equal(end[name], start[name]) for name in start)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, step: int, role: str = "policy") -> None:
+    """Have the first update of a step write an infinite weight, from a finite loss and gradient."""
+    made = {"updates": 0}
+    plain = Optimiser.update
+
+    def update(self: Optimiser, scale: float) -> None:
+        plain(self, scale)
+        if ("value.weight" in self.parameters) == (role == "critic"):
+            made["updates"] += 1
+            if made["updates"] == 2 * (step - 1) + 1:
+                next(iter(self.parameters.values())).data.view(-1)[-1] = math.inf
+
+    monkeypatch.setattr(Optimiser, "update", update)
+
+
+@pytest.mark.parametrize(("step", "role"), [(2, "policy"), (3, "policy"), (2, "critic")])
+def test_blow_up_of_weights_is_a_divergence_in_its_step_and_nothing_of_it_is_kept(
+    step: int, role: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the last step, behind which no further one could fail."""
+    spoil(monkeypatch, step, role)
+    config = configure(policy, PPO() if role == "critic" else GRPO())
+    found = run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+    assert status(tmp_path)["why"] == f"weights of the {role} are not finite after an update of step {step}"
+    assert found[-1]["step"] == step and not any(key.startswith("eval/") for key in found[-1])
+    assert len(transcript(tmp_path, step)) == 4
+    saved = [*tmp_path.glob("checkpoints/*/*.safetensors")]
+    assert {path.parent.name for path in saved} <= {f"step-{k}" for k in range(1, step)} and saved
+    assert all(t.isfinite().all() for path in saved for t in weights(path).values())
+    assert not [*tmp_path.glob("final/*")]
+
+
+def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trainer.Trainer.restore
+
+    def restore(self: Any, *args: Any) -> None:
+        plain(self, *args)
+        next(self.models.language.parameters()).data.fill_(math.nan)
+
+    config = configure(policy)
+    polls = iter([False, False, True])
+    with pytest.raises(Preempted):
+        run(config, tmp_path, lambda: next(polls))
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
+    monkeypatch.setattr(trainer.Trainer, "restore", restore)
+    run(config, tmp_path)
+    assert status(tmp_path)["state"] == "diverged"
+    assert status(tmp_path)["why"] == "weights of the policy are not finite at the end"
+    assert not [*tmp_path.glob("final/*")] and [*tmp_path.glob("checkpoints/step-3/policy.safetensors")]
+
+
+# Minibatches
+
+
+def test_minibatches_hold_whole_groups_and_every_used_row_once() -> None:
+    from helpers.toys import rollouts
+
+    batch = rollouts([[1, 2, 3], [4, 5], [6], [7, 8]])
+    unit = torch.tensor([0, 1, -1, 2, 2, -1, 3, 4])
+    orders = set()
+    for seed in range(5):
+        parts = minibatches(batch, unit, 2, seed)
+        assert sorted(torch.cat(parts).tolist()) == [0, 1, 3, 4, 6, 7]
+        groups = [set(batch.group[rows].tolist()) for rows in parts]
+        assert len(parts) == 2 and not groups[0] & groups[1]
+        orders.add(str([rows.tolist() for rows in parts]))
+    assert len(orders) > 1
+    assert len(minibatches(batch, unit, 9, 0)) == 3
+    assert minibatches(batch, unit * 0 - 1, 2, 0) == []
+
+
+def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_path: Path) -> None:
+    """Token mean with responses of different lengths: budgets of one sequence and of everything agree."""
+    found = []
+    for budget in (1, 16384):
+        config = configure(policy, GRPO(averaging="token_mean"))
+        train = dataclasses.replace(config.train, tokens_per_micro_batch=budget, steps=1)
+        found.append(run(dataclasses.replace(config, train=train), tmp_path / str(budget))[1])
+    # float32, another order of sums
+    assert found[0]["grad_norm/policy"] == pytest.approx(found[1]["grad_norm/policy"], rel=1e-4)
+    assert found[0]["trained/entropy"] == pytest.approx(found[1]["trained/entropy"], rel=1e-5)
