@@ -307,7 +307,7 @@ def chosen_task(options: argparse.Namespace) -> Task:
 
 def assignments(sets: Sequence[str]) -> dict[str, Any]:
     """``FIELD=VALUE`` texts as a table. Raises `ConfigError`."""
-    from grpobench.runs.settings.recipe import parse_set
+    from grpobench.runs.settings.overrides import parse_set
     from grpobench.runs.tools.strict import ConfigError
 
     found = {}

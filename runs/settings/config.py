@@ -1,4 +1,4 @@
-"""What one run is: the resolved configuration, its ranges, its checks, and its TOML form."""
+"""What one run is: the resolved configuration, with its bounds and checks."""
 
 from __future__ import annotations
 
@@ -6,28 +6,14 @@ import importlib.util
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
+from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
 from grpobench.tasks.task import Task
 
 ROLES: tuple[Role, ...] = get_args(Role)
-
-
-def demand(*rules: tuple[bool, str]) -> None:
-    """Raise one ValueError with every message ("field: must be ...") whose rule does not hold."""
-    broken = [message for holds, message in rules if not holds]
-    if broken:
-        raise ValueError(*broken)
-
-
-def at_least(settings: object, low: float, *names: str) -> Iterator[tuple[bool, str]]:
-    """One rule per field name. Written so that NaN fails, and so does infinity."""
-    for name in names:
-        value = getattr(settings, name)
-        wanted = "finite" if value == math.inf else f"at least {low}"
-        yield low <= value < math.inf, f"{name}: must be {wanted}, not {value}"
 
 
 LongPrompts = Literal["refuse", "drop"]
@@ -44,23 +30,17 @@ class ModelConfig:
     long_prompts: LongPrompts = "refuse"
     """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
     run before its first step, `drop` leaves them out, counted in origin.json."""
-    warm_start: int = 0
+    warm_start: Annotated[int, at_least(0)] = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
-    warm_start_examples: int = 0
+    warm_start_examples: Annotated[int, at_least(0)] = 0
     """Training problems whose demonstrations are used; 0 means all of them."""
-    warm_start_learning_rate: float = 1e-3
+    warm_start_learning_rate: Annotated[float, interval("(0, 1)")] = 1e-3
     """Peak learning rate of the supervised updates."""
-    warm_start_batch: int = 32
+    warm_start_batch: Annotated[int, at_least(1)] = 32
     """Demonstrations per supervised update."""
 
     def __post_init__(self) -> None:
-        rate = self.warm_start_learning_rate
-        demand(
-            (bool(self.name), "name: must not be empty"),
-            *at_least(self, 0, "warm_start", "warm_start_examples"),
-            *at_least(self, 1, "warm_start_batch"),
-            (0 < rate < 1, f"warm_start_learning_rate: must be in (0, 1), not {rate}"),
-        )
+        demand(self, Rule(bool(self.name), "name: must not be empty"))
 
 
 @dataclass(frozen=True)
@@ -71,24 +51,24 @@ class SamplerConfig:
     """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
     behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
     preferred and rejected completions."""
-    temperature: float = 1.0
+    temperature: Annotated[float, interval("(0, 10]")] = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
-    max_new_tokens: int = 0
+    max_new_tokens: Annotated[int, at_least(0)] = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
-    rows: int = 256
+    rows: Annotated[int, at_least(1)] = 256
     """Most sequences decoded at once."""
     old_logp: Literal["auto", "sampler", "trainer"] = "auto"
     """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought."""
     path: str = ""
     """The preference file of kind `preferences`."""
-    problems: int = 256
+    problems: Annotated[int, at_least(1)] = 256
     """Training problems that the base policy answers, once, with kind `replay`."""
     url: str = ""
     """Where `grpobench serve` listens, for kind `vllm-server`."""
-    cache_gb: float = 4.0
+    cache_gb: Annotated[float, above(0, below=math.inf)] = 4.0
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
-    largest_gap: float = 0.0
+    largest_gap: Annotated[float, at_least(0), FINITE] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in bfloat16."""
     correction: Literal["none", "tis", "mis"] = "none"
@@ -96,23 +76,13 @@ class SamplerConfig:
     within `correction_floor` and `correction_cap`, and 0 outside."""
     correction_level: Literal["token", "sequence", "geometric"] = "token"
     """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
-    correction_cap: float = 2.0
+    correction_cap: Annotated[float, at_least(1)] = 2.0
     """Largest w; inf bounds nothing."""
-    correction_floor: float = 0.0
+    correction_floor: Annotated[float, interval("[0, 1]")] = 0.0
     """Smallest w that `mis` keeps."""
 
     def __post_init__(self) -> None:
-        demand(
-            (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
-            *at_least(self, 0, "max_new_tokens", "largest_gap"),
-            *at_least(self, 1, "rows", "problems"),
-            (0 < self.cache_gb < math.inf, f"cache_gb: must be above 0, not {self.cache_gb}"),
-            (self.correction_cap >= 1, f"correction_cap: must be at least 1, not {self.correction_cap}"),
-            (
-                0 <= self.correction_floor <= 1,
-                f"correction_floor: must be in [0, 1], not {self.correction_floor}",
-            ),
-        )
+        demand(self)
 
     @property
     def on_policy(self) -> bool:
@@ -146,7 +116,7 @@ class RewardConfig:
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant; 0
     measures without rewarding. Empty takes the task's own weights."""
-    probability: float = 0.5
+    probability: Annotated[float, interval("[0, 1]")] = 0.5
     """Chance of reward 1 with `random`."""
     model: str = ""
     """The reward model: a folder or hub id that `AutoModelForSequenceClassification` reads, with one output;
@@ -154,29 +124,27 @@ class RewardConfig:
     model_input: Literal["auto", "chat", "pair", "text"] = "auto"
     """How the reward model reads prompt and completion: through its chat template, as a pair of segments, or
     as one text; `auto` takes the first that its tokenizer offers."""
-    model_batch: int = 64
+    model_batch: Annotated[int, at_least(1)] = 64
     """Completions that the reward model scores at once."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the reward model."""
     proxy: Mapping[Feature, float] = field(default_factory=lambda: {"digits": 1.0})
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
-    proxy_half: float = 16.0
+    proxy_half: Annotated[float, above(0, below=math.inf)] = 16.0
     """Count at which a feature of the proxy is worth half its strength."""
 
     def __post_init__(self) -> None:
         used = self.weights if self.kind == "sum" else (self.kind,)
         demand(
-            (0 <= self.probability <= 1, f"probability: must be in [0, 1], not {self.probability}"),
+            self,
             *finite("weights", self.weights),
-            *finite("proxy", self.proxy),
-            (self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
-            (
+            Rule(self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
+            Rule(
                 bool(self.model) or "model" not in used,
                 'model: must name the reward model; "tiny" is one that the suite trains itself',
             ),
-            (bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
-            *at_least(self, 1, "model_batch"),
-            (0 < self.proxy_half < math.inf, f"proxy_half: must be above 0, not {self.proxy_half}"),
+            *finite("proxy", self.proxy),
+            Rule(bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
         )
 
     def components(self, task: Task) -> dict[str, float]:
@@ -189,10 +157,10 @@ class RewardConfig:
         return {name: weight for name, weight in weights.items() if weight or name in given}
 
 
-def finite(name: str, weights: Mapping[Any, float]) -> Iterator[tuple[bool, str]]:
+def finite(name: str, weights: Mapping[Any, float]) -> Iterator[Rule]:
     """One rule per entry of a table of numbers."""
     for key, value in weights.items():
-        yield math.isfinite(value), f"{name}: {key} must be a finite number, not {value}"
+        yield Rule(math.isfinite(value), f"{name}: {key} must be a finite number, not {value}")
 
 
 MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
@@ -203,47 +171,45 @@ MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
 class TrainConfig:
     """The update."""
 
-    steps: int = 40
+    steps: Annotated[int, at_least(0)] = 40
     """Rollout batches, each followed by its updates."""
-    prompts: int = 16
+    prompts: Annotated[int, at_least(1)] = 16
     """Problems per step."""
-    group: int = 8
+    group: Annotated[int, at_least(1)] = 8
     """Completions per problem."""
-    minibatches: int = 1
+    minibatches: Annotated[int, at_least(1)] = 1
     """Optimiser updates per pass over a rollout batch; groups are never split."""
-    epochs: int = 1
+    epochs: Annotated[int, at_least(1)] = 1
     """Passes over a rollout batch."""
-    tokens_per_micro_batch: int = 0
+    tokens_per_micro_batch: Annotated[int, at_least(0)] = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
     16,384 on a GPU. Changes memory and speed, never the gradient."""
     learning_rate: Mapping[Role, float] = field(default_factory=lambda: {"policy": 1e-5})
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, at_least(0)] = 0
     """Steps over which the learning rate rises linearly from nought."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Annotated[tuple[float, float], each(interval("[0, 1)"))] = (0.9, 0.95)
     """AdamW's decay rates."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, at_least(0), FINITE] = 0.0
     """AdamW's decoupled weight decay."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, above(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
 
     def __post_init__(self) -> None:
+        rows = self.prompts * self.group
         demand(
-            *at_least(self, 0, "steps", "warmup_steps", "weight_decay", "tokens_per_micro_batch"),
-            *at_least(self, 1, "prompts", "group", "minibatches", "epochs"),
-            (
-                (rows := self.prompts * self.group) <= MOST_COMPLETIONS,
+            self,
+            Rule(
+                rows <= MOST_COMPLETIONS,
                 f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
             ),
-            (self.max_grad_norm > 0, f"max_grad_norm: must be above 0, not {self.max_grad_norm}"),
-            (all(0 <= beta < 1 for beta in self.betas), f"betas: must be in [0, 1), not {self.betas}"),
-            ("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
+            Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
             *(
-                (0 <= rate < 1, f"learning_rate: {role}'s must be in [0, 1), not {rate}")
+                Rule(0 <= rate < 1, f"learning_rate: {role}'s must be in [0, 1), not {rate}")
                 for role, rate in self.learning_rate.items()
             ),
         )
@@ -253,13 +219,13 @@ class TrainConfig:
 class EvaluateConfig:
     """Evaluation on problems that are never trained on."""
 
-    every: int = 10
+    every: Annotated[int, at_least(0)] = 10
     """Steps between evaluations on the validation split; 0 evaluates only before and after training."""
-    problems: int = 128
+    problems: Annotated[int, at_least(0)] = 128
     """Validation problems."""
-    samples: int = 2
+    samples: Annotated[int, at_least(0)] = 2
     """Sampled completions per problem; 0 leaves sampled evaluation out."""
-    test_problems: int = 256
+    test_problems: Annotated[int, at_least(0)] = 256
     """Test problems, answered before and after training; 0 leaves the test split out."""
     greedy: bool = True
     """Evaluate greedy decoding too."""
@@ -267,16 +233,17 @@ class EvaluateConfig:
     """Compare the log-probabilities of a task's candidates too, where it has any."""
     before: bool = True
     """Evaluate the base model before the first update."""
-    temperature: float = 1.0
+    temperature: Annotated[float, interval("(0, 10]")] = 1.0
     """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
 
     def __post_init__(self) -> None:
         most = MOST_SAMPLES
         demand(
-            (0 < self.temperature <= 10, f"temperature: must be in (0, 10], not {self.temperature}"),
-            *at_least(self, 0, "every", "problems", "samples", "test_problems"),
-            (self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"),
+            self,
+            Rule(
+                self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"
+            ),
         )
 
 
@@ -284,13 +251,13 @@ class EvaluateConfig:
 class CheckpointConfig:
     """What a killed run restarts from."""
 
-    every: int = 10
+    every: Annotated[int, at_least(0)] = 10
     """Steps between checkpoints; 0 saves only when the run is told to stop."""
-    keep: int = 2
+    keep: Annotated[int, at_least(1)] = 2
     """Newest checkpoints kept."""
 
     def __post_init__(self) -> None:
-        demand(*at_least(self, 0, "every"), *at_least(self, 1, "keep"))
+        demand(self)
 
 
 SECTIONS: Mapping[str, type] = {

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from grpobench.runs.models import loading
 from grpobench.runs.settings import trl
+from grpobench.runs.settings.bounds import Rule, unmet
 from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
 from grpobench.runs.tools import strict
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Task
 
 
@@ -18,65 +20,135 @@ def unserved(config: RunConfig) -> list[str]:
     """Why the task does not serve the algorithm, whatever the settings, each with its remedy."""
     algorithm, task = config.algorithm, config.task
     lacking = sorted(algorithm.scores - set(task.scores) - set(config.reward.components(task)))
-    rules = {
-        f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and run "
-        f"`grpobench eval MODEL --task {task.name}`": "train" in task.splits,
-        f"needs the task scores {', '.join(lacking)}, and {task.name} gives {', '.join(task.scores)}; "
-        "restrict the arm with `tasks = [...]` to tasks that give them": not lacking,
-        f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict the "
-        "arm with `tasks = [...]` to tasks of one turn": task.turns == 1 or algorithm.mixer() is None,
-        f"locates the final answer in a completion, and {task.name} has no marker for it or several turns; "
-        "restrict the arm with `tasks = [...]` to tasks of one turn with one": not algorithm.locates_answers
-        or (bool(task.answer_marker) and task.turns == 1),
-    }
-    return [message for message, holds in rules.items() if not holds]
+    rules: list[Rule] = [
+        Rule(
+            "train" in task.splits,
+            f"{task.name} has no training split, only {', '.join(task.splits)}; take it out of `tasks` and "
+            f"run `grpobench eval MODEL --task {task.name}`",
+        ),
+        Rule(
+            not lacking,
+            f"needs the task scores {', '.join(lacking)}, and {task.name} gives {', '.join(task.scores)}; "
+            "restrict the arm with `tasks = [...]` to tasks that give them",
+        ),
+        Rule(
+            task.turns == 1 or algorithm.mixer() is None,
+            f"mixes embeddings while decoding, which {task.name} in several turns does not allow; restrict "
+            "the arm with `tasks = [...]` to tasks of one turn",
+        ),
+        Rule(
+            not algorithm.locates_answers or (bool(task.answer_marker) and task.turns == 1),
+            f"locates the final answer in a completion, and {task.name} has no marker for it or several "
+            "turns; restrict the arm with `tasks = [...]` to tasks of one turn with one",
+        ),
+    ]
+    return unmet(rules)
 
 
 def incompatible(config: RunConfig) -> list[str]:
     """Why algorithm, task and settings do not fit together, each with its remedy."""
-    algorithm, task, sampler, train = config.algorithm, config.task, config.sampler, config.train
-    path = sampler.path and Path(sampler.path).expanduser()
-    gives = f"{task.name} gives {', '.join(task.scores)}"
-    kind, offered = f'sampler.kind is "{sampler.kind}"', sampler.kind == "preferences"
-    corrected = sampler.correction != "none"
-    rules = {
-        f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"': sampler.on_policy
-        or algorithm.off_policy,
-        f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"': sampler.kind == "hf"
-        or algorithm.mixer() is None,
-        f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction = "
-        '"none"': sampler.on_policy or not corrected,
-        'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; set '
-        'sampler.old_logp = "auto"': not corrected or sampler.old_logp != "sampler",
-        f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` prints, "
-        "such as http://127.0.0.1:8765": sampler.kind != "vllm-server"
-        or sampler.url.startswith(("http://", "https://")),
-        f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"': (
-            sampler.on_policy or not algorithm.greedy_baseline
-        ),
-        "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
-        "modify.reference_every = 0": not config.modify.reference_every or "reference" in algorithm.reads,
-        f"studies the problems with their reference solutions before training, and {kind}; set sampler.kind "
-        '= "hf"': not offered or not config.modify.around(algorithm).studies,
-        f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"': (
-            sampler.on_policy or not config.modify.dynamic_sampling
-        ),
-        'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
-        "modify.dynamic_sampling = 0": config.reward.kind != "constant" or not config.modify.dynamic_sampling,
-        f"needs groups of at least {algorithm.minimum_group} completions, and train.group is {train.group}; "
-        f"set train.group = {algorithm.minimum_group}": algorithm.minimum_group <= train.group,
-        f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups are "
-        f"never split; set train.minibatches = {train.prompts} or less": train.minibatches <= train.prompts,
-        'sampler.kind "preferences" reads a file; set sampler.path to a JSONL file': not offered
-        or bool(path),
-        f"the preference file {path} does not exist; set sampler.path to a JSONL file": not offered
-        or not path
-        or Path(path).is_file(),
-    }
-    faults = unserved(config) + [message for message, holds in rules.items() if not holds]
+    rules = [*of_sampler(config), *of_modifiers(config), *of_batch(config), *of_preferences(config)]
+    faults = unserved(config) + unmet(rules)
     faults += [why] if (why := untrained(config)) else []
-    faults += trl.refusals(config) if train.backend == "trl" else []
-    return faults + unrewarded(config.reward, task, gives)
+    faults += trl.refusals(config) if config.train.backend == "trl" else []
+    gives = f"{config.task.name} gives {', '.join(config.task.scores)}"
+    return faults + unrewarded(config.reward, config.task, gives)
+
+
+def of_sampler(config: RunConfig) -> list[Rule]:
+    """What an algorithm and the correction ask of the sampler."""
+    algorithm, sampler = config.algorithm, config.sampler
+    kind, corrected = f'sampler.kind is "{sampler.kind}"', sampler.correction != "none"
+    return [
+        Rule(
+            sampler.on_policy or algorithm.off_policy,
+            f'trains on its own rollouts only, and {kind}; set sampler.kind = "hf"',
+        ),
+        Rule(
+            sampler.kind == "hf" or algorithm.mixer() is None,
+            f'mixes embeddings while decoding, and {kind}; set sampler.kind = "hf"',
+        ),
+        Rule(
+            sampler.on_policy or not corrected,
+            f"sampler.correction weighs rollouts of the current policy, and {kind}; set sampler.correction "
+            '= "none"',
+        ),
+        Rule(
+            not corrected or sampler.old_logp != "sampler",
+            'sampler.correction compares the sampler with the trainer, and sampler.old_logp is "sampler"; '
+            'set sampler.old_logp = "auto"',
+        ),
+        Rule(
+            sampler.kind != "vllm-server" or sampler.url.startswith(("http://", "https://")),
+            f"{kind} and sampler.url {sampler.url!r} is no address; set it to what `grpobench serve` "
+            "prints, such as http://127.0.0.1:8765",
+        ),
+        Rule(
+            sampler.on_policy or not algorithm.greedy_baseline,
+            f'compares with a greedy answer of the current policy, and {kind}; set sampler.kind = "hf"',
+        ),
+    ]
+
+
+def of_modifiers(config: RunConfig) -> list[Rule]:
+    """What the section `modify` asks of algorithm, sampler and reward."""
+    algorithm, modify, sampler = config.algorithm, config.modify, config.sampler
+    kind = f'sampler.kind is "{sampler.kind}"'
+    return [
+        Rule(
+            not modify.reference_every or "reference" in algorithm.reads,
+            "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
+            "modify.reference_every = 0",
+        ),
+        Rule(
+            sampler.kind != "preferences" or not modify.around(algorithm).studies,
+            f"studies the problems with their reference solutions before training, and {kind}; set "
+            'sampler.kind = "hf"',
+        ),
+        Rule(
+            sampler.on_policy or not modify.dynamic_sampling,
+            f'modify.dynamic_sampling draws further problems, and {kind}; set sampler.kind = "hf"',
+        ),
+        Rule(
+            config.reward.kind != "constant" or not modify.dynamic_sampling,
+            'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
+            "modify.dynamic_sampling = 0",
+        ),
+    ]
+
+
+def of_batch(config: RunConfig) -> list[Rule]:
+    """How many completions a step must have."""
+    train, least = config.train, config.algorithm.minimum_group
+    return [
+        Rule(
+            least <= train.group,
+            f"needs groups of at least {least} completions, and train.group is {train.group}; set "
+            f"train.group = {least}",
+        ),
+        Rule(
+            train.minibatches <= train.prompts,
+            f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups "
+            f"are never split; set train.minibatches = {train.prompts} or less",
+        ),
+    ]
+
+
+def of_preferences(config: RunConfig) -> list[Rule]:
+    """The file that recorded pairs are read from."""
+    sampler = config.sampler
+    path = Path(sampler.path).expanduser() if sampler.path else None
+    offered = sampler.kind == "preferences"
+    return [
+        Rule(
+            not offered or path is not None,
+            'sampler.kind "preferences" reads a file; set sampler.path to a JSONL file',
+        ),
+        Rule(
+            not offered or path is None or path.is_file(),
+            f"the preference file {path} does not exist; set sampler.path to a JSONL file",
+        ),
+    ]
 
 
 def untrained(config: RunConfig) -> str:
@@ -127,6 +199,15 @@ def missing(config: RunConfig) -> list[str]:
         "reward.model": missing_reward_model(name) if name else "",
     }
     return [f"{place}: {why}" for place, why in found.items() if why]
+
+
+def missing_data(task: Task) -> str:
+    """Why a task's data cannot be had on this machine; empty when they can."""
+    try:
+        lack = task.missing()
+    except DataError as error:
+        lack = str(error)
+    return f"task {task.name}: {lack}" if lack else ""
 
 
 def missing_reward_model(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms import trl_arguments
 from grpobench.algorithms.trl_arguments import STAY, TABLE, Splitting
+from grpobench.runs.settings.bounds import Rule, unmet
 
 if TYPE_CHECKING:
     from grpobench.runs.models.loading import Loaded
@@ -48,48 +49,67 @@ def refusals(config: RunConfig) -> list[str]:
     if entry is None:
         return faults
     rules = of_pairs(config) if entry.pairs else of_samples(config)
-    whose = f"TRL's {entry.trainer}Trainer"
-    return faults + [f"{whose} {message}, or {STAY}" for message, holds in rules.items() if not holds]
+    return faults + [f"TRL's {entry.trainer}Trainer {message}, or {STAY}" for message in unmet(rules)]
 
 
-def of_pairs(config: RunConfig) -> dict[str, bool]:
-    """What a trainer of recorded pairs demands: what is wrong and the remedy, and whether it holds."""
+def of_pairs(config: RunConfig) -> list[Rule]:
+    """What a trainer of recorded pairs demands."""
     sampler, cut = config.sampler, config.train.tokens_per_micro_batch
-    return {
-        f'trains on recorded pairs, and sampler.kind is "{sampler.kind}"; set sampler.kind = "replay" or '
-        '"preferences"': not sampler.on_policy,
-        f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1": (
-            sampler.temperature == 1
+    return [
+        Rule(
+            not sampler.on_policy,
+            f'trains on recorded pairs, and sampler.kind is "{sampler.kind}"; set sampler.kind = "replay" '
+            'or "preferences"',
         ),
-        f"gets each minibatch whole, and train.tokens_per_micro_batch is {cut}; set it to 0 and raise "
-        "train.minibatches": not cut,
-    }
+        Rule(
+            sampler.temperature == 1,
+            f"knows no temperature, and sampler.temperature is {sampler.temperature}; set it to 1",
+        ),
+        Rule(
+            not cut,
+            f"gets each minibatch whole, and train.tokens_per_micro_batch is {cut}; set it to 0 and raise "
+            "train.minibatches",
+        ),
+    ]
 
 
-def of_samples(config: RunConfig) -> dict[str, bool]:
+def of_samples(config: RunConfig) -> list[Rule]:
     """What a trainer that samples demands."""
     task, sampler, train = config.task, config.sampler, config.train
     completions, parts = train.prompts * train.group, train.minibatches
-    return {
-        f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"': (
-            sampler.kind == "hf"
+    return [
+        Rule(
+            sampler.kind == "hf",
+            f'samples with transformers, and sampler.kind is "{sampler.kind}"; set sampler.kind = "hf"',
         ),
-        f"plays one turn, and {task.name} has {task.turns}; restrict the arm with `tasks = [...]` to tasks "
-        "of one turn": task.turns == 1,
-        f"compares at least 2 completions, and train.group is {train.group}; set train.group = 2": (
-            train.group >= 2
+        Rule(
+            task.turns == 1,
+            f"plays one turn, and {task.name} has {task.turns}; restrict the arm with `tasks = [...]` to "
+            "tasks of one turn",
         ),
-        f"decodes all {completions} completions of a step at once, and sampler.rows allows {sampler.rows}; "
-        f"set sampler.rows = {completions} or lower train.prompts": completions <= sampler.rows,
-        f"makes minibatches of one size, and train.minibatches = {parts} does not divide {completions} "
-        f"completions; set it to {nearest_divisor(completions, parts)}": completions % parts == 0,
-        'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"': (
-            sampler.old_logp != "sampler"
+        Rule(
+            train.group >= 2,
+            f"compares at least 2 completions, and train.group is {train.group}; set train.group = 2",
         ),
-        f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"': (
-            sampler.correction == "none"
+        Rule(
+            completions <= sampler.rows,
+            f"decodes all {completions} completions of a step at once, and sampler.rows allows "
+            f"{sampler.rows}; set sampler.rows = {completions} or lower train.prompts",
         ),
-    }
+        Rule(
+            completions % parts == 0,
+            f"makes minibatches of one size, and train.minibatches = {parts} does not divide {completions} "
+            f"completions; set it to {nearest_divisor(completions, parts)}",
+        ),
+        Rule(
+            sampler.old_logp != "sampler",
+            'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"',
+        ),
+        Rule(
+            sampler.correction == "none",
+            f'corrects vLLM only, and sampler.correction is "{sampler.correction}"; set it to "none"',
+        ),
+    ]
 
 
 def nearest_divisor(whole: int, wanted: int) -> int:

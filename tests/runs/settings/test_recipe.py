@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.algorithms.ppo import PPO
+from grpobench.runs.settings.bounds import Bound, above, at_least, each, interval
 from grpobench.runs.settings.config import RunConfig, TrainConfig
-from grpobench.runs.settings.recipe import Recipe, merge, read_recipe, recipes
+from grpobench.runs.settings.layers import merge
+from grpobench.runs.settings.recipe import Recipe, read_recipe, recipes
 from grpobench.runs.settings.stored import differences, dump, load
 from grpobench.runs.tools import toml
 from grpobench.runs.tools.strict import ConfigError, build, convert, plain
@@ -262,6 +264,37 @@ def test_what_does_not_fit_together_is_refused_with_a_remedy(read: Any, text: st
     found = faults(read, text)
     assert len(found) == 1, found
     assert remedy in found[0]
+
+
+def test_a_section_names_every_value_out_of_its_bounds_in_the_order_of_its_fields() -> None:
+    """Whatever checks it: the bound beside a field, or a rule over several fields."""
+    with pytest.raises(ValueError) as caught:
+        TrainConfig(
+            prompts=0, learning_rate={}, betas=(0.9, 1.0), weight_decay=math.inf, max_grad_norm=math.nan
+        )
+    assert caught.value.args == (
+        "prompts: must be at least 1, not 0",
+        "learning_rate: must hold a value for policy",
+        "betas: must be in [0, 1), not (0.9, 1.0)",
+        "weight_decay: must be finite, not inf",
+        "max_grad_norm: must be above 0, not nan",
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "inside", "outside"),
+    [
+        (at_least(1), (1, math.inf), (0.999, -math.inf, math.nan)),
+        (above(0), (1e-9, math.inf), (0, -1, math.nan)),
+        (above(0, below=math.inf), (1e-9, 1e9), (0, math.inf, math.nan)),
+        (interval("(0, 10]"), (1e-9, 10), (0, 10.001, math.nan)),
+        (interval("[0, 1)"), (0, 0.999), (-1e-9, 1, math.nan)),
+        (each(interval("[0, 1)")), ((0.0, 0.5), ()), ((0.5, 1.0), (math.nan,))),
+    ],
+)
+def test_a_bound_holds_its_ends_as_it_says_and_never_nan(bound: Bound, inside: Any, outside: Any) -> None:
+    assert all(bound.holds(value) for value in inside)
+    assert not any(bound.holds(value) for value in outside)
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
