@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show(text: object, file: TextIO | None = None, flush: bool = False) -> None:
     """Print, with nothing in it that a terminal would obey: names, answers and errors may be of others."""
-    from grpobench.analysis.visible import visible
+    from grpobench.analysis.tools.visible import visible
 
     print(visible(str(text)), file=file, flush=flush)
 
@@ -169,8 +169,10 @@ def tell(outcome: Outcome) -> None:
 
 def report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
     """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
-    from grpobench.analysis.load import LogError, load
-    from grpobench.analysis.report import gather, write
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.report.facts import gather
+    from grpobench.analysis.report.report import write
     from grpobench.runs.commands.results_table import lines
     from grpobench.runs.measure.catalogue import catalogue
     from grpobench.tasks.data.errors import DataError
@@ -352,19 +354,20 @@ def show_command(options: argparse.Namespace) -> int:
 
 
 def keep_command(options: argparse.Namespace) -> int:
-    from grpobench.analysis import kept
-    from grpobench.analysis.load import LogError, load
+    from grpobench.analysis.kept.kept import as_text, keep
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
     from grpobench.runs.inventory import filled, pages
     from grpobench.runs.tools import files
     from grpobench.tasks.data.errors import DataError
 
     folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
     try:
-        content = kept.keep(load(options.folder))
+        content = keep(load(options.folder))
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(folder / f"{content['name']}.json", kept.as_text(content).encode())
+    files.write_atomic(folder / f"{content['name']}.json", as_text(content).encode())
     show(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
     return DONE
 
@@ -491,6 +494,6 @@ def bench_command(options: argparse.Namespace) -> int:
 
 
 def as_json(value: Any) -> str:
-    from grpobench.analysis.visible import json_text
+    from grpobench.analysis.tools.visible import json_text
 
     return json_text(json.dumps(value, indent=1, ensure_ascii=False))

@@ -11,7 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ROOMS = (
     *("algorithms", "tasks/data", "tasks/task.py", "tasks/workers", "tasks/sandbox", "tasks/grading"),
-    *("tasks/prompts", "tasks/kinds", "tasks", "analysis"),
+    *("tasks/prompts", "tasks/kinds", "tasks"),
+    *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/summary", "analysis/checks"),
+    *("analysis/figures", "analysis/tables", "analysis/report", "analysis/kept", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
     *("runs/prepare", "runs/record", "runs/train", "runs/matrix", "runs/evaluation", "runs/inventory"),
     *("runs/bench", "runs/commands", "runs"),

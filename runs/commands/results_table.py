@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpobench.analysis.report import Facts
+    from grpobench.analysis.report.facts import Facts
 
 LEFT_OUT = ("val. best", "val. last")
 """Columns that the report has and a terminal has no room for."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpobench.analysis.evaluations import Agreement, agree, score
+from grpobench.analysis.summary.agreement import Agreement, agree
+from grpobench.analysis.summary.later import mean_score
 from grpobench.runs.evaluation.records import Record
 
 LONGEST = 160
@@ -41,7 +42,7 @@ def _cell(record: Record, policy: str, mode: str, metric: str, value: float | No
     rows = [row for row in rows if metric in row["scores"] and row["outcome"] != "infra_error"]
     if metric != "correct" or not rows:
         return f"{value:.4f}"
-    found = score(rows, metric)
+    found = mean_score(rows, metric)
     return f"{value:.4f} [{found.estimate.low:.3f}, {found.estimate.high:.3f}]"
 
 

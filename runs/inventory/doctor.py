@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from grpobench.analysis.visible import visible
+from grpobench.analysis.tools.visible import visible
 from grpobench.runs.record import origin
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries

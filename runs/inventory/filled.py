@@ -3,7 +3,7 @@
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept_tables.py`. Where that
+asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept/markdown.py`. Where that
 file is not there, `before=COMMIT` says that the text between the markers was measured at that commit; the
 page then says so above it. Without either nothing may stand there.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.analysis.load import LogError
+from grpobench.analysis.logs.files import LogError
 from grpobench.runs.tools.strict import ConfigError
 
 FOLDER = "results"
@@ -72,12 +72,13 @@ def _block(match: re.Match[str]) -> Block:
 
 
 def _body(block: Block, path: Path, tables: Path) -> str:
-    from grpobench.analysis import kept, kept_tables
+    from grpobench.analysis.kept.kept import read
+    from grpobench.analysis.kept.markdown import render
 
     place = tables / f"{block.name}.json"
     if place.exists():
         try:
-            lines = kept_tables.render(kept.read(place), block.kind, block.options)
+            lines = render(read(place), block.kind, block.options)
         except LogError as error:
             raise ConfigError([f"{path}: {error}"]) from error
         return "\n" + "\n".join(lines) + "\n\n"

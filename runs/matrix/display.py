@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from grpobench.analysis.visible import visible
+from grpobench.analysis.tools.visible import visible
 from grpobench.runs.tools.ticker import duration, number
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from grpobench.analysis.visible import visible
+from grpobench.analysis.tools.visible import visible
 from grpobench.runs.matrix.display import INTERVAL
 from grpobench.runs.record.status import status
 from grpobench.runs.tools.json_lines import read_json

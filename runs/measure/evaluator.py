@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
 from grpobench.runs.measure.likelihood import judge
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import Models
@@ -183,10 +184,8 @@ def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     fewest = min(map(len, verdicts), default=0)
     if fewest < 4 or not all("correct" in verdict.scores for own in verdicts for verdict in own):
         return {}
-    from grpobench.analysis import scores  # scipy loads slowly, and few runs take so many samples
-
     correct = [[verdict.scores["correct"] for verdict in own] for own in verdicts]
-    curve = scores.pass_curve([len(own) for own in correct], [scores.solved(own) for own in correct])
-    votes = scores.majority_curve([[verdict.answer for verdict in own] for own in verdicts], correct)
+    curve = pass_curve([len(own) for own in correct], [solved(own) for own in correct])
+    votes = majority_curve([[verdict.answer for verdict in own] for own in verdicts], correct)
     numbers = {f"pass@{k}": value for k, value in curve.items() if k > 1}
     return numbers | {f"maj@{k}": value for k, value in list(votes.items())[-1:]}

@@ -109,7 +109,7 @@ def shares(
 
 def compared(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
     """Accuracies with Wilson intervals over problems, and the gain with a t interval over the differences."""
-    from grpobench.analysis.scores import seed_mean, wilson
+    from grpobench.analysis.statistics.intervals import seed_mean, wilson
 
     both = [problem for problem in before if problem in after]
     gain = seed_mean([after[problem] - before[problem] for problem in both])

@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.text import Text
 
-from grpobench.analysis.visible import visible
+from grpobench.analysis.tools.visible import visible
 
 
 def number(value: float, form: str) -> str:

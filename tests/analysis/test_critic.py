@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import critic
-from grpobench.analysis.load import load
-from grpobench.analysis.report import gather, write_report
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.summary.critic import COLUMNS, LITTLE, critic_explained, critic_warnings
 
 SMALL = {
     "steps": 8,
@@ -30,10 +31,10 @@ def write(folder: Path, **changes: object) -> Path:
 
 def test_the_share_is_the_mean_over_the_last_quarter_of_updates(tmp_path: Path) -> None:
     root = write(tmp_path, explained=lambda task, seed, step: -1.0 if step < 7 else 0.1 * step + 0.01 * seed)
-    frame = critic.explained(load(root))
+    frame = critic_explained(load(root))
     assert set(frame["arm"]) == {"ppo"} and set(frame["updates"]) == {2}  # updates 7 and 8 of 8
     assert frame["explained"].to_list() == pytest.approx([0.76, 0.77, 0.78])
-    assert not list(critic.warnings(frame))
+    assert not list(critic_warnings(frame))
 
 
 def test_a_critic_below_the_level_is_named_with_its_seeds(tmp_path: Path) -> None:
@@ -59,28 +60,28 @@ def test_the_alarm_says_what_there_was_to_foresee() -> None:
             ("sums", "one", 5, 6, -0.004, 0.2),
             ("sums", "two", 4, 6, 0.0, None),
         ],
-        columns=critic.COLUMNS,
+        columns=COLUMNS,
     ).astype({"group": float})
     share = "% of the variance of the returns over the last quarter of the updates"
     beside = "; the group's other rollouts −10 to 20 %"
-    assert list(critic.warnings(frame)) == [
+    assert list(critic_warnings(frame)) == [
         f"one on sums, seeds 4, 5: the critic explained 0 to 5 {share}{beside}",
         f"two on sums, seed 4: the critic explained 0 {share}",
     ]
 
 
 def test_a_critic_at_the_level_raises_no_alarm(tmp_path: Path) -> None:
-    root = write(tmp_path, explained=lambda task, seed, step: critic.LITTLE)
+    root = write(tmp_path, explained=lambda task, seed, step: LITTLE)
     assert "Critics that explain" not in write_report(root, ["html"]).read_text()
 
 
 def test_what_was_never_logged_or_never_finite_is_said_not_passed_over(tmp_path: Path) -> None:
     root = write(tmp_path, explained=lambda task, seed, step: None)
-    (warning,) = critic.warnings(critic.explained(load(root)))
+    (warning,) = critic_warnings(critic_explained(load(root)))
     assert warning.startswith("ppo on arithmetic, seeds 1, 2, 3: no share of the returns' variance is known")
     unlogged = write(tmp_path, name="unlogged", drop=("critic/",))  # a gradient of the value head is enough
-    frame = critic.explained(load(unlogged))
-    assert len(frame) == 3 and all(map(math.isnan, frame["explained"])) and list(critic.warnings(frame))
+    frame = critic_explained(load(unlogged))
+    assert len(frame) == 3 and all(map(math.isnan, frame["explained"])) and list(critic_warnings(frame))
 
 
 def test_arms_without_a_value_have_no_row(tmp_path: Path) -> None:
@@ -90,4 +91,4 @@ def test_arms_without_a_value_have_no_row(tmp_path: Path) -> None:
 
 def test_a_run_of_one_update_has_a_last_quarter(tmp_path: Path) -> None:
     root = write(tmp_path, steps=1, every=1, explained=lambda task, seed, step: 0.4)
-    assert critic.explained(load(root))["explained"].to_list() == [0.4] * 3
+    assert critic_explained(load(root))["explained"].to_list() == [0.4] * 3

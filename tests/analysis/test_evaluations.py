@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import evaluations, figures, report, scores, summary
-from grpobench.analysis.load import LogError, Matrix, load
+from grpobench.analysis.figures.sampling import draw_sampling
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.later import read_later
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.statistics.intervals import item_interval, wilson
+from grpobench.analysis.summary.accuracy import finals
+from grpobench.analysis.summary.agreement import agreements
+from grpobench.analysis.summary.later import later_scores
+from grpobench.analysis.summary.sampling import run_samples, sample_curves
 
 SMALL: dict[str, Any] = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
 Answers = Mapping[str, Sequence[str | None]]
@@ -79,7 +88,7 @@ def root(tmp_path: Path) -> Path:
 
 def curves(root: Path) -> tuple[Matrix, Any]:
     matrix = load(root)
-    return matrix, evaluations.sampling(summary.sampled(matrix), evaluations.read(matrix))
+    return matrix, sample_curves(run_samples(matrix), read_later(matrix))
 
 
 def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root: Path) -> None:
@@ -103,17 +112,17 @@ def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root
 
 def test_every_seed_has_a_line_of_its_own(root: Path) -> None:
     matrix, frame = curves(root)
-    drawing = figures.sampling(matrix, frame)
+    drawing = draw_sampling(matrix, frame)
     assert drawing is not None
     votes = [axes for axes in drawing.figure.axes if axes.get_xlabel() == "samples k"]
     widths = [line.get_linewidth() for line in votes[0].lines]
     assert widths.count(0.6) == 4  # two seeds before training and two after
     assert widths.count(1.6) == 3  # their means, and the model
-    assert figures.sampling(matrix, frame.iloc[:0]) is None
+    assert draw_sampling(matrix, frame.iloc[:0]) is None
 
 
 def test_the_report_tells_of_later_evaluations(root: Path) -> None:
-    page = report.write_report(root, ["html", "json", "csv"]).read_text()
+    page = write_report(root, ["html", "json", "csv"]).read_text()
     assert "Later evaluations" in page and 'id="figure-sampling"' in page
     told = json.loads((root / "report" / "report.json").read_text())["tables"]
     votes = [row for row in told["majority"] if row["policy"] == "final" and row["k"] == 4]
@@ -129,13 +138,13 @@ def test_runs_stay_as_they_were_with_evaluations_beside_them(root: Path, tmp_pat
     bare = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic", "other"), seeds=(1, 2), name="bare").write(
         tmp_path
     )
-    assert summary.finals(load(root)).equals(summary.finals(load(bare)))
+    assert finals(load(root)).equals(finals(load(bare)))
 
 
 def test_two_ways_are_compared_item_by_item(root: Path) -> None:
     place = root / "grpo-arithmetic-s1"
     record(place, {"base": BASE, "final": FINAL}, greedy={"p": "7", "q": "7"}, through="lm-eval")
-    found = evaluations.agreements(evaluations.read(load(root)))
+    found = agreements(read_later(load(root)))
     final = found[found["policy"] == "final"].iloc[0]
     assert (final["mode"], final["items"], final["differing"]) == ("greedy", 2, 1)
     assert (final["grpobench"], final["lm_eval"], final["same_text"]) == (0.5, 0.0, 1)
@@ -147,12 +156,12 @@ def test_items_of_a_template_are_no_independent_items(tmp_path: Path) -> None:
     problems = {f"p{i}": ["5" if i < 6 else "7"] for i in range(8)}
     clusters = {f"p{i}": f"c{i // 2}" for i in range(8)}
     record(root / "grpo-arithmetic-s1", {"final": problems}, clusters=clusters)
-    row = evaluations.summary(evaluations.read(load(root))).iloc[0]
+    row = later_scores(read_later(load(root))).iloc[0]
     values = [1.0] * 6 + [0.0] * 2
-    expected, kind = scores.item_interval(values, [clusters[problem] for problem in problems])
+    expected, kind = item_interval(values, [clusters[problem] for problem in problems])
     assert row["interval"] == kind == "clustered"
     assert (row["value"], row["low"], row["high"]) == (0.75, expected.low, expected.high)
-    assert row["low"] < scores.wilson(6, 8).low
+    assert row["low"] < wilson(6, 8).low
 
 
 def test_damage_is_named_with_the_remedy(root: Path) -> None:
@@ -160,12 +169,12 @@ def test_damage_is_named_with_the_remedy(root: Path) -> None:
     whole = path.read_text()
     path.write_text(whole[:-30])
     with pytest.raises(LogError, match=r"counts on 20; evaluate again"):
-        evaluations.read(load(root))
+        read_later(load(root))
     path.write_text(whole)
     content = json.loads(path.with_suffix(".json").read_text())
     del content["through"]
     path.with_suffix(".json").write_text(json.dumps(content))
     with pytest.raises(LogError, match="lacks 'through'"):
-        evaluations.read(load(root))
+        read_later(load(root))
     path.with_suffix(".json").unlink()  # rows that were written without their record
-    assert len(evaluations.read(load(root))) == 3
+    assert len(read_later(load(root))) == 3

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import report, summary
-from grpobench.analysis.load import Matrix, load
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.summary.gaps import sampler_gaps
 
 
 def logged(tmp_path: Path, values: dict[tuple[str, str], list[float]]) -> Matrix:
@@ -47,7 +49,7 @@ def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
             ("ppo", "correction/clipped"): [0.0, 0.01],
         },
     )
-    plain, engine = summary.gaps(matrix).to_dict("records")
+    plain, engine = sampler_gaps(matrix).to_dict("records")
     # seed 2 logged twice what seed 1 did
     assert plain["mean"] == pytest.approx(3e-7) and plain["arm"] == "grpo"
     assert engine == pytest.approx(
@@ -62,11 +64,11 @@ def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
             "clipped": 0.0075,
         }
     )
-    table = report.gather(matrix).tables["gaps"]
+    table = gather(matrix).tables["gaps"]
     assert table.rows[1] == ["arithmetic", "ppo", "3.0e−02", "4.0e−01", "4.0e−05", "0.8000", "0.9000", "0.8"]
     assert table.rows[0][2:] == ["3.0e−07", "–", "–", "–", "–", "–"]
 
 
 def test_matrix_of_in_process_samplers_has_no_such_table(tmp_path: Path) -> None:
     matrix = logged(tmp_path, {("grpo", "gap/mean"): [1e-7, 3e-7]})
-    assert summary.gaps(matrix).empty and "gaps" not in report.gather(matrix).tables
+    assert sampler_gaps(matrix).empty and "gaps" not in gather(matrix).tables

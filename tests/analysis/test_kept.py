@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import kept, kept_tables
-from grpobench.analysis.load import LogError, load
+from grpobench.analysis.kept.kept import as_text, keep, read, without_places
+from grpobench.analysis.kept.markdown import render
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.load import load
 from grpobench.runs import cli
 from grpobench.runs.inventory import filled
 from grpobench.runs.tools.strict import ConfigError
@@ -74,14 +76,14 @@ def test_kept_tables_name_no_place_of_a_machine() -> None:
     for path in (DOCS / filled.FOLDER).glob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users|mnt|data)\b", text), path.name
-        assert kept.as_text(json.loads(text)) == text, f"{path.name} was edited by hand"
+        assert as_text(json.loads(text)) == text, f"{path.name} was edited by hand"
 
 
 # Keeping
 
 
 def test_a_kept_table_holds_what_the_runs_logged(table: Path) -> None:
-    found = kept.read(table)
+    found = read(table)
     (first, second) = found.of("ppo", "arithmetic")
     assert first["accuracy"]["greedy"][:3] == ["test", 0.2, 0.5]  # 0.2 + 0.01 · seed before training
     assert second["accuracy"]["sampled"][1:3] == [0.21, 0.8]
@@ -92,17 +94,17 @@ def test_a_kept_table_holds_what_the_runs_logged(table: Path) -> None:
 
 
 def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None:
-    command = kept.read(table).command
+    command = read(table).command
     assert command == "grpobench run sums --set train.steps=8 --set 'model.name=\"small\"'"
     assert "someone" not in table.read_text()
-    assert kept.without_places("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
+    assert without_places("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
 
 
 def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None:
-    content = kept.keep(load(matrix(tmp_path)))
+    content = keep(load(matrix(tmp_path)))
     before = json.loads(table.read_text())
     assert content["runs"] == before["runs"] and content["settings"] == before["settings"]
-    changed = kept.keep(load(matrix(tmp_path / "changed", every=2)))
+    changed = keep(load(matrix(tmp_path / "changed", every=2)))
     assert changed["settings"] != content["settings"]
 
 
@@ -137,14 +139,14 @@ def test_a_matrix_with_a_run_that_was_altered_midway_is_not_kept(
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"version": 1, "name": "x"}')
     with pytest.raises(LogError, match=r"x\.json: no kept table"):
-        kept.read(tmp_path / "x.json")
+        read(tmp_path / "x.json")
 
 
 # Rendering, by hand
 
 
 def lines(table: Path, kind: str, **options: str) -> list[str]:
-    return kept_tables.render(kept.read(table), kind, options)
+    return render(read(table), kind, options)
 
 
 def test_accuracies_by_hand(table: Path) -> None:
@@ -196,7 +198,7 @@ def test_requests_that_cannot_be_met_are_named(
     table: Path, kind: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(LogError, match=message):
-        kept_tables.render(kept.read(table), kind, options)
+        render(read(table), kind, options)
 
 
 # Documents

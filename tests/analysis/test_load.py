@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.load import LogError, load
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.load import load
 
 SMALL = {
     "arms": ("grpo", "ppo"),

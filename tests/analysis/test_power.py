@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grpobench.analysis import power, scores
+from grpobench.analysis.statistics import power
+from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.permutation import holm, seeds_needed, sign_flip_p
 
 REPETITIONS = 2000
 TOLERANCE = 0.03
@@ -29,7 +31,7 @@ def found(seeds: int, pairs: int, effect: float, repetitions: int = REPETITIONS)
     for _ in range(repetitions):
         differences = rng.standard_normal((pairs, seeds))
         differences[0] += effect
-        adjusted = scores.holm([scores.sign_flip_p(row) for row in differences])
+        adjusted = holm([sign_flip_p(row) for row in differences])
         hits += bool(adjusted[0] <= 0.05 and differences[0].mean() > 0)
     return hits / repetitions
 
@@ -53,14 +55,14 @@ def test_dependent_pairs_of_arms_are_found_at_least_as_often() -> None:
     for _ in range(repetitions):
         drawn = rng.standard_normal((4, 8)) / math.sqrt(2)  # paired differences then have SD 1
         drawn[0] += effect
-        compared = scores.compare("t", {arm: dict(enumerate(drawn[i])) for i, arm in enumerate("ABCD")})
+        compared = compare("t", {arm: dict(enumerate(drawn[i])) for i, arm in enumerate("ABCD")})
         hits += compared[0].text == "A > B"
     assert hits / repetitions >= 0.8 - 3 * math.sqrt(0.8 * 0.2 / repetitions)
 
 
 @pytest.mark.parametrize(("pairs", "needed"), [(1, 6), (3, 7), (6, 8), (18, 10)])
 def test_nothing_is_detectable_below_the_seeds_that_holm_needs(pairs: int, needed: int) -> None:
-    assert needed == scores.seeds_needed(0.05, pairs)
+    assert needed == seeds_needed(0.05, pairs)
     assert all(math.isnan(power.detectable(seeds, pairs)) for seeds in range(1, needed))
     assert power.detectable(needed, pairs) < math.inf
 
@@ -96,8 +98,8 @@ def test_thresholds_are_those_of_all_subsets(rank: int) -> None:
 def test_a_repetition_is_found_from_its_threshold_on() -> None:
     values = np.random.default_rng(power.SEED).standard_normal((power.REPETITIONS, 8))[:40]
     for row, threshold in zip(values, power._thresholds(8, power.allowed(8, 3))[:40], strict=True):
-        assert 3 * scores.sign_flip_p(row + threshold + 1e-6) <= 0.05
-        assert 3 * scores.sign_flip_p(row + threshold - 1e-6) > 0.05
+        assert 3 * sign_flip_p(row + threshold + 1e-6) <= 0.05
+        assert 3 * sign_flip_p(row + threshold - 1e-6) > 0.05
 
 
 def test_seeds_for_an_effect_are_the_fewest_that_detect_it() -> None:

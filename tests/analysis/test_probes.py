@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import figures, summary
-from grpobench.analysis.load import load
-from grpobench.analysis.report import gather
+from grpobench.analysis.figures.bias import draw_bias_updates
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.summary.bias import bias_curves, bias_metrics
+from grpobench.analysis.summary.headline import headline_of
 
 CAVEAT = "Numbers of this task are made up."
 
@@ -96,19 +98,19 @@ def test_runs_that_only_compared_likelihoods_have_a_headline(folder: Path) -> No
     for mode in ("sampled", "greedy"):
         rewrite(folder, f"/{mode}/", "/likelihood/")
     matrix = load(folder)
-    assert summary.headline(matrix, "nanobias").mode == "likelihood"
-    assert len(summary.bias(matrix)) > 0
+    assert headline_of(matrix, "nanobias").mode == "likelihood"
+    assert len(bias_metrics(matrix)) > 0
 
 
 def test_lean_is_read_beside_another_mode_and_drawn_over_updates(folder: Path) -> None:
     rewrite(folder, "/greedy/bias_ambiguous/", "/likelihood/lean_ambiguous/")
     matrix = load(folder)
-    frame = summary.bias(matrix)
+    frame = bias_metrics(matrix)
     by_metric = {metric: set(own["category"]) for metric, own in frame.groupby("metric")}
     assert "all" not in by_metric["lean_ambiguous"] and by_metric["bias_ambiguous"] == {"all"}
     rewrite(folder, "/greedy/accuracy_ambiguous/", "/greedy/accuracy_ambiguous/own ")
     first = next(iter(sorted(by_metric["accuracy_ambiguous"] - {"all"})))
     rewrite(folder, f"accuracy_ambiguous/own {first}", f"accuracy_ambiguous/{first} (own)")
-    curves = summary.bias_curves(load(folder))
+    curves = bias_curves(load(folder))
     assert "accuracy,\nambiguous" in curves and "accuracy,\nambiguous,\nown category" in curves
-    assert figures.bias_updates(load(folder)) is not None
+    assert draw_bias_updates(load(folder)) is not None

@@ -14,9 +14,27 @@ import pandas as pd
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import evaluations, figures, summary
-from grpobench.analysis.load import Matrix, load
-from grpobench.analysis.report import as_json, count, escape, gather, inline, plain, points, tex, write_report
+from grpobench.analysis.checks.pairing import check_pairing
+from grpobench.analysis.figures.catalogue import FIGURES, draw, figure
+from grpobench.analysis.figures.definitions import DEFINITIONS
+from grpobench.analysis.figures.drawing import svg_text, write_pdf
+from grpobench.analysis.figures.training import TRAINING
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.machine import as_json, json_ready
+from grpobench.analysis.report.page import inline
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.summary.accuracy import finals
+from grpobench.analysis.summary.budgets import at_equal_budgets, with_axis
+from grpobench.analysis.summary.costs import PHASES, update_costs
+from grpobench.analysis.summary.headline import decoding
+from grpobench.analysis.summary.origins import run_origins
+from grpobench.analysis.summary.sampling import run_samples, sample_curves
+from grpobench.analysis.summary.settings import all_settings
+from grpobench.analysis.tables.table import escape, tex
+from grpobench.analysis.tools.text import count, points
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 
@@ -135,10 +153,10 @@ def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp
 
 def test_same_logs_give_the_same_figures(report: Path, tmp_path: Path) -> None:
     matrix = load(report.parent)
-    runs = summary.finals(matrix)
-    drawing = next(iter(figures.draw(matrix, runs, [])))
-    assert figures.svg(drawing) == (report / "figures" / "final_accuracy.svg").read_text()
-    figures.pdf(drawing, tmp_path / "again.pdf")
+    drawing = FIGURES["final_accuracy"](matrix)
+    assert drawing is not None
+    assert svg_text(drawing) == (report / "figures" / "final_accuracy.svg").read_text()
+    write_pdf(drawing, tmp_path / "again.pdf")
     digest = hashlib.sha256((tmp_path / "again.pdf").read_bytes()).digest()
     assert digest == hashlib.sha256((report / "figures" / "final_accuracy.pdf").read_bytes()).digest()
 
@@ -160,7 +178,7 @@ def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) ->
     assert (grpo["failed"], grpo["waiting"]) == (1, 0)
     ppo = facts.tables["accuracy"].frame.iloc[1]
     assert ppo["final"] == pytest.approx((0.6 + 0.8) / 2) and ppo["waiting"] == 1
-    (pair,) = facts.compared
+    (pair,) = facts.results.compared
     assert (
         pair.verdict == "unresolved"
         and pair.needs == "waits for runs without a result: ppo seed 2 (preempted)"
@@ -181,7 +199,7 @@ def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
     # the mean of seeds 1, 2, 4, 5, 6, 7, 8 is .9 + .005 · 33/7; a zero in it would make .81
     assert row["final"] == pytest.approx(0.9 + 0.005 * 33 / 7)
     assert (row["failed"], row["waiting"], row["seeds"]) == (0, 1, 7)
-    (pair,) = facts.compared
+    (pair,) = facts.results.compared
     assert pair.verdict == "unresolved" and 3 not in pair.seeds
     assert pair.needs == "waits for runs without a result: a seed 3 (crashed)"
     assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
@@ -226,7 +244,7 @@ def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) ->
 def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 5)}
     matrix = matrix_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
-    run = summary.finals(matrix).query("arm == 'grpo' and seed == 1").iloc[0]
+    run = finals(matrix).query("arm == 'grpo' and seed == 1").iloc[0]
     assert run["validation_last"] > 0 and run["counted"] == 0 and math.isnan(run["final"])
 
 
@@ -239,7 +257,7 @@ def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:
             {"grpo": 0.6, "dapo": 0.5, "gspo": 0.4, "ppo": 0.3}[arm] + 0.01 * seed
         ),
     )
-    compared = gather(matrix).compared
+    compared = gather(matrix).results.compared
     assert [pair.text for pair in compared] == [
         "grpo > dapo",
         "grpo > gspo",
@@ -274,7 +292,7 @@ def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
         identical=True,
         gain={"a": 0.3, "b": 0.3},
     )
-    (pair,) = gather(matrix).compared
+    (pair,) = gather(matrix).results.compared
     assert pair.verdict == "unresolved" and pair.effect == 0 and pair.p == 1 and pair.improvement == 0.5
 
 
@@ -284,7 +302,7 @@ def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> Non
     assert "There is one arm: nothing to compare" in page
     facts = gather(load(root))
     assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables
-    run = facts.runs.iloc[0]
+    run = facts.results.runs.iloc[0]
     assert run["items"] == 8 and run["item_low"] < run["final"] < run["item_high"]
     assert not list((root / "report" / "figures").iterdir())  # neither pdf nor svg was asked for
 
@@ -296,11 +314,10 @@ def test_metrics_that_no_arm_logs_leave_their_figure_out(tmp_path: Path) -> None
         tasks=("arithmetic",),
         drop=("policy/", "trained/", "groups/sampled", "time/", "cost/", "grad_norm/", "eval/test"),
     )
-    runs = summary.finals(matrix)
-    names = {drawing.name for drawing in figures.draw(matrix, runs, summary.comparisons(matrix, runs))}
+    names = {drawing.name for drawing in draw(matrix)}
     assert names == {"final_accuracy", "differences", "accuracy_updates", "reward", "length", "zero_signal"}
     facts = gather(matrix)
-    assert set(runs["split"]) == {"validation"}  # nothing was tested: the headline says so
+    assert set(facts.results.runs["split"]) == {"validation"}  # nothing was tested: the headline says so
     assert "costs" not in facts.tables and "bias" not in facts.tables
 
 
@@ -321,7 +338,7 @@ def test_critic_figure_shows_only_the_arm_with_a_critic(tmp_path: Path) -> None:
 
 def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
     matrix = matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
-    frame = summary.equal_budgets(matrix)
+    frame = at_equal_budgets(matrix)
     tokens = matrix.select("cost/generated_tokens")
     ends = tokens.groupby(["arm", "seed"])["value"].max()
     assert set(frame.loc[frame["axis"] == "tokens", "budget"]) == {ends.min()}
@@ -332,21 +349,21 @@ def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
 def test_token_axis_starts_at_zero_and_seconds_add_up(tmp_path: Path) -> None:
     matrix = matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1,))
     frame = matrix.select("eval/validation/greedy/correct")
-    assert summary.with_axis(matrix, frame, "tokens")["x"].iloc[0] == 0
-    seconds = summary.with_axis(matrix, frame, "seconds")
+    assert with_axis(matrix, frame, "tokens")["x"].iloc[0] == 0
+    seconds = with_axis(matrix, frame, "seconds")
     assert seconds["x"].iloc[-1] == pytest.approx(matrix.select("time/step")["value"].sum())
 
 
 def test_phases_of_the_cost_table_add_up_to_the_step(tmp_path: Path) -> None:
-    frame = summary.costs(matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,)))
-    assert frame[list(summary.PHASES)].sum(axis=1).to_list() == pytest.approx(frame["seconds"].to_list())
+    frame = update_costs(matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,)))
+    assert frame[list(PHASES)].sum(axis=1).to_list() == pytest.approx(frame["seconds"].to_list())
 
 
 def test_pass_at_k_needs_twice_k_samples(tmp_path: Path) -> None:
     few = matrix_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=3)
-    assert evaluations.sampling(summary.sampled(few), ()).empty
+    assert sample_curves(run_samples(few), ()).empty
     many = matrix_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=9)
-    frame = evaluations.sampling(summary.sampled(many), ())
+    frame = sample_curves(run_samples(many), ())
     passed = frame[(frame["kind"] == "pass") & (frame["policy"] == "final")]
     assert list(passed["k"]) == [1, 2, 4] and passed["value"].is_monotonic_increasing
     sampled = many.evaluations.query("mode == 'sampled' and split == 'test' and step == 6")
@@ -362,11 +379,11 @@ def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
         if row["problem"] == "p0":
             row["outcome"] = "infra_error"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert summary.finals(load(root))["items"].iloc[0] == 7  # of 8
+    assert finals(load(root))["items"].iloc[0] == 7  # of 8
 
 
 def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> None:
-    found = summary.settings(matrix_of(tmp_path, seeds=(1,)))
+    found = all_settings(matrix_of(tmp_path, seeds=(1,)))
     differing = [setting.key for setting in found if setting.differs]
     assert differing == ["algorithm.name", "algorithm.clip_high", "train.learning_rate.policy"]
     (tokens,) = [setting for setting in found if setting.key == "sampler.max_new_tokens"]
@@ -374,7 +391,7 @@ def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> No
 
 
 def test_origin_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
-    found = summary.origins(matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
+    found = run_origins(matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
     assert found["versions.torch"] == [("2.13.0", 2)] and found["commit"] == [("0123abcd", 2)]
     assert found["host"] == [("worker-1", 1), ("worker-2", 1)] and found["attempts"] == [("1", 2)]
     assert not {"pid", "started", "diff", "pins"} & set(found) and len(found["code"][0][0]) == 12
@@ -386,7 +403,7 @@ def test_broken_pairing_is_named(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0]["eval/test/greedy/correct"] += 0.01
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pairing = summary.pairing(load(root))
+    pairing = check_pairing(load(root))
     assert (pairing.base_agrees, pairing.base_groups, pairing.first_agrees) == (1, 2, 2)
     assert list(pairing.odd) == ["arithmetic seed 2: accuracy before training"]
 
@@ -407,7 +424,7 @@ def test_inlined_figures_keep_their_references() -> None:
 def test_text_of_numbers() -> None:
     assert points(0.0214) == "+2.1" and points(-0.0214) == "−2.1" and points(math.nan) == "–"
     assert [count(value) for value in (12.0, 157_000, 1_200_000)] == ["12", "157k", "1.2M"]
-    assert plain({"a": math.nan, "b": (1, math.inf)}) == {"a": None, "b": [1, None]}
+    assert json_ready({"a": math.nan, "b": (1, math.inf)}) == {"a": None, "b": [1, None]}
 
 
 def test_tex_escapes_what_tex_would_read_as_commands(tmp_path: Path) -> None:
@@ -418,7 +435,7 @@ def test_tex_escapes_what_tex_would_read_as_commands(tmp_path: Path) -> None:
 
 def test_json_of_a_report_can_be_read_back(tmp_path: Path) -> None:
     facts = gather(matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",)))
-    assert json.loads(json.dumps(plain(as_json(facts)), allow_nan=False))["matrix"]["arms"] == [
+    assert json.loads(json.dumps(json_ready(as_json(facts)), allow_nan=False))["matrix"]["arms"] == [
         "grpo",
         "dapo",
     ]
@@ -426,17 +443,33 @@ def test_json_of_a_report_can_be_read_back(tmp_path: Path) -> None:
 
 def test_analysis_reads_logs_without_torch() -> None:
     banned = "torch", "transformers", "grpobench.runs", "grpobench.algorithms", "grpobench.tasks"
-    code = f"import sys, grpobench.analysis.report; sys.exit(any(name in sys.modules for name in {banned}))"
+    module = "grpobench.analysis.report.report"
+    code = f"import sys, {module}; sys.exit(any(name in sys.modules for name in {banned}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_figure_can_be_drawn_alone_by_its_name(tmp_path: Path) -> None:
+    matrix = matrix_of(tmp_path, samples=4)
+    report = write_report(matrix.folder, ("svg",))
+    drawn = {path.stem for path in (report / "figures").iterdir()}
+    alone = {name: FIGURES[name](matrix) for name in FIGURES}
+    assert {name for name, drawing in alone.items() if drawing} == drawn == set(FIGURES) - {"components"}
+    assert all(drawing.name == name for name, drawing in alone.items() if drawing)
+    assert figure(matrix, "reward").axes[0].get_xlabel() == "updates"
+    assert all(kind.about and "\n" not in kind.about for kind in FIGURES.values())
+    with pytest.raises(LogError, match="nothing is logged that figure 'components' shows"):
+        figure(matrix, "components")
+    with pytest.raises(ValueError, match="unknown figure 'rewards'; known: final_accuracy, "):
+        figure(matrix, "rewards")
 
 
 def test_captions_define_metrics_that_are_logged() -> None:
     """A panel of a metric that was renamed would be left out without a word."""
     from grpobench.runs.measure.catalogue import known
 
-    drawn = [panel.metric for _, _, panels in figures.TRAINING for panel in panels]
-    assert all(known(name) for name in drawn) and set(drawn) <= figures.DEFINITIONS.keys()
-    named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in figures.DEFINITIONS]
+    drawn = [panel.metric for _, panels in TRAINING.values() for panel in panels]
+    assert all(known(name) for name in drawn) and set(drawn) <= DEFINITIONS.keys()
+    named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in DEFINITIONS]
     unknown = [name for name in named if not known(name) and "<" not in name]
     assert not unknown
 
@@ -445,8 +478,8 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
     """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
     root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
     matrix = load(root)
-    assert summary.decoding(matrix, "sampled") == "sampled decoding at temperature 1"
-    assert summary.decoding(matrix, "greedy") == "greedy decoding"
+    assert decoding(matrix, "sampled") == "sampled decoding at temperature 1"
+    assert decoding(matrix, "greedy") == "greedy decoding"
     page = write_report(root).read_text()
     assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
     assert "Accuracy in percent (test split, greedy decoding)" in page
@@ -455,5 +488,5 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
         if run.arm == matrix.arms[0]:
             config = root / run.name / "run.toml"
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
-    told = summary.decoding(load(root), "sampled")
+    told = decoding(load(root), "sampled")
     assert told.startswith(f"sampled decoding at different temperatures (0.6: {matrix.arms[0]}; 1: ")

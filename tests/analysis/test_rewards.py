@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import report, summary
-from grpobench.analysis.load import load
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.summary.rewards import reward_components, reward_parts
 
 ARMS = ("verifier", "proxy")
 STEPS = 20
@@ -35,8 +37,8 @@ def written(folder: Path, parts: bool = True) -> Path:
 
 def test_parts_of_the_reward_at_both_ends_of_training(tmp_path: Path) -> None:
     matrix = load(written(tmp_path))
-    assert summary.components(matrix) == ["proxy"]
-    frame = summary.reward_parts(matrix).set_index(["arm", "seed", "metric"])
+    assert reward_components(matrix) == ["proxy"]
+    frame = reward_parts(matrix).set_index(["arm", "seed", "metric"])
     # update 1, and the mean over updates 19 and 20, a tenth of 20
     proxy = frame.loc[("proxy", 1, "reward/proxy")]
     assert (proxy["start"], proxy["end"]) == pytest.approx((0.12, 0.49))
@@ -46,17 +48,17 @@ def test_parts_of_the_reward_at_both_ends_of_training(tmp_path: Path) -> None:
 
 def test_report_shows_where_reward_and_verdict_parted(tmp_path: Path) -> None:
     root = written(tmp_path)
-    facts = report.gather(load(root))
+    facts = gather(load(root))
     table = facts.tables["rewards"]
     cells = {row[1]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert cells["proxy"]["proxy"] == "0.12 → 0.49" and cells["proxy"]["verdict"] == "0.48 → 0.11"
     assert cells["proxy"]["parted"] == "2 of 2" and cells["verifier"]["parted"] == "0 of 2"
-    page = report.write_report(root, ("html",)).read_text()
+    page = write_report(root, ("html",)).read_text()
     assert "What was rewarded, and the verifier" in page and "2 of 2" in page
     assert not math.isnan(table.frame["end"].sum())
 
 
 def test_arms_that_only_the_verifier_pays_have_no_such_section(tmp_path: Path) -> None:
     root = written(tmp_path, parts=False)
-    assert "rewards" not in report.gather(load(root)).tables
-    assert "What was rewarded" not in report.write_report(root, ("html",)).read_text()
+    assert "rewards" not in gather(load(root)).tables
+    assert "What was rewarded" not in write_report(root, ("html",)).read_text()

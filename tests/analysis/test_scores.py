@@ -15,35 +15,49 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpobench.analysis import scores
+from grpobench.analysis.statistics.aggregates import (
+    bootstrap_interquartile_mean,
+    interquartile_mean,
+    probability_of_improvement,
+)
+from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.intervals import (
+    clustered_error,
+    item_interval,
+    seed_mean,
+    standard_error,
+    wilson,
+)
+from grpobench.analysis.statistics.permutation import holm, seeds_needed, sign_flip_p, smallest_p
+from grpobench.analysis.statistics.samples import majority, majority_curve, pass_at_k, pass_curve
 
 FINITE = st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 6))
 DIFFERENCES = st.lists(FINITE, min_size=1, max_size=8)
 
 
 def test_three_seeds_can_never_go_below_a_p_of_one_quarter() -> None:
-    assert scores.smallest_p(3) == 0.25
-    assert scores.sign_flip_p([0.5, 0.6, 0.7]) == 0.25  # +++ and --- of eight patterns
+    assert smallest_p(3) == 0.25
+    assert sign_flip_p([0.5, 0.6, 0.7]) == 0.25  # +++ and --- of eight patterns
 
 
 def test_sign_flip_counts_patterns() -> None:
     # |sum| of (3, 1, -1) is 3; patterns: ±3±1±1 give |5|, |3|, |3|, |1| twice each -> 6 of 8
-    assert scores.sign_flip_p([3, 1, -1]) == 0.75
+    assert sign_flip_p([3, 1, -1]) == 0.75
 
 
 def test_equal_arms_have_p_one() -> None:
-    assert scores.sign_flip_p([0.0, 0.0, 0.0]) == 1.0
-    assert scores.sign_flip_p([]) == 1.0
+    assert sign_flip_p([0.0, 0.0, 0.0]) == 1.0
+    assert sign_flip_p([]) == 1.0
 
 
 @settings(max_examples=40, deadline=None)
 @given(DIFFERENCES)
 def test_sign_flip_does_not_know_the_order_the_scale_or_the_side(differences: list[float]) -> None:
-    p = scores.sign_flip_p(differences)
-    assert p == scores.sign_flip_p(differences[::-1])
-    assert p == scores.sign_flip_p([-value for value in differences])
-    assert p == scores.sign_flip_p([4 * value for value in differences])
-    assert scores.smallest_p(len(differences)) <= p <= 1
+    p = sign_flip_p(differences)
+    assert p == sign_flip_p(differences[::-1])
+    assert p == sign_flip_p([-value for value in differences])
+    assert p == sign_flip_p([4 * value for value in differences])
+    assert smallest_p(len(differences)) <= p <= 1
 
 
 @settings(max_examples=20, deadline=None)
@@ -56,70 +70,70 @@ def test_sign_flip_agrees_with_scipy(differences: list[int]) -> None:
         n_resamples=np.inf,
         vectorized=True,
     )
-    assert scores.sign_flip_p(differences) == pytest.approx(min(1.0, reference.pvalue))
+    assert sign_flip_p(differences) == pytest.approx(min(1.0, reference.pvalue))
 
 
 def test_many_seeds_are_drawn_with_a_seed_of_their_own() -> None:
     differences = np.linspace(0.1, 0.5, 20)
-    first = scores.sign_flip_p(differences)
+    first = sign_flip_p(differences)
     np.random.default_rng(0).random(7)  # no other generator has a say
-    assert first == scores.sign_flip_p(differences) == pytest.approx(1e-5)  # the observed pattern of 100,000
+    assert first == sign_flip_p(differences) == pytest.approx(1e-5)  # the observed pattern of 100,000
 
 
 @pytest.mark.parametrize(("comparisons", "needed"), [(1, 6), (3, 7), (6, 8), (18, 10)])
 def test_seeds_needed_by_hand(comparisons: int, needed: int) -> None:
-    assert scores.seeds_needed(0.05, comparisons) == needed  # 6 pairs: 12/128 = .094 > .05 >= 12/256 = .047
+    assert seeds_needed(0.05, comparisons) == needed  # 6 pairs: 12/128 = .094 > .05 >= 12/256 = .047
 
 
 @given(st.floats(0.001, 0.5), st.integers(1, 50))
 def test_seeds_needed_is_the_smallest_that_can_reach_alpha(alpha: float, comparisons: int) -> None:
-    seeds = scores.seeds_needed(alpha, comparisons)
+    seeds = seeds_needed(alpha, comparisons)
     assert 2 / 2**seeds * comparisons <= alpha
     assert seeds == 1 or 2 / 2 ** (seeds - 1) * comparisons > alpha
 
 
 def test_holm_by_hand() -> None:
     # sorted .01 .02 .04 -> .03 .04 .04; the last is raised to stay in order
-    assert scores.holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
-    assert scores.holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
-    assert scores.holm([]).size == 0
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert holm([]).size == 0
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
 def test_holm_never_lowers_a_p_and_never_beats_bonferroni(p: list[float]) -> None:
-    adjusted = scores.holm(p)
+    adjusted = holm(p)
     assert np.all(adjusted >= np.array(p))
     assert np.all(adjusted <= np.minimum(1, len(p) * np.array(p)) + 1e-12)
 
 
 def test_t_interval_of_three_seeds_by_hand() -> None:
-    mean = scores.seed_mean([0.5, 0.6, 0.7])  # s = .1, t(.975, 2) = 4.3027, half = 4.3027·.1/√3 = .2484
+    mean = seed_mean([0.5, 0.6, 0.7])  # s = .1, t(.975, 2) = 4.3027, half = 4.3027·.1/√3 = .2484
     assert (mean.value, mean.low, mean.high) == pytest.approx((0.6, 0.3516, 0.8484), abs=1e-4)
 
 
 def test_one_seed_has_a_mean_and_no_interval() -> None:
-    mean = scores.seed_mean([0.5])
+    mean = seed_mean([0.5])
     assert mean.value == 0.5 and math.isnan(mean.low) and math.isnan(mean.high)
-    assert math.isnan(scores.seed_mean([]).value)
+    assert math.isnan(seed_mean([]).value)
 
 
 def test_wilson_by_hand() -> None:
-    interval = scores.wilson(8, 10)  # the textbook case: .490 to .943
+    interval = wilson(8, 10)  # the textbook case: .490 to .943
     assert (interval.low, interval.high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert scores.wilson(0, 10).low == 0 and scores.wilson(10, 10).high == pytest.approx(1)
+    assert wilson(0, 10).low == 0 and wilson(10, 10).high == pytest.approx(1)
     with pytest.raises(ValueError, match="successes <= trials"):
-        scores.wilson(11, 10)
+        wilson(11, 10)
 
 
 def test_interquartile_mean_cuts_a_quarter_at_each_end() -> None:
-    assert scores.interquartile_mean([0, 1, 2, 99]) == 1.5
-    assert scores.interquartile_mean([1, 2, 3]) == 2  # a quarter of three is no whole value: nothing is cut
+    assert interquartile_mean([0, 1, 2, 99]) == 1.5
+    assert interquartile_mean([1, 2, 3]) == 2  # a quarter of three is no whole value: nothing is cut
 
 
 def test_bootstrap_depends_on_its_own_seed_only() -> None:
     values = [np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.6, 0.9])]
-    first = scores.bootstrap_interquartile_mean(values, seed=1)
-    assert first == scores.bootstrap_interquartile_mean(values, seed=1)
+    first = bootstrap_interquartile_mean(values, seed=1)
+    assert first == bootstrap_interquartile_mean(values, seed=1)
     assert first.low < first.value < first.high
     assert first.low >= 0.1 and first.high <= 0.9
 
@@ -127,18 +141,18 @@ def test_bootstrap_depends_on_its_own_seed_only() -> None:
 def test_bootstrap_resamples_inside_a_task() -> None:
     # seeds agree inside each task, so resampling changes nothing; pooling the tasks would
     values = [np.full(4, 0.1), np.full(4, 0.9)]
-    estimate = scores.bootstrap_interquartile_mean(values, seed=0)
+    estimate = bootstrap_interquartile_mean(values, seed=0)
     assert estimate.low == estimate.high == pytest.approx(0.5)
 
 
 def test_probability_of_improvement_by_hand() -> None:
     # task one: 3 beats 1 and 2, 2 beats 1 and ties 2 -> 3.5 of 4; task two: 0 of 1
-    assert scores.probability_of_improvement([[3, 2], [0]], [[1, 2], [1]]) == pytest.approx((3.5 / 4 + 0) / 2)
+    assert probability_of_improvement([[3, 2], [0]], [[1, 2], [1]]) == pytest.approx((3.5 / 4 + 0) / 2)
 
 
 @given(st.lists(FINITE, min_size=1, max_size=5), st.lists(FINITE, min_size=1, max_size=5))
 def test_probabilities_of_both_directions_add_up_to_one(x: list[float], y: list[float]) -> None:
-    total = scores.probability_of_improvement([x], [y]) + scores.probability_of_improvement([y], [x])
+    total = probability_of_improvement([x], [y]) + probability_of_improvement([y], [x])
     assert total == pytest.approx(1)
 
 
@@ -147,17 +161,17 @@ def test_probabilities_of_both_directions_add_up_to_one(x: list[float], y: list[
 def test_pass_at_k_equals_counting_every_subset(case: tuple[int, int, int]) -> None:
     n, c, k = case
     solved = [any(place < c for place in subset) for subset in combinations(range(n), k)]
-    assert float(scores.pass_at_k(n, c, k)) == pytest.approx(sum(solved) / len(solved))
+    assert float(pass_at_k(n, c, k)) == pytest.approx(sum(solved) / len(solved))
 
 
 def test_pass_at_k_stays_finite_where_binomials_overflow() -> None:
-    assert float(scores.pass_at_k(100_000, 1, 50_000)) == pytest.approx(0.5)
+    assert float(pass_at_k(100_000, 1, 50_000)) == pytest.approx(0.5)
 
 
 def test_pass_at_k_is_not_the_biased_estimator() -> None:
-    assert float(scores.pass_at_k(4, 1, 2)) == 0.5  # 1 − (3/4)² would say .4375
+    assert float(pass_at_k(4, 1, 2)) == 0.5  # 1 − (3/4)² would say .4375
     with pytest.raises(ValueError, match="k <= samples"):
-        scores.pass_at_k(2, 1, 3)
+        pass_at_k(2, 1, 3)
 
 
 def arms(first: list[float], second: list[float]) -> dict[str, dict[int, float]]:
@@ -165,7 +179,7 @@ def arms(first: list[float], second: list[float]) -> dict[str, dict[int, float]]
 
 
 def test_three_seeds_are_never_a_verdict_however_large_the_difference() -> None:
-    (pair,) = scores.compare("t", arms([0.9, 0.91, 0.92], [0.1, 0.11, 0.12]))
+    (pair,) = compare("t", arms([0.9, 0.91, 0.92], [0.1, 0.11, 0.12]))
     assert pair.verdict == "unresolved" and pair.text == "unresolved"
     assert pair.p == 0.25
     assert "3 of the 6 seeds" in pair.needs and "0.25" in pair.needs
@@ -173,11 +187,11 @@ def test_three_seeds_are_never_a_verdict_however_large_the_difference() -> None:
 
 def test_six_agreeing_seeds_are_a_verdict_for_one_pair() -> None:
     first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
-    (pair,) = scores.compare("t", arms(first, [value - 0.1 for value in first]))
+    (pair,) = compare("t", arms(first, [value - 0.1 for value in first]))
     assert pair.text == "A > B"
     assert pair.p == pair.p_holm == 2 / 64
     assert pair.effect == pytest.approx(0.1)
-    (turned,) = scores.compare("t", arms([value - 0.1 for value in first], first))
+    (turned,) = compare("t", arms([value - 0.1 for value in first], first))
     assert turned.text == "B > A"
 
 
@@ -185,22 +199,22 @@ def test_six_seeds_are_too_few_for_six_pairs_and_eight_are_enough() -> None:
     def four(seeds: int) -> dict[str, dict[int, float]]:
         return {arm: {s: 0.1 * place + 0.001 * s for s in range(seeds)} for place, arm in enumerate("ABCD")}
 
-    assert {pair.verdict for pair in scores.compare("t", four(6))} == {"unresolved"}
-    resolved = scores.compare("t", four(8))
+    assert {pair.verdict for pair in compare("t", four(6))} == {"unresolved"}
+    resolved = compare("t", four(8))
     assert [pair.text for pair in resolved] == ["B > A", "C > A", "D > A", "C > B", "D > B", "D > C"]
     assert resolved[0].p_holm == pytest.approx(6 * 2 / 256)
 
 
 def test_arms_that_are_the_same_are_unresolved_with_no_seeds_asked_for() -> None:
     same = [0.5, 0.6, 0.55, 0.52, 0.58, 0.61, 0.5, 0.57]
-    (pair,) = scores.compare("t", arms(same, same))
+    (pair,) = compare("t", arms(same, same))
     assert pair.verdict == "unresolved" and pair.p == 1 and math.isnan(pair.detectable)  # no spread was seen
     assert "do not differ" in pair.needs
 
 
 def test_a_weak_difference_says_how_many_seeds_would_find_it() -> None:
     differences = [0.03, -0.01, 0.02, -0.02, 0.04, 0.01, -0.01, 0.02]  # mean .01, s = .0214
-    (pair,) = scores.compare("t", arms([0.5 + d for d in differences], [0.5] * 8))
+    (pair,) = compare("t", arms([0.5 + d for d in differences], [0.5] * 8))
     assert pair.verdict == "unresolved"
     # t over n seeds: (t.975 + t.80)·SD/√n = mean at n ≈ 7.85·(.02138/.01)² + 2 = 38
     assert "about 38 seeds would find it in 80% of repetitions" in pair.needs
@@ -209,16 +223,14 @@ def test_a_weak_difference_says_how_many_seeds_would_find_it() -> None:
 
 def test_what_three_seeds_can_not_find_has_no_smallest_effect() -> None:
     # the interval .008 to .018 leaves 0 out (t.975 with 2 df is 4.30, s = .002): the text says why
-    (pair,) = scores.compare("t", arms([0.511, 0.513, 0.515], [0.5, 0.5, 0.5]))
+    (pair,) = compare("t", arms([0.511, 0.513, 0.515], [0.5, 0.5, 0.5]))
     assert pair.low > 0 and pair.p == 0.25 and pair.verdict == "unresolved"
     assert math.isnan(pair.detectable) and math.isnan(pair.detectable_low)
     assert "the t interval leaves 0 out, but takes the differences as normal" in pair.needs
     # six seeds find 1.80 SD = .36 points; of three values the SD is known to a factor of .52 to 6.3
     assert "6 would find 0.4 points in 80% of repetitions (0.2 to 2.3 for all that 3 tell" in pair.needs
 
-    (pair,) = scores.compare(
-        "t", arms([0.9, 0.5], [0.1, 0.6])
-    )  # two differences: the SD is known to a factor of 32
+    (pair,) = compare("t", arms([0.9, 0.5], [0.1, 0.6]))  # two differences: the SD is known to a factor of 32
     assert "to no limit for all that 2 tell of the SD" in pair.needs
 
 
@@ -227,7 +239,7 @@ def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitio
     wrong = 0
     for _ in range(400):
         first, second = rng.normal(0.5, 0.02, size=(2, 8))
-        (pair,) = scores.compare("t", arms(list(first), list(second)))
+        (pair,) = compare("t", arms(list(first), list(second)))
         wrong += pair.verdict != "unresolved"
     assert wrong <= 32  # 5% of 400 is 20; 32 is 2.8 standard errors above
 
@@ -235,19 +247,19 @@ def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitio
 def test_a_run_still_to_come_blocks_the_verdict() -> None:
     first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
     values = arms(first, [value - 0.1 for value in first])
-    (pair,) = scores.compare("t", values, {"B": [7]})
+    (pair,) = compare("t", values, {"B": [7]})
     assert pair.verdict == "unresolved" and pair.needs == "waits for runs without a result: B seed 7"
 
 
 def test_only_shared_seeds_are_paired() -> None:
-    (pair,) = scores.compare("t", {"A": {1: 0.5, 2: 0.6}, "B": {2: 0.5, 3: 0.9}})
+    (pair,) = compare("t", {"A": {1: 0.5, 2: 0.6}, "B": {2: 0.5, 3: 0.9}})
     assert pair.seeds == (2,) and pair.effect == pytest.approx(0.1) and math.isnan(pair.low)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=5))
 def test_below_the_seed_minimum_nothing_is_ever_resolved(pairs: list[tuple[float, float]]) -> None:
-    (pair,) = scores.compare("t", arms([a for a, _ in pairs], [b for _, b in pairs]))
+    (pair,) = compare("t", arms([a for a, _ in pairs], [b for _, b in pairs]))
     assert pair.verdict == "unresolved"
 
 
@@ -257,29 +269,29 @@ def test_below_the_seed_minimum_nothing_is_ever_resolved(pairs: list[tuple[float
 def test_pass_curve_ends_at_half_the_samples_of_the_problem_that_has_fewest() -> None:
     # n = 8: k = 1, 2, 4. Means over two problems with 2 of 8 and 8 of 8 right:
     # k = 2: 1 − C(6,2)/C(8,2) = 1 − 15/28; k = 4: 1 − C(6,4)/C(8,4) = 1 − 15/70
-    found = scores.pass_curve([8, 8], [2, 8])
+    found = pass_curve([8, 8], [2, 8])
     assert found == pytest.approx({1: (0.25 + 1) / 2, 2: (13 / 28 + 1) / 2, 4: (55 / 70 + 1) / 2})
-    assert list(scores.pass_curve([8, 7], [2, 7])) == [1, 2]
-    assert scores.pass_curve([1], [1]) == {} == scores.pass_curve([], [])
+    assert list(pass_curve([8, 7], [2, 7])) == [1, 2]
+    assert pass_curve([1], [1]) == {} == pass_curve([], [])
 
 
 def test_majority_takes_the_answer_given_first_where_votes_are_equal() -> None:
-    assert scores.majority(["7", "5", "5", "7", "9"], [0, 1, 1, 0, 0]) == 0
-    assert scores.majority(["5", "7", "7", "5", "9"], [1, 0, 0, 1, 0]) == 1
-    assert scores.majority(["7", "5", "5"], [0, 1, 1]) == 1
+    assert majority(["7", "5", "5", "7", "9"], [0, 1, 1, 0, 0]) == 0
+    assert majority(["5", "7", "7", "5", "9"], [1, 0, 0, 1, 0]) == 1
+    assert majority(["7", "5", "5"], [0, 1, 1]) == 1
 
 
 def test_an_answer_that_could_not_be_read_has_no_vote() -> None:
-    assert scores.majority([None, None, "5"], [0, 0, 1]) == 1
-    assert scores.majority([None, None], [0, 0]) == 0
+    assert majority([None, None, "5"], [0, 0, 1]) == 1
+    assert majority([None, None], [0, 0]) == 0
 
 
 def test_majority_curve_votes_over_fresh_samples_each_time() -> None:
     answers = ["5", "7", "7", "5", "7", "7", "7", "5"]
     correct = [float(answer == "5") for answer in answers]
     # k = 2: (5,7) and (7,5) and (7,7) and (7,5) are 1, 0, 0, 0; k = 4: (5,7,7,5) is a tie, 1; (7,7,7,5) is 0
-    assert scores.majority_curve([answers], [correct]) == {1: 3 / 8, 2: 1 / 4, 4: 1 / 2, 8: 0.0}
-    assert scores.majority_curve([[None, None]], [[0, 0]]) == {}
+    assert majority_curve([answers], [correct]) == {1: 3 / 8, 2: 1 / 4, 4: 1 / 2, 8: 0.0}
+    assert majority_curve([[None, None]], [[0, 0]]) == {}
 
 
 @settings(max_examples=30, deadline=None)
@@ -287,7 +299,7 @@ def test_majority_curve_votes_over_fresh_samples_each_time() -> None:
 def test_one_vote_is_plain_accuracy(rows: list[tuple[str | None, bool]]) -> None:
     answers = [answer for answer, _ in rows]
     correct = [float(answer == "3") for answer in answers]
-    curve = scores.majority_curve([answers], [correct])
+    curve = majority_curve([answers], [correct])
     if curve:
         assert curve[1] == pytest.approx(np.mean(correct))
 
@@ -308,32 +320,32 @@ def test_clustered_error_is_the_sum_over_pairs_inside_clusters(rows: list[tuple[
         centred[i] * centred[j] for i in range(n) for j in range(n) if clusters[i] == clusters[j]
     )  # the variance of a mean of items that are dependent inside clusters only
     expected = math.sqrt(max(pairs, 0) * groups / (groups - 1)) / n
-    assert scores.clustered_error(values, clusters) == pytest.approx(expected, abs=1e-7)
+    assert clustered_error(values, clusters) == pytest.approx(expected, abs=1e-7)
 
 
 def test_clustered_error_of_single_items_is_the_plain_one() -> None:
     values = [0.0, 1.0, 1.0, 0.0, 1.0]
-    assert scores.clustered_error(values, range(5)) == pytest.approx(scores.standard_error(values))
+    assert clustered_error(values, range(5)) == pytest.approx(standard_error(values))
 
 
 def test_copies_of_an_item_do_not_narrow_a_clustered_interval() -> None:
     values = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    once, _ = scores.item_interval(values, [*"abcdef"][:6])
-    copied, kind = scores.item_interval(np.repeat(values, 50), [c for c in "abcdef" for _ in range(50)])
-    error = scores.clustered_error(values, "abcdef")
+    once, _ = item_interval(values, [*"abcdef"][:6])
+    copied, kind = item_interval(np.repeat(values, 50), [c for c in "abcdef" for _ in range(50)])
+    error = clustered_error(values, "abcdef")
     assert kind == "clustered" and once.value == pytest.approx(copied.value)
     assert copied.high == pytest.approx(min(1.0, copied.value + stats.t.ppf(0.975, 5) * error))
-    naive, _ = scores.item_interval(np.repeat(values, 50))
+    naive, _ = item_interval(np.repeat(values, 50))
     assert naive.high - naive.low < (copied.high - copied.low) / 3
 
 
 def test_the_interval_is_wilsons_below_a_few_hundred_items_and_where_all_agree() -> None:
-    few, kind = scores.item_interval([1.0] * 7 + [0.0] * 3)
-    assert kind == "Wilson" and few == scores.wilson(7, 10)
-    _, kind = scores.item_interval([1.0, 0.0] * 200)
+    few, kind = item_interval([1.0] * 7 + [0.0] * 3)
+    assert kind == "Wilson" and few == wilson(7, 10)
+    _, kind = item_interval([1.0, 0.0] * 200)
     assert kind == "normal"
-    perfect, kind = scores.item_interval([1.0] * 400)
+    perfect, kind = item_interval([1.0] * 400)
     assert kind == "Wilson" and perfect.low < 1 == pytest.approx(perfect.high)
-    agreed, kind = scores.item_interval([1.0] * 6, ["a", "a", "a", "b", "b", "b"])
-    assert kind == "Wilson" and agreed == scores.wilson(2, 2)
-    assert scores.item_interval([])[1] == "none"
+    agreed, kind = item_interval([1.0] * 6, ["a", "a", "a", "b", "b", "b"])
+    assert kind == "Wilson" and agreed == wilson(2, 2)
+    assert item_interval([])[1] == "none"

@@ -12,9 +12,15 @@ import pytest
 import zstandard
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis import changes, summary, uniform
-from grpobench.analysis.load import LogError, load, problems
-from grpobench.analysis.report import gather, write_report
+from grpobench.analysis.checks.alarms import find_alarms
+from grpobench.analysis.logs.changes import describe, histories
+from grpobench.analysis.logs.files import LogError, problem_digests
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.summary.accuracy import accuracies, finals
+from grpobench.analysis.summary.origins import run_origins
+from grpobench.analysis.summary.settings import all_settings
 
 SMALL: Mapping[str, Any] = {
     "arms": ("grpo", "ppo"),
@@ -34,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def told(root: Path) -> dict[str, list[str]]:
-    return {alarm.title: list(alarm.lines) for alarm in uniform.alarms(load(root))}
+    return {alarm.title: list(alarm.lines) for alarm in find_alarms(load(root))}
 
 
 def edit(path: Path, change: Callable[[Any], None]) -> None:
@@ -67,12 +73,12 @@ def test_uniform_matrix_tells_nothing_though_arms_depend_on_different_files(root
         code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
         edit(path, lambda origin, code=code: origin["attempts"][0].update(code=code))  # type: ignore[misc]
     assert told(root) == {}
-    assert len(summary.origins(load(root))["code"]) == 1
+    assert len(run_origins(load(root))["code"]) == 1
     edit(
         root / RUN / "origin.json", lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"})
     )
     assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
-    assert len(summary.origins(load(root))["code"]) == 2
+    assert len(run_origins(load(root))["code"]) == 2
 
 
 # Seeds that would vanish
@@ -85,7 +91,9 @@ def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
     how(root / RUN / "metrics.jsonl")
     facts = gather(load(root))
     assert facts.accounting == {"finished": 5, "finished without data": 1}
-    assert facts.compared[0].needs == ("waits for runs without a result: grpo seed 1 (finished without data)")
+    assert facts.results.compared[0].needs == (
+        "waits for runs without a result: grpo seed 1 (finished without data)"
+    )
     assert facts.tables["accuracy"].rows[0][6].startswith("– (finished without data)")
     page = write_report(root, ["html"]).read_text()
     assert 'id="alarm"' in page and page.index('id="alarm"') < page.index("comparisons resolved")
@@ -135,7 +143,10 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     edit(root / "matrix.json", lambda told: told["runs"].remove("grpo-arithmetic-s2"))
     facts = gather(load(root))
     assert facts.accounting == {"finished": 2, "diverged": 1, "crashed": 1, "missing": 1}
-    assert facts.compared[0].needs == "waits for runs without a result: ppo seed 2 (crashed), 3 (missing)"
+    assert (
+        facts.results.compared[0].needs
+        == "waits for runs without a result: ppo seed 2 (crashed), 3 (missing)"
+    )
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
         write_report(root, ["html"]).read_text()
     )
@@ -158,14 +169,11 @@ def test_rate_changed_midway_is_shown_in_the_alarm_and_in_the_settings(root: Pat
     change = "train.learning_rate.policy: 0.001 -> 0.0001"
     attempts(root, RUN, {"resumed_at": 17, "changes": [change]})
     run = load(root).runs[0]
-    assert (
-        changes.text(changes.histories(run)["train.learning_rate.policy"])
-        == "0.001 until step 17, then 0.0001"
-    )
+    assert describe(histories(run)["train.learning_rate.policy"]) == "0.001 until step 17, then 0.0001"
     assert told(root) == {
         "Changed while the run ran": [f"{RUN}: train.learning_rate.policy 0.001 until step 17, then 0.0001"]
     }
-    first = summary.settings(load(root))[0]
+    first = all_settings(load(root))[0]
     assert first.key == "train.learning_rate.policy" and first.changed == {"grpo"}
     assert first.values["grpo"] == "0.001 until step 17, then 0.0001 | 0.0001"
     page = write_report(root, ["html"]).read_text()
@@ -191,8 +199,8 @@ def test_rate_changed_midway_is_shown_in_the_alarm_and_in_the_settings(root: Pat
 )
 def test_history_follows_what_the_logs_hold(root: Path, later: list[Any], value: str) -> None:
     attempts(root, RUN, *later)
-    found = changes.histories(load(root).runs[0])
-    assert {name: changes.text(own) for name, own in found.items()} == ({"a": value} if value else {})
+    found = histories(load(root).runs[0])
+    assert {name: describe(own) for name, own in found.items()} == ({"a": value} if value else {})
 
 
 def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
@@ -234,9 +242,9 @@ def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
 
 
 def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
-    before = summary.accuracy_table(load(root), summary.finals(load(root)))
+    before = accuracies(load(root), finals(load(root)))
     shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
-    after = summary.accuracy_table(load(root), summary.finals(load(root)))
+    after = accuracies(load(root), finals(load(root)))
     assert before.equals(after)
     assert told(root)["Folders that are not what they say"] == [
         f"grpo-arithmetic-s7 holds {RUN}, by its run.toml; nothing in it is counted"
@@ -284,4 +292,4 @@ def test_test_problem_in_the_training_split_is_named(root: Path) -> None:
 def test_damaged_record_of_problems_is_an_error_that_names_it(root: Path) -> None:
     (root / RUN / "problems.json.zst").write_bytes(b"no zstd")
     with pytest.raises(LogError, match=r"problems\.json\.zst: damaged"):
-        problems(root / RUN)
+        problem_digests(root / RUN)

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from grpobench.analysis.report import write_report
-from grpobench.analysis.visible import cell, json_text, visible
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.tools.visible import cell, json_text, visible
 from grpobench.runs import cli
 from grpobench.runs.tools.ticker import Ticker
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from helpers.toys import Letters
 
-from grpobench.analysis.evaluations import agree
+from grpobench.analysis.summary.agreement import agree
 from grpobench.runs import cli
 from grpobench.runs.evaluation import lm_eval, records, shown
 from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of

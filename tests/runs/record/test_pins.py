@@ -17,8 +17,10 @@ from helpers.toys import Letters
 from helpers.whole_runs import configure, run
 
 from grpobench.algorithms.dpo import DPO
-from grpobench.analysis import summary, uniform
-from grpobench.analysis.load import load, problems
+from grpobench.analysis.checks.alarms import find_alarms
+from grpobench.analysis.logs.files import problem_digests
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.summary.settings import all_settings
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.settings.config import ModelConfig, RewardConfig, RunConfig, SamplerConfig, TrainConfig
@@ -81,7 +83,7 @@ def test_model_altered_between_attempts_is_refused_and_shown_where_allowed(
     before = json.loads((path / "origin.json").read_text())["pins"][name]
     resume(config, path)
     after = json.loads((path / "origin.json").read_text())["pins"][name]
-    told = {alarm.title: alarm.lines for alarm in uniform.alarms(load(tmp_path / "m"))}
+    told = {alarm.title: alarm.lines for alarm in find_alarms(load(tmp_path / "m"))}
     line = f"{config.folder}: {name} {before[:12]} until step 1, then {after[:12]}"
     assert told["Changed while the run ran"] == [line]
 
@@ -95,7 +97,7 @@ def test_rate_changed_midway_stands_in_the_settings_with_its_step(policy: str, t
     with pytest.raises(FolderError, match=r"train\.learning_rate\.policy: 0\.001 -> 0\.01"):
         run(faster, path)
     resume(faster, path)
-    setting = summary.settings(load(tmp_path / "m"))[0]
+    setting = all_settings(load(tmp_path / "m"))[0]
     assert (setting.key, setting.values) == (
         "train.learning_rate.policy",
         {"a": "0.001 until step 1, then 0.01"},
@@ -158,7 +160,7 @@ def test_completion_edited_in_a_preference_file_is_refused(policy: str, tmp_path
         train=TrainConfig(steps=2, prompts=2, group=2, learning_rate={"policy": 1e-3}),
     )
     path = begin(config, tmp_path)
-    assert len(problems(path)["train"]) == 4
+    assert len(problem_digests(path)["train"]) == 4
     file.write_text(file.read_text().replace("zz", "zy", 1))
     with pytest.raises(FolderError, match=r"\n  preference file: \w{12} -> \w{12}\n"):
         run(config, path)
@@ -181,8 +183,8 @@ def test_training_problem_in_the_test_split_is_warned_of_recorded_and_shown(
     path = tmp_path / "m" / config.folder
     run(config, path)
     (tmp_path / "m" / "matrix.json").write_text(json.dumps({"name": "m", "runs": [config.folder]}))
-    assert uniform.alarms(load(tmp_path / "m")) == []
-    assert {split: len(own) for split, own in problems(path).items()} == {
+    assert find_alarms(load(tmp_path / "m")) == []
+    assert {split: len(own) for split, own in problem_digests(path).items()} == {
         "train": 12,
         "validation": 3,
         "test": 2,
@@ -193,7 +195,7 @@ def test_training_problem_in_the_test_split_is_warned_of_recorded_and_shown(
         run(config, path)
     attempt = json.loads((path / "origin.json").read_text())["attempts"][-1]
     assert attempt["trained_and_evaluated"] == {"test": 1}
-    (alarm,) = uniform.alarms(load(tmp_path / "m"))
+    (alarm,) = find_alarms(load(tmp_path / "m"))
     line = f"1 of 2 test problems are training problems, such as copy: {config.folder}"
     assert (alarm.title, alarm.lines) == ("Evaluated on problems that were trained on", [line])
 

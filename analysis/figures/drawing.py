@@ -1,0 +1,54 @@
+"""A finished figure, and the formats that it is saved in.
+
+Figures are made without pyplot, so nothing is kept open, and saved without dates and with a fixed hash salt,
+so the same logs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from grpobench.analysis.figures.style import STYLE
+from grpobench.analysis.tools.visible import visible
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A finished figure with what stands around it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def svg_text(drawing: Drawing) -> str:
+    """The figure as SVG text, without a date."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context(STYLE):  # straight to the canvas: savefig would draw everything twice
+        canvas: Any = FigureCanvasSVG(drawing.figure)
+        canvas.print_svg(buffer, metadata={"Date": None})
+    return visible(buffer.getvalue())
+
+
+def png_bytes(drawing: Drawing, dpi: int = 200) -> bytes:
+    """The figure as a PNG image."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        drawing.figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def write_pdf(drawing: Drawing, path: Path) -> None:
+    """Write the figure as PDF, without a date."""
+    with matplotlib.rc_context(STYLE):
+        canvas: Any = FigureCanvasPdf(drawing.figure)
+        canvas.print_pdf(path, metadata={"CreationDate": None})

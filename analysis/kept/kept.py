@@ -1,0 +1,240 @@
+"""What is kept of a finished matrix in the repository: a small file from which pages of results are written.
+
+A kept table holds what each run measured before and after training, what it was made with, and no path of the
+machine. Documents are rendered from it, so every number of theirs can be traced to runs of a named commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from grpobench.analysis.checks.complete import incomplete, misplaced
+from grpobench.analysis.checks.uniform import apart, changed, data
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.frames import rows_of
+from grpobench.analysis.logs.matrix import DIVERGED, FINISHED, Matrix, Run
+from grpobench.analysis.summary.accuracy import finals
+from grpobench.analysis.summary.critic import critic_explained
+from grpobench.analysis.summary.headline import headline_of
+from grpobench.analysis.summary.rewards import LAST_TENTH
+
+VERSION = 1
+"""Of the file's layout."""
+SHARED = ("torch", "transformers")
+"""Packages whose versions are kept, beside Python's."""
+RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*$")
+"""What a run pins and looks like this is the release of a package, and kept too."""
+TRAINING = (
+    *("reward/", "score/", "groups/zero_signal", "groups/sampled"),
+    *("policy/entropy", "length/mean", "critic/"),
+    *("trained/share", "trained/zero_signal"),
+)
+"""Metrics of training of which both ends are kept, by how their names begin."""
+MIXTURES = (changed, misplaced, apart, data)
+"""What a page would pass over in silence: what such a matrix compares is not what its settings say."""
+MODES = ("sampled", "greedy", "likelihood")
+DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept table as it is read."""
+
+    name: str
+    command: str
+    """What makes the runs again."""
+    commits: Mapping[str, int]
+    """Commit -> runs; `(none)` outside of a checkout, ` and changes` behind one with uncommitted changes."""
+    versions: Mapping[str, Sequence[str]]
+    machine: Sequence[str]
+    """In general words."""
+    settings: str
+    """Digest of the resolved settings of all runs."""
+    seconds: float
+    """Training and evaluation of all runs, added up."""
+    headline: Mapping[str, str]
+    """Task -> mode in which the report compares arms."""
+    arms: Sequence[str]
+    tasks: Sequence[str]
+    runs: Sequence[Mapping[str, Any]]
+    """arm, task, seed, state; accuracy: mode -> [split, before, after, best and last validation]; measured:
+    mode/metric -> [before, after]; training: metric -> [first update, mean of the last tenth]; validation:
+    mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or null."""
+
+    def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
+        """Runs of an arm on a task, by seed."""
+        found = [run for run in self.runs if run["arm"] == arm and run["task"] == task]
+        return sorted(found, key=lambda run: int(run["seed"]))
+
+
+def keep(matrix: Matrix) -> dict[str, Any]:
+    """The content of a matrix's kept table. Raises LogError while a run has no result, where logs lack
+    something, and where runs are not of one making."""
+    lacking = [run for run in matrix.runs if run.state not in (FINISHED, DIVERGED)]
+    if lacking:
+        named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
+        raise LogError(
+            f"{matrix.folder}: only whole matrices are kept; {len(lacking)} without result: {named}"
+        )
+    if faults := [*incomplete(matrix)]:
+        raise LogError(f"{matrix.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
+    if faults := [line for find in MIXTURES for line in find(matrix)]:
+        raise LogError(f"{matrix.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
+    explained = critic_explained(matrix)
+    accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
+    ends = _both_ends(matrix)
+    rows = []
+    for run in matrix.runs:
+        shares = rows_of(explained, run)["explained"]
+        rows.append(
+            {
+                "arm": run.arm,
+                "task": run.task,
+                "seed": run.seed,
+                "state": run.state,
+                "accuracy": {
+                    mode: found[_key(run)] for mode, found in accuracies.items() if _key(run) in found
+                },
+                **ends[_key(run)],
+                "explained": _rounded(shares.iloc[0]) if len(shares) else None,
+            }
+        )
+    return {
+        "version": VERSION,
+        "name": matrix.name,
+        "command": _command(matrix),
+        **_origin(matrix),
+        "settings": _digest(matrix),
+        "seconds": round(sum(matrix.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))),
+        "headline": {task: headline_of(matrix, task).mode for task in matrix.tasks},
+        "arms": list(matrix.arms),
+        "tasks": list(matrix.tasks),
+        "runs": rows,
+    }
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each run, so that a change of one shows as one line."""
+    head = {key: value for key, value in content.items() if key != "runs"}
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
+    runs = ",\n".join(f"  {json.dumps(run, ensure_ascii=False)}" for run in content["runs"])
+    return "\n".join(["{", *lines, ' "runs": [', runs, " ]", "}", ""])
+
+
+def read(path: Path) -> Kept:
+    """A kept table. Raises LogError where the file is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("version") != VERSION:
+            raise ValueError("another version")
+        return Kept(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LogError(f"{path}: no kept table ({error}); write it again with grpobench keep") from error
+
+
+def _key(run: Run) -> tuple[str, str, int]:
+    return run.task, run.arm, run.seed
+
+
+def _accuracies(matrix: Matrix, mode: str) -> dict[tuple[str, str, int], list[Any]]:
+    """(task, arm, seed) -> split, base, counted, best and last validation, where the mode was evaluated."""
+    if not any(name.startswith("eval/") and f"/{mode}/correct" in name for name in matrix.names("eval/")):
+        return {}
+    columns = ("base", "counted", "validation_best", "validation_last")
+    found = {}
+    for row in finals(matrix, mode).to_dict("records"):
+        values = [_rounded(row[column]) for column in columns]
+        if any(value is not None for value in values):
+            found[row["task"], row["arm"], int(row["seed"])] = [row["split"], *values]
+    return found
+
+
+def _both_ends(matrix: Matrix) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """(task, arm, seed) -> measured, training and validation, as `Kept.runs` describes them."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {
+        _key(run): {"measured": {}, "training": {}, "validation": {}} for run in matrix.runs
+    }
+    keys = ["task", "arm", "seed"]
+    for name in matrix.names("eval/"):
+        _, split, mode, metric = name.split("/", 3)
+        for key, own in matrix.select(name).sort_values("step").groupby(keys, sort=False):
+            if split == "validation" and metric == "correct":
+                pairs = zip(own["step"], own["value"], strict=True)
+                found[key]["validation"][mode] = [[int(step), _rounded(value)] for step, value in pairs]
+            elif "/" not in metric and metric != "correct" and split == headline_of(matrix, key[0]).split:
+                found[key]["measured"][f"{mode}/{metric}"] = _base_and_last(own)
+    for name in (name for stem in TRAINING for name in matrix.names(stem)):
+        for key, own in matrix.select(name).sort_values("step").groupby(keys, sort=False):
+            values = own["value"].to_numpy()
+            last = max(1, round(LAST_TENTH * len(values)))
+            found[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
+    return found
+
+
+def _base_and_last(own: pd.DataFrame) -> list[float | None]:
+    before, after = own.loc[own["step"] == 0, "value"], own.loc[own["step"] > 0, "value"]
+    return [
+        _rounded(before.iloc[0]) if len(before) else None,
+        _rounded(after.iloc[-1]) if len(after) else None,
+    ]
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), DECIMALS) if math.isfinite(value) else None
+
+
+def _command(matrix: Matrix) -> str:
+    """`grpobench run` with what was set, and with the last part of a path only."""
+    described = json.loads((matrix.folder / "matrix.json").read_bytes())
+    sets = [part for text in described.get("sets", ()) for part in ("--set", without_places(str(text)))]
+    return shlex.join(["grpobench", "run", matrix.name, *sets])
+
+
+def without_places(text: str) -> str:
+    """Text with paths shortened to what they end with: which folder of which machine is nobody's business."""
+    return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
+
+
+def _origin(matrix: Matrix) -> dict[str, Any]:
+    """Commits, versions and machines of the runs' last attempts."""
+    commits: Counter[str] = Counter()
+    versions: dict[str, set[str]] = {}
+    machines = set()
+    for run in matrix.runs:
+        attempts = run.origin.get("attempts") or [{}]
+        attempt = attempts[-1]
+        commit = str(attempt.get("commit", "(none)"))[:12]
+        commits[commit + (" and changes" if attempt.get("dirty") else "")] += 1
+        pinned = {k: str(v) for k, v in (run.origin.get("pins") or {}).items() if RELEASE.match(str(v))}
+        told = {name: v for name, v in (attempt.get("versions") or {}).items() if name in ("python", *SHARED)}
+        for name, version in {**told, **pinned}.items():
+            versions.setdefault(name, set()).add(str(version))
+        machines.add(_machine(attempt))
+    kept = {name: sorted(found) for name, found in versions.items()}
+    return {"commits": dict(commits), "versions": kept, "machine": sorted(machines)}
+
+
+def _machine(attempt: Mapping[str, Any]) -> str:
+    """Kind of device and threads; an accelerator by its name, a processor by its architecture."""
+    device, platform = str(attempt.get("device", "")), str(attempt.get("platform", ""))
+    architecture = next((name for name in ("x86_64", "aarch64", "arm64") if name in platform), "")
+    accelerator = device if re.search(r"NVIDIA|AMD Instinct", device) else ""
+    threads = attempt.get("threads")
+    run = f", {threads} thread{'s' * (threads != 1)} a run" if threads else ""
+    return f"{accelerator or ' '.join(filter(None, ('CPU', architecture)))}{run}"
+
+
+def _digest(matrix: Matrix) -> str:
+    text = json.dumps(dict(matrix.configs), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

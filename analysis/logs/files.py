@@ -1,0 +1,79 @@
+"""The files of a run folder, read strictly: what is damaged is an error that names file and line.
+
+Only a last line that was cut while it was written is tolerated, and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+PROBLEMS = "problems.json.zst"
+
+
+class LogError(Exception):
+    """A log that cannot be read; the message names the file, the line and the remedy."""
+
+
+def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """(line number, object) of a JSON-lines file, and how many half-written last lines were left out (0, 1).
+
+    Only a last line without a line end may be malformed. A missing file has no lines.
+    """
+    if not path.exists():
+        return [], 0
+    content = path.read_bytes()
+    lines = content.split(b"\n")
+    read: list[tuple[int, dict[str, Any]]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"expected an object, found {type(row).__name__}")
+        except ValueError as error:  # JSON and UTF-8 decoding errors are both ValueErrors
+            if number == len(lines):  # no line end behind it: the writer was stopped in the middle
+                return read, 1
+            what = f"not a JSON object ({error}); mend or delete the line"
+            raise LogError(f"{path}, line {number}: {what}") from error
+        read.append((number, row))
+    return read, 0
+
+
+def problem_digests(run: Path) -> dict[str, dict[str, str]]:
+    """{split: {problem: digest}} of what a run could train on and of what it evaluated; empty where it was
+    not kept. The first ten characters of a digest stand for the prompt, the others for prompt and truth."""
+    path = run / PROBLEMS
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, dict[str, str]] = json.loads(
+            zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        )
+    except (zstandard.ZstdError, ValueError) as error:
+        raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise LogError(f"{path}: not JSON ({error}); restore or delete the file") from error
+    if not isinstance(content, dict):
+        raise LogError(f"{path}: must hold a JSON object")
+    return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LogError(f"{path}: not TOML ({error}); restore the file") from error

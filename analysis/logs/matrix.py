@@ -1,0 +1,101 @@
+"""A matrix of runs as it was read: the types that all else in `analysis` is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+FINISHED = "finished"
+DIVERGED = "diverged"
+"""The algorithm failed: the run's accuracy counts as 0."""
+CRASHED = "crashed"
+"""The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
+other state but `finished` and `diverged` means: no result yet."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    name: str
+    arm: str
+    task: str
+    seed: int
+    state: str
+    """`finished`, `running`, `diverged`, `crashed`, `preempted`; `missing`: no folder, `unknown`: no file."""
+    why: str
+    step: int
+    attempt: int
+    config: Mapping[str, Any]
+    """run.toml, every resolved value."""
+    origin: Mapping[str, Any]
+    """origin.json."""
+    cut_lines: int
+    """Half-written last lines that were left out, over the run's logs."""
+    rewritten_rows: int
+    """Rows that a later attempt wrote again after going back to a checkpoint; the last one counts."""
+    rows: int = 0
+    """Rows of metrics.jsonl."""
+    planned: bool = True
+    """Whether matrix.json lists it."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it made its last update."""
+        return self.state == FINISHED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the algorithm failed."""
+        return self.state == DIVERGED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last update, for whatever reason."""
+        return self.state in (DIVERGED, CRASHED)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All runs of one matrix."""
+
+    name: str
+    folder: Path
+    summary: str
+    recipe: str
+    """Text of the recipe; empty if the launcher did not keep it."""
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[Run, ...]
+    metrics: pd.DataFrame
+    """Long: arm, task, seed, step, metric, value (NaN where the log says null)."""
+    evaluations: pd.DataFrame
+    """One row per evaluated problem and sample: arm, task, seed, step, split, mode, problem, sample, answer,
+    outcome, length, stopped, and a column score/<name> and trait/<name> for each score and trait."""
+    statuses: pd.DataFrame
+    """One row per run: name, arm, task, seed, state, why, step, attempt, cut_lines, rewritten_rows."""
+    configs: Mapping[str, Mapping[str, Any]]
+    """run.toml by run name."""
+    described: bool = True
+    """Whether there is a matrix.json, which says what was planned."""
+    strangers: Mapping[str, str] = field(default_factory=dict)
+    """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
+
+    def select(self, metric: str) -> pd.DataFrame:
+        """arm, task, seed, step, value of one metric; rows without a finite value are left out."""
+        chosen = self.metrics[self.metrics["metric"] == metric].drop(columns="metric")
+        return chosen[np.isfinite(chosen["value"])].reset_index(drop=True)
+
+    def has(self, metric: str) -> bool:
+        """Whether any run logged a finite value of the metric."""
+        return not self.select(metric).empty
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of the logged metrics that start with `prefix`, sorted."""
+        return sorted(str(name) for name in self.metrics["metric"].unique() if str(name).startswith(prefix))

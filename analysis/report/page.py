@@ -1,0 +1,121 @@
+"""The page: one file of HTML that opens from disk, with its figures inside."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from markupsafe import escape as escape_html
+
+from grpobench.analysis.figures.drawing import Drawing, png_bytes
+from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.words import claim, failures, head, outlook, planned
+from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
+
+LARGEST_SVG = 1_000_000
+"""Characters of SVG beyond which the page embeds a PNG instead."""
+SCREEN = 1.8
+"""Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure as the page shows it."""
+
+    name: str
+    title: str
+    caption: str
+    markup: Markup
+
+
+def embed(drawing: Drawing, svg: str) -> Shown:
+    """A figure for the page from its SVG text, or as an image where that is too long."""
+    if len(svg) > LARGEST_SVG:
+        data = base64.b64encode(png_bytes(drawing)).decode()
+        markup = f'<img src="data:image/png;base64,{data}" alt="{escape_html(drawing.title)}">'
+    else:
+        markup = inline(svg, drawing.name, drawing.title)
+    return Shown(drawing.name, drawing.title, drawing.caption, Markup(markup))
+
+
+def inline(svg: str, name: str, title: str) -> str:
+    """An SVG file as an element of a page: no prologue, no metadata, and ids that no other figure has."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
+    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
+    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
+    points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
+    body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
+    style = f"width:{points * SCREEN:.0f}px"
+    return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
+
+
+LINES = (
+    "Thin lines are seeds, thick lines their mean, dotted from where a seed of the arm has no more "
+    "values; × marks the end of a run that diverged or crashed."
+)
+SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
+    ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
+    ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
+    ("Head to head", "", ("differences",), ("comparisons", "aggregate", "improvement")),
+    (
+        "Learning curves",
+        LINES,
+        ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "reward"),
+        ("equal_budgets", "budgets"),
+    ),
+    ("Rewards", LINES, ("components",), ("rewards",)),
+    (
+        "Training dynamics",
+        LINES,
+        ("entropy", "kl", "clip", "gradient", "length", "zero_signal", "sampled", "explained_variance"),
+        ("critic",),
+    ),
+    ("Bias", "", ("bias", "bias_updates"), ("bias", "probes")),
+    ("Later evaluations", "", (), ("evaluations", "agreement")),
+    ("Costs", "", ("seconds", "rates"), ("costs",)),
+)
+"""(title, lead, figures, tables) of the page, in order; what a matrix does not have is left out."""
+
+
+def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
+    """The whole page as text."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    by_name = {shown.name: shown for shown in drawn}
+    sections = []
+    for title, lead, figure_names, table_names in SECTIONS:
+        shown = [by_name[name] for name in figure_names if name in by_name]
+        tables = [facts.tables[name] for name in table_names if name in facts.tables]
+        if shown or tables:
+            sections.append({"title": title, "lead": lead, "figures": shown, "tables": tables})
+    matrix = facts.matrix
+    return environment.get_template("report.html.j2").render(
+        matrix=matrix,
+        head=head(facts),
+        resolved=[claim(pair) for pair in facts.results.compared if pair.verdict != "unresolved"],
+        compared=facts.results.compared,
+        outlook=outlook(facts),
+        planned=planned(facts),
+        alarms=facts.alarms,
+        failures=failures(facts),
+        dim=list(critic_warnings(critic_explained(matrix))),
+        little=LITTLE,
+        damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],
+        pairing=facts.pairing,
+        sections=sections,
+        runs=facts.tables["runs"],
+        settings=facts.settings,
+        origins=facts.origins,
+    )

@@ -1,0 +1,90 @@
+"""Sentences of the page: what was run, how it stands, and what so many seeds can decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpobench.analysis.logs.matrix import FINISHED
+from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.statistics.comparison import ALPHA, Comparison
+from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
+from grpobench.analysis.summary.headline import decoding
+from grpobench.analysis.summary.settings import Setting
+from grpobench.analysis.tables.comparisons import INTERVALS
+from grpobench.analysis.tools.text import NONE, interval, points
+
+
+def claim(pair: Comparison) -> dict[str, str]:
+    """A resolved comparison in words, seen from the better arm."""
+    effect, low, high = pair.effect, pair.low, pair.high
+    if pair.verdict == "second":
+        effect, low, high = -effect, -high, -low
+    size = f"{points(effect)} points ({interval(low, high, points)})"
+    return {"text": pair.text, "rest": f"on {pair.task}: {size}; {pair.needs}"}
+
+
+def head(facts: Facts) -> dict[str, str]:
+    """What was run, in a few words each."""
+    matrix = facts.matrix
+    return {
+        "arms": ", ".join(matrix.arms),
+        "tasks": ", ".join(matrix.tasks),
+        "seeds": ", ".join(map(str, matrix.seeds)),
+        "runs": planned(facts),
+        "model": _common(facts.settings, "model.name"),
+        "updates": _common(facts.settings, "train.steps"),
+        "sampler": _common(facts.settings, "sampler.kind"),
+        "evaluation": " and ".join(
+            decoding(matrix, mode)
+            for mode in ("greedy", "sampled", "likelihood")
+            if any(name.split("/")[2] == mode for name in matrix.names("eval/"))
+        ),
+    }
+
+
+def planned(facts: Facts) -> str:
+    """How every planned run stands, in numbers that add up, and how many were not planned."""
+    told = ", ".join(f"{n} {standing}" for standing, n in facts.accounting.items())
+    extra = sum(not run.planned for run in facts.matrix.runs)
+    planned = f"{sum(facts.accounting.values())} planned: {told}"
+    return f"{planned}; and {extra} that were not planned" if extra else planned
+
+
+def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Every run that has no final accuracy of its own, and why."""
+    standing = {(r.arm, r.task, r.seed): r.standing for r in facts.results.runs.itertuples()}
+    return [
+        (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
+        for run in facts.matrix.runs
+        if (how := standing[run.arm, run.task, run.seed]) != FINISHED
+    ]
+
+
+def _common(settings: Sequence[Setting], key: str) -> str:
+    """The value of a setting over all arms, or each arm's own."""
+    for setting in settings:
+        if setting.key == key:
+            if not setting.differs:
+                return next(iter(setting.values.values()))
+            return "; ".join(f"{arm}: {value}" for arm, value in setting.values.items())
+    return NONE
+
+
+def outlook(facts: Facts) -> str:
+    """What this many seeds can decide at all."""
+    matrix, late = facts.matrix, int(facts.results.runs["counted"].isna().sum())
+    pairs = len(matrix.arms) * (len(matrix.arms) - 1) // 2
+    if not pairs:
+        return "There is one arm: nothing to compare."
+    needed, seeds = seeds_needed(ALPHA, pairs), len(matrix.seeds)
+    can = (
+        "so verdicts are possible" + (", but not where a run has no result" if late else "")
+        if seeds >= needed
+        else f"so no verdict is possible with {seeds}, whatever the accuracies are"
+    )
+    return (
+        f"With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
+        f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
+        f"needs at least {needed} seeds, {can}. A 95% interval of a difference is a t interval over seeds: "
+        f"{INTERVALS}"
+    )

@@ -1,0 +1,82 @@
+"""Many tasks as one number: interquartile mean and probability of improvement, with bootstrap intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from grpobench.analysis.statistics.intervals import Estimate, Floats
+
+Statistic: TypeAlias = Callable[[Floats], Floats]
+"""(resamples, values) -> (resamples,)."""
+
+
+def interquartile_mean(values: ArrayLike) -> float:
+    """Mean of the middle half; a quarter of the values, rounded down, is cut at each end."""
+    return float(_interquartile(np.asarray(values, dtype=np.float64).reshape(1, -1))[0])
+
+
+def _interquartile(values: Floats) -> Floats:
+    return np.asarray(stats.trim_mean(values, 0.25, axis=1), dtype=np.float64)
+
+
+def bootstrap_interquartile_mean(
+    by_task: Sequence[ArrayLike], seed: int, resamples: int = 5000, level: float = 0.95
+) -> Estimate:
+    """Interquartile mean over all runs × tasks; seeds are resampled inside each task."""
+    tasks = [np.asarray(values, dtype=np.float64) for values in by_task]
+    joined = np.concatenate(tasks) if tasks else np.zeros(0)
+    if joined.size == 0:
+        return Estimate(math.nan, math.nan, math.nan)
+    low, high = stratified_bootstrap(tasks, _interquartile, seed, resamples, level)
+    return Estimate(interquartile_mean(joined), low, high)
+
+
+def stratified_bootstrap(
+    by_task: Sequence[Floats], statistic: Statistic, seed: int, resamples: int = 5000, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile interval of a statistic over all values, seeds resampled inside a task.
+
+    With n seeds a task has only nⁿ different resamples (27 for three): such an interval is rough, and with
+    one seed per task it has no width, so NaN is returned.
+    """
+    if max((values.size for values in by_task), default=0) < 2:
+        return math.nan, math.nan
+    rng = np.random.default_rng(seed)
+    drawn = [
+        values[rng.integers(values.size, size=(resamples, values.size))] for values in by_task if values.size
+    ]
+    low, high = np.quantile(statistic(np.concatenate(drawn, axis=1)), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def probability_of_improvement(first: Sequence[ArrayLike], second: Sequence[ArrayLike]) -> float:
+    """P(X > Y): mean over tasks of U/(n_x·n_y), ties ½. Tasks in which either side is empty are left out."""
+    shares = []
+    for one, other in zip(first, second, strict=True):
+        x, y = np.asarray(one, dtype=np.float64)[:, None], np.asarray(other, dtype=np.float64)[None, :]
+        if x.size and y.size:
+            shares.append(float(((x > y) + 0.5 * (x == y)).mean()))
+    return float(np.mean(shares)) if shares else math.nan
+
+
+def bootstrap_improvement(first: list[Any], second: list[Any], seed: int, resamples: int = 2000) -> Estimate:
+    """Probability of improvement; both arms' seeds are resampled inside each task."""
+    if not first:
+        return Estimate(math.nan, math.nan, math.nan)
+    value = probability_of_improvement(first, second)
+    if max(len(values) for values in (*first, *second)) < 2:
+        return Estimate(value, math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    total = np.zeros(resamples)
+    for one, other in zip(first, second, strict=True):
+        x = one[rng.integers(len(one), size=(resamples, len(one)))][:, :, None]
+        y = other[rng.integers(len(other), size=(resamples, len(other)))][:, None, :]
+        total += ((x > y) + 0.5 * (x == y)).mean(axis=(1, 2))
+    low, high = np.quantile(total / len(first), [0.025, 0.975])
+    return Estimate(value, float(low), float(high))

@@ -1,0 +1,104 @@
+"""Means and shares with their intervals: over seeds, and over the items of one evaluation.
+
+The unit of replication is the seed. Accuracies are shares from 0 to 1. Pure functions of arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with an interval; the bounds are NaN where no interval can be given."""
+
+    value: float
+    low: float
+    high: float
+
+
+def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
+    """Mean over seeds with the t interval, mean ± t·s/√n. One seed has no interval, no seed no mean."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        return Estimate(math.nan, math.nan, math.nan)
+    mean = float(array.mean())
+    if array.size == 1:
+        return Estimate(mean, math.nan, math.nan)
+    half = float(stats.t.ppf(0.5 + level / 2, array.size - 1)) * standard_error(array)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def standard_error(values: ArrayLike) -> float:
+    """s/√n with ddof = 1; NaN for fewer than two values."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.std(ddof=1)) / math.sqrt(array.size) if array.size > 1 else math.nan
+
+
+def wilson(successes: float, trials: int, level: float = 0.95) -> Estimate:
+    """Wilson score interval of a share of items. `successes` may be fractional: with several samples per
+    problem, pass the sum of each problem's mean and the number of problems."""
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(
+            f"wilson: needs 0 <= successes <= trials and trials >= 1; got {successes} of {trials}"
+        )
+    z = float(stats.norm.ppf(0.5 + level / 2))
+    share, spread = successes / trials, z * z / trials
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
+    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+FEW_ITEMS = 300
+"""Items below which a share gets Wilson's interval rather than the normal one."""
+Interval: TypeAlias = Literal["Wilson", "clustered", "normal", "none"]
+
+
+def clustered_error(values: ArrayLike, clusters: Sequence[Hashable]) -> float:
+    """Standard error of the mean of items that come in clusters (arXiv:2411.00640, eq. 4) with the factor
+    G/(G − 1) for few clusters: √(G/(G−1) · Σ_g (Σ_i∈g (x_i − x̄))²)/n. With one item per cluster it is s/√n;
+    NaN for one cluster."""
+    array = np.asarray(values, dtype=np.float64)
+    known: dict[Hashable, int] = {}
+    index = [known.setdefault(cluster, len(known)) for cluster in clusters]
+    if len(known) < 2:
+        return math.nan
+    sums = np.bincount(index, weights=array - array.mean())
+    return math.sqrt(len(known) / (len(known) - 1) * float(sums @ sums)) / array.size
+
+
+def item_interval(
+    values: ArrayLike, clusters: Sequence[Hashable] | None = None, level: float = 0.95
+) -> tuple[Estimate, Interval]:
+    """Mean of one model's scores from 0 to 1 over items, and which interval it has.
+
+    `values` are one per item (with several samples the item's mean). Where items share clusters (templates),
+    the clustered error with t over G − 1; below `FEW_ITEMS` items Wilson's; else the normal one. Clusters
+    that all agree have no error to show: they count as so many items of a Wilson interval.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
+        return Estimate(math.nan, math.nan, math.nan), "none"
+    mean = float(array.mean())
+    groups = len(set(clusters)) if clusters is not None else array.size
+    if clusters is not None and groups < array.size:
+        error = clustered_error(array, clusters)
+        if not error > 0:
+            return wilson(mean * groups, groups, level), "Wilson"
+        return _within(mean, float(stats.t.ppf(0.5 + level / 2, groups - 1)) * error), "clustered"
+    if array.size < FEW_ITEMS or np.ptp(array) == 0:
+        return wilson(float(array.sum()), array.size, level), "Wilson"
+    return _within(mean, float(stats.norm.ppf(0.5 + level / 2)) * standard_error(array)), "normal"
+
+
+def _within(mean: float, half: float) -> Estimate:
+    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))

@@ -1,0 +1,166 @@
+"""What the paired test can find: power of the sign-flip permutation test with Holm's correction.
+
+Differences inside a seed are taken as normal with a standard deviation σ, so power depends on n, the level
+and effect/σ only. The level is the smallest that Holm asks of a pair, α/m for m pairs, which every pair must
+meet unless others are rejected before it: the power under Holm is this or more.
+
+With a mean above 0, the test's p of n differences x is 2/2ⁿ times the number of subsets K, the empty one
+included, whose sum is at most 0. For x = δ + z these are the K with −mean_K(z) ≥ δ. So a repetition z is
+found from where δ passes the k-th largest −mean_K(z), k = ⌊α/m · 2ⁿ/2⌋, and the effect that is found in 80 %
+of repetitions is the 80 % quantile of that. (On subset means: Hartigan, Using subsample values as typical
+values, 1969.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+POWER = 0.8
+"""Share of repetitions in which an effect is found that is called detectable."""
+REPETITIONS = 10_000
+"""Simulated experiments; the power at the effect stated is off by √(.8 · .2/10,000) = .004 (one error)."""
+BLOCK = 2000
+"""Experiments that are held in memory at once."""
+SEED = 0
+MOST_PATTERNS = 64
+"""k up to which repetitions are simulated. Above, the t test at the same level stands in: at the effect
+that it calls detectable there, the permutation test's power is .79 to .80 up to 14 seeds and .78 at 16."""
+MOST_SEEDS = 1000
+"""Where the search for enough seeds ends."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far the true standard deviation may be from one estimated on n values."""
+
+    low: float
+    high: float
+    """Factors of a 95 % interval from χ² with n − 1 degrees of freedom."""
+
+
+def spread(seeds: int, level: float = 0.95) -> Spread:
+    """√((n−1)/χ²) at both ends; .52 to 6.3 for three seeds. NaN below two."""
+    if seeds < 2:
+        return Spread(math.nan, math.nan)
+    tails = stats.chi2.ppf([0.5 + level / 2, 0.5 - level / 2], seeds - 1)
+    low, high = np.sqrt((seeds - 1) / tails)
+    return Spread(float(low), float(high))
+
+
+def allowed(seeds: int, pairs: int, alpha: float = 0.05) -> int:
+    """k: the subsets, the empty one included, that p ≤ α/m leaves room for. 0: nothing can be found."""
+    return math.floor(alpha / pairs * 2.0 ** (seeds - 1) * (1 + 1e-12))
+
+
+@lru_cache(maxsize=4096)
+def detectable(seeds: int, pairs: int, alpha: float = 0.05) -> float:
+    """Smallest effect, in standard deviations of the paired differences, that n seeds find in 80 % of
+    repetitions as one of m pairs under Holm; NaN where n seeds can find none, however large."""
+    if pairs < 1 or not 0 < alpha < 1:
+        raise ValueError("detectable: needs pairs >= 1 and 0 < alpha < 1")
+    if seeds > 60 or allowed(seeds, pairs, alpha) > MOST_PATTERNS:
+        return _by_t(seeds, _level(seeds, pairs, alpha))
+    rank = allowed(seeds, pairs, alpha)
+    return float(np.quantile(_thresholds(seeds, rank), POWER)) if rank else math.nan
+
+
+def seeds_for(effect: float, pairs: int, alpha: float = 0.05, least: int = 1) -> float:
+    """Fewest seeds, from `least`, that find an effect (in standard deviations) in 80 % of repetitions; inf
+    for none or more than `MOST_SEEDS`."""
+    effect = abs(effect)
+    for seeds in range(least, MOST_SEEDS + 1):
+        if allowed(seeds, pairs, alpha) > MOST_PATTERNS:
+            later = np.arange(seeds, MOST_SEEDS + 1)
+            levels = np.array([_level(int(n), pairs, alpha) for n in later])
+            enough = _power_of_t(later, effect, levels) >= POWER
+            return float(later[enough.argmax()]) if enough.any() else math.inf
+        if detectable(seeds, pairs, alpha) <= effect:
+            return seeds
+    return math.inf
+
+
+def _level(seeds: int, pairs: int, alpha: float) -> float:
+    """The largest p that the test can give and that is at most α/m."""
+    return alpha / pairs if seeds > 60 else 2 * allowed(seeds, pairs, alpha) / 2.0**seeds
+
+
+def _by_t(seeds: int, level: float) -> float:
+    return float(
+        optimize.brentq(lambda effect: _power_of_t(seeds, effect, level) - POWER, 1e-6, 50.0, xtol=1e-6)
+    )
+
+
+def _power_of_t(seeds: object, effect: float, level: object) -> Floats:
+    """Power of the two-sided t test on the right side of 0."""
+    n = np.asarray(seeds, dtype=np.float64)
+    critical = stats.t.isf(np.asarray(level) / 2, n - 1)
+    return np.asarray(stats.nct.sf(critical, n - 1, effect * np.sqrt(n)), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _thresholds(seeds: int, rank: int) -> Floats:
+    """(REPETITIONS,): the effect from which each simulated experiment is found."""
+    values = np.random.default_rng(SEED).standard_normal((REPETITIONS, seeds))
+    values = -np.sort(values, axis=1)  # largest first, of −z
+    subsets = _leading(seeds, rank)
+    means = np.zeros((seeds, len(subsets)))
+    for column, members in enumerate(subsets):
+        means[list(members), column] = 1 / len(members)
+    place = len(subsets) - rank
+    blocks = [
+        np.partition(values[start : start + BLOCK] @ means, place, axis=1)[:, place]
+        for start in range(0, REPETITIONS, BLOCK)
+    ]
+    return np.concatenate(blocks)
+
+
+def _leading(seeds: int, rank: int) -> list[tuple[int, ...]]:
+    """Subsets of places in a falling sequence that can have one of the `rank` largest means.
+
+    Taking out the last place, or moving a place forward, never lowers a mean. A subset that at least `rank`
+    others precede in that order is not among the largest, nor is any that it precedes.
+    """
+    found: list[tuple[int, ...]] = []
+    waiting: list[tuple[int, ...]] = [(0,)]
+    seen = set(waiting)
+    while waiting:
+        members = waiting.pop()
+        if _before(members) > rank:
+            continue
+        found.append(members)
+        for child in _next(members, seeds):
+            if child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return found
+
+
+def _next(members: tuple[int, ...], seeds: int) -> list[tuple[int, ...]]:
+    """The subsets just behind: one place moved back by one, or the next place added."""
+    moved = [
+        (*members[:i], place + 1, *members[i + 1 :])
+        for i, place in enumerate(members)
+        if place + 1 < (members[i + 1] if i + 1 < len(members) else seeds)
+    ]
+    return [*moved, (*members, members[-1] + 1)] if members[-1] + 1 < seeds else moved
+
+
+def _before(members: tuple[int, ...]) -> int:
+    """Number of subsets at or before this one in the order of `_leading`."""
+    ends = [1]  # ways to place the first t members so that the last is at place v - 1; v = 0 stands for none
+    total = 0
+    for bound in members:
+        summed = np.cumsum(ends)
+        ends = [0] + [int(summed[min(v, len(summed) - 1)]) for v in range(bound + 1)]
+        total += sum(ends)
+    return total

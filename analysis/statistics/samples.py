@@ -1,0 +1,75 @@
+"""What many samples of a problem tell: pass@k and majority votes. Needs NumPy alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from grpobench.analysis.statistics.intervals import Floats
+
+
+def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Floats:
+    """Unbiased pass@k, 1 − C(n−c, k)/C(n, k) = 1 − Π_{i=n−c+1..n} (1 − k/i), elementwise.
+
+    `samples` n ≥ k and `correct` c broadcast against each other. The product never makes a large number, and
+    is exactly 0 where n − c < k.
+    """
+    n, c = np.broadcast_arrays(np.asarray(samples, dtype=np.int64), np.asarray(correct, dtype=np.int64))
+    if k < 1 or np.any(n < k) or np.any(c < 0) or np.any(c > n):
+        raise ValueError("pass_at_k: needs 1 <= k <= samples and 0 <= correct <= samples")
+    out = np.ones(n.shape)
+    for index in np.ndindex(n.shape):
+        terms = np.arange(int(n[index] - c[index]) + 1, int(n[index]) + 1, dtype=np.float64)
+        out[index] = 1.0 if n[index] - c[index] < k else 1.0 - float(np.prod(1.0 - k / terms))
+    return out
+
+
+def pass_curve(samples: ArrayLike, correct: ArrayLike) -> dict[int, float]:
+    """k -> unbiased pass@k, mean over problems, for k = 1, 2, 4, … up to half the samples of the problem that
+    has fewest: with n < 2k the estimate leans on too few subsets to be reported. Empty without problems."""
+    n, c = np.broadcast_arrays(np.asarray(samples, dtype=np.int64), np.asarray(correct, dtype=np.int64))
+    most = int(n.min()) // 2 if n.size else 0
+    return {k: float(pass_at_k(n, c, k).mean()) for k in doubling(most)}
+
+
+def solved(correct: Sequence[float]) -> int:
+    """How many samples are right in full; a part of a score is not a solution."""
+    return sum(score > 1 - 1e-9 for score in correct)
+
+
+def doubling(most: int) -> list[int]:
+    """1, 2, 4, … up to `most`."""
+    return [2**i for i in range(most.bit_length())]
+
+
+def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
+    """The score of the most frequent answer. None has no vote; of answers with equally many votes the one
+    that was given first wins; without any vote the score is 0."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    if not votes:
+        return 0.0
+    winner = votes.most_common(1)[0][0]  # of equal counts the first that was met
+    return correct[answers.index(winner)]
+
+
+def majority_curve(
+    answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[float]]
+) -> dict[int, float]:
+    """k -> maj@k, mean over problems, for k = 1, 2, 4, … up to the samples of the problem that has fewest.
+
+    A problem's samples are cut into runs of k in the order given, what is left over unused, so that every
+    vote is over fresh samples. Empty where no sample has an answer: there is nothing to vote on.
+    """
+    if not any(answer is not None for own in answers for answer in own):
+        return {}
+    fewest = min(map(len, answers))
+    pairs = list(zip(answers, correct, strict=True))
+    return {k: float(np.mean([_blocks(*pair, k) for pair in pairs])) for k in doubling(fewest)}
+
+
+def _blocks(answers: Sequence[str | None], correct: Sequence[float], k: int) -> float:
+    starts = range(0, len(answers) - k + 1, k)
+    return float(np.mean([majority(answers[i : i + k], correct[i : i + k]) for i in starts]))

@@ -1,0 +1,87 @@
+"""What runs spent, and how good they were when they had spent the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.logs.frames import finite_mean
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.headline import headline_of
+
+
+def with_axis(matrix: Matrix, frame: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Add column `x` to rows of (arm, task, seed, step): `updates`, `tokens` (generated so far) or `seconds`
+    (training time so far, evaluation left out). Rows whose axis was not logged are left out."""
+    if axis == "updates":
+        return frame.assign(x=frame["step"].astype(float))
+    if axis == "tokens":
+        along = matrix.select("cost/generated_tokens").rename(columns={"value": "x"})
+    else:
+        along = matrix.select("time/step").rename(columns={"value": "x"})
+        along["x"] = along.groupby(["arm", "task", "seed"], sort=False)["x"].cumsum()
+    joined = frame.merge(along, on=["arm", "task", "seed", "step"], how="left")
+    joined.loc[joined["step"] == 0, "x"] = 0.0  # the base model: nothing spent yet
+    return joined.dropna(subset=["x"]).reset_index(drop=True)
+
+
+def spent(matrix: Matrix) -> pd.DataFrame:
+    """What each arm spent per run, mean over seeds: updates, tokens, seconds of training and evaluation."""
+    sources = {
+        "updates": None,
+        "generated_tokens": "cost/generated_tokens",
+        "trained_tokens": "cost/trained_tokens",
+        "train_seconds": "time/step",
+        "evaluate_seconds": "time/evaluate",
+    }
+    keys = ["arm", "task", "seed"]
+    steps = matrix.metrics.groupby(keys, sort=False)["step"].max().rename("updates").reset_index()
+    for name, metric in sources.items():
+        if metric:
+            grouped = matrix.select(metric).groupby(keys, sort=False)["value"]
+            spent = grouped.max() if metric.startswith("cost/") else grouped.sum()  # tokens are cumulative
+            steps = steps.merge(spent.rename(name).reset_index(), on=keys, how="left")
+    rows = []
+    for task in matrix.tasks:
+        for arm in matrix.arms:
+            own = steps[(steps["task"] == task) & (steps["arm"] == arm)]
+            if len(own):
+                means = {name: finite_mean(own[name]) for name in sources}
+                rows.append({"task": task, "arm": arm, "runs": len(own), **means})
+    return pd.DataFrame(rows, columns=["task", "arm", "runs", *sources])
+
+
+AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
+
+
+def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
+    """Validation accuracy at the largest budget that every run of the task reached, on three axes: the last
+    evaluation at or before it. One row per task, axis and arm: budget, accuracy (mean over seeds), seeds.
+
+    Runs that diverged do not set the budget: they keep their last evaluation. Runs without a result are left
+    out.
+    """
+    rows = []
+    finished = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished}
+    known = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished or run.failed}
+    for task in matrix.tasks:
+        metric = f"eval/validation/{headline_of(matrix, task, mode).mode}/correct"
+        frame = matrix.select(metric)
+        frame = frame[frame["task"] == task]
+        for axis in AXES:
+            placed = with_axis(matrix, frame, axis)
+            curves = {key: own.sort_values("step") for key, own in placed.groupby(["arm", "task", "seed"])}
+            ends = [float(own["x"].iloc[-1]) for key, own in curves.items() if key in finished]
+            if not ends or not any(ends):
+                continue
+            budget = min(ends)
+            for arm in matrix.arms:
+                values = [
+                    float(own.loc[own["x"] <= budget * (1 + 1e-9), "value"].iloc[-1])
+                    for key, own in curves.items()
+                    if key[0] == arm and key in known and (own["x"] <= budget * (1 + 1e-9)).any()
+                ]
+                if values:
+                    accuracy = float(np.mean(values))
+                    rows.append((task, axis, budget, arm, accuracy, len(values)))
+    return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "accuracy", "seeds"])

@@ -1,0 +1,43 @@
+"""The results of a matrix: its logs with what several figures and tables are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from grpobench.analysis.logs.later import LaterEvaluation, read_later
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.summary.accuracy import finals
+from grpobench.analysis.summary.comparisons import compare_arms
+from grpobench.analysis.summary.sampling import run_samples, sample_curves
+
+
+@dataclass(frozen=True)
+class Results:
+    """A loaded matrix. Everything else is computed when it is first asked for, and once."""
+
+    matrix: Matrix
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row per run with its accuracies, as `finals` describes them."""
+        return finals(self.matrix)
+
+    @cached_property
+    def compared(self) -> Sequence[Comparison]:
+        """Every pair of arms on every task."""
+        return compare_arms(self.matrix, self.runs)
+
+    @cached_property
+    def later(self) -> Sequence[LaterEvaluation]:
+        """What was evaluated after the runs. Raises LogError where a record is damaged."""
+        return read_later(self.matrix)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """pass@k and majority votes against k, as `sample_curves` describes them."""
+        return sample_curves(run_samples(self.matrix), self.later)

@@ -1,0 +1,41 @@
+"""Every table that the logs allow, by its name."""
+
+from __future__ import annotations
+
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.results import Results
+from grpobench.analysis.tables.accuracy import accuracy_table, other_mode_tables
+from grpobench.analysis.tables.bias import bias_table, probes_table
+from grpobench.analysis.tables.comparisons import aggregate_tables, comparisons_table
+from grpobench.analysis.tables.costs import budgets_table, costs_table, equal_budgets_table, gaps_table
+from grpobench.analysis.tables.later import agreement_table, later_table
+from grpobench.analysis.tables.runs import runs_table
+from grpobench.analysis.tables.sampling import samples_table
+from grpobench.analysis.tables.table import Table
+from grpobench.analysis.tables.training import critic_table, rewards_table
+
+
+def make_tables(matrix: Matrix | Results) -> dict[str, Table]:
+    """Name -> table, without those that would have no row."""
+    results = matrix if isinstance(matrix, Results) else Results(matrix)
+    matrix = results.matrix
+    made = [
+        accuracy_table(matrix, results.runs, "accuracy", "Final accuracy"),
+        *other_mode_tables(matrix, results.runs),
+        comparisons_table(results.compared),
+        *aggregate_tables(matrix, results.runs),
+        samples_table(results.curves, "pass"),
+        samples_table(results.curves, "maj"),
+        budgets_table(matrix),
+        equal_budgets_table(matrix),
+        costs_table(matrix),
+        gaps_table(matrix),
+        rewards_table(matrix),
+        critic_table(matrix),
+        bias_table(matrix),
+        probes_table(matrix, results.later),
+        later_table(results.later),
+        agreement_table(results.later),
+        runs_table(matrix),
+    ]
+    return {table.name: table for table in made if table.rows}

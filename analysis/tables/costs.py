@@ -1,0 +1,89 @@
+"""Tables of what the runs cost, of accuracy at equal cost, and of samplers with weights of their own."""
+
+from __future__ import annotations
+
+import math
+
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.budgets import AXES, at_equal_budgets, spent
+from grpobench.analysis.summary.costs import PHASES, update_costs
+from grpobench.analysis.summary.gaps import sampler_gaps
+from grpobench.analysis.tables.table import Table
+from grpobench.analysis.tools.text import count, number, percent, small
+
+
+def budgets_table(matrix: Matrix) -> Table:
+    """Updates, tokens and seconds of a run, a row per task and arm."""
+    frame = spent(matrix)
+    rows = [
+        [
+            r["task"],
+            r["arm"],
+            number(r["updates"], 0),
+            count(r["generated_tokens"]),
+            count(r["trained_tokens"]),
+            number(r["train_seconds"], 0),
+            number(r["evaluate_seconds"], 0),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
+    return Table(
+        "budgets", "What each run spent", header, rows, frame, note="Mean over seeds, failed runs included."
+    )
+
+
+def equal_budgets_table(matrix: Matrix) -> Table:
+    """Validation accuracy where all runs had spent the same, a row per task and axis."""
+    frame = at_equal_budgets(matrix)
+    rows = []
+    for (task, axis, budget), own in frame.groupby(["task", "axis", "budget"], sort=False):
+        accuracy = dict(zip(own["arm"], own["accuracy"], strict=True))
+        cells = [percent(accuracy.get(arm, math.nan)) for arm in matrix.arms]
+        rows.append([task, f"{count(budget)} {AXES[axis]}", *cells])
+    note = (
+        "Validation accuracy in percent at the largest budget that every finished run of the task "
+        "reached: the last evaluation at or before it, mean over seeds. Equal updates, equal generated "
+        "tokens and equal seconds are three different comparisons."
+    )
+    header = ["task", "at equal budget", *matrix.arms]
+    return Table("equal_budgets", "Accuracy at equal budgets", header, rows, frame, note=note)
+
+
+def costs_table(matrix: Matrix) -> Table:
+    """Seconds of each phase of an update, rates and memory, a row per task and arm."""
+    frame = update_costs(matrix)
+    rows = [
+        [r["task"], r["arm"], number(r["seconds"], 2)]
+        + [number(r[phase], 2) for phase in PHASES]
+        + [
+            count(r["tokens_per_second"]),
+            count(r["sampling_tokens_per_second"]),
+            number(r["peak_memory_gb"], 2),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "s/update", *PHASES, "tokens/s", "tokens/s sampling", "peak GB"]
+    note = "Means over all updates of all seeds, evaluation left out; peak memory is the highest of any seed."
+    return Table("costs", "Costs", header, rows, frame, note=note)
+
+
+def gaps_table(matrix: Matrix) -> Table:
+    """How well samplers with weights of their own agreed with the trainer."""
+    frame = sampler_gaps(matrix)
+    rows = [
+        [
+            *(r["task"], r["arm"]),
+            *(small(r[name]) for name in ("mean", "largest", "after_sync")),
+            *(number(r["effective"], 4), number(r["weight"], 4), percent(r["clipped"])),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "mean gap", "largest gap", "largest after sync"]
+    header += ["effective sample", "correction weight", "corrected, % of tokens"]
+    note = (
+        "Nats between the sampler's log-probabilities and the trainer's on the same weights, over all "
+        "updates of all seeds; after sync: on the probe that proves that the engine took over the weights. "
+        "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
+    )
+    return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)

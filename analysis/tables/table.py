@@ -1,0 +1,70 @@
+"""A table of the report, and its form in LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from grpobench.analysis.tools.visible import visible
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is printed (strings) and as it is computed with (a frame)."""
+
+    name: str
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    frame: pd.DataFrame
+    text_columns: int = 2
+    """How many leading columns hold names, set flush left; `wide` columns at the end hold sentences."""
+    wide: int = 0
+    note: str = ""
+
+
+TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "−": "$-$",
+    "–": "--",
+    "→": r"$\to$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "½": r"$\tfrac12$",
+}
+
+
+def tex(table: Table) -> str:
+    """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
+    last = len(table.header) - 1 if table.name == "comparisons" else len(table.header)
+    left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
+    align = "".join("l" if i in left else "r" for i in range(last))
+    lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
+    lines.append(" & ".join(map(escape, table.header[:last])) + r" \\")
+    lines.append(r"\midrule")
+    before = None
+    for row in table.rows:
+        if before is not None and row[0] != before and table.text_columns > 1:
+            lines.append(r"\addlinespace")
+        before = row[0]
+        lines.append(" & ".join(map(escape, row[:last])) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def escape(text: str) -> str:
+    """Text with every character that TeX reads as a command made printable."""
+    return "".join(TEX.get(character, character) for character in visible(str(text)))

@@ -1,0 +1,70 @@
+"""Numbers and lists of names as the report and the kept tables print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+NONE = "–"
+
+
+def number(value: float, digits: int) -> str:
+    """With so many decimals; zero has no sign."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−" if float(text) else "")
+
+
+def small(value: float) -> str:
+    """A number that may be tiny: 4.1e-07."""
+    return NONE if value is None or not math.isfinite(value) else f"{value:.1e}".replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share in percent with one decimal, without the sign of percent."""
+    return number(100 * share, 1)
+
+
+def points(share: float) -> str:
+    """A difference of shares in points, with its sign."""
+    text = number(100 * share, 1)
+    return text if text == NONE or text.startswith("−") else f"+{text}"
+
+
+def signed(value: float) -> str:
+    """Two decimals, and always a sign."""
+    text = two(value)
+    return text if text == NONE or text.startswith("−") else f"+{text}"
+
+
+def two(value: float) -> str:
+    """Two decimals."""
+    return number(value, 2)
+
+
+def count(value: float) -> str:
+    """A large number in three figures: 157k, 1.20M."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def p_value(value: float) -> str:
+    """Three decimals, four below .01."""
+    return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
+
+
+def interval(low: float, high: float, show: Any = percent) -> str:
+    """`low to high`, each as `show` prints it."""
+    return NONE if math.isnan(low) or math.isnan(high) else f"{show(low)} to {show(high)}"
+
+
+def listed(names: Sequence[Any], most: int = 8) -> str:
+    """Names with commas, the first `most` of them."""
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
