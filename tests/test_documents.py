@@ -1,0 +1,43 @@
+"""Documents that lead through the code: a program runs as it stands, and the files that are named exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_one_step_by_hand_gives_the_trainers_weights(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "one-step.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    (tmp_path / "one_step.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "one_step.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "its weights are ours"
+    assert len(program.splitlines()) <= 120
+
+
+def test_files_that_the_guides_name_exist() -> None:
+    guides = [ROOT / "runs" / "README.md", ROOT / "docs" / "design.md", ROOT / "CONTRIBUTING.md"]
+    for guide in guides:
+        named = re.findall(r"`((?:algorithms|tasks|runs|analysis|tests|docs)/[\w./-]*)`", guide.read_text())
+        named = [name for name in named if "NAME" not in name and "batch_reinforce" not in name]
+        absent = {name for name in named if not (ROOT / name).exists()}
+        assert named and not absent, f"{guide.name} names {absent}"
+
+
+def test_every_room_of_runs_stands_in_its_guide() -> None:
+    guide = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
+    rooms = {path.name for path in (ROOT / "runs").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms == set(re.findall(r"^\| `(\w+)/` \|", guide, re.M))
