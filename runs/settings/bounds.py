@@ -72,10 +72,11 @@ def bounds(cls: Any) -> dict[str, tuple[Bound, ...]]:
     return {name: tuple(one for one in extras if isinstance(one, Bound)) for name, extras in beside.items()}
 
 
-def demand(settings: Any, *rules: Rule) -> None:
+def demand(settings: object, *rules: Rule) -> None:
     """Raise one ValueError with every message of the dataclass's bounds and of `rules` that does not hold, in
     the order of the fields. A message starts with its field: "field: must be ..."."""
-    beside = bounds(type(settings))
+    cls: Any = type(settings)  # A dataclass; its type hints cannot say so.
+    beside = bounds(cls)
     own = [bound.rule(name, getattr(settings, name)) for name, found in beside.items() for bound in found]
     order = list(beside)
     if messages := unmet([*own, *rules]):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from helpers import stand_ins
 from helpers.shell import command
 
 from grpobench.runs import cli
-from grpobench.runs.commands import arguments
+from grpobench.runs.commands import arguments, show
+from grpobench.runs.commands.report import write_report
 from grpobench.runs.inventory import listing
 from grpobench.runs.measure import catalogue
 from grpobench.runs.tools.strict import ConfigError
@@ -178,17 +182,32 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert lines[-1] == "report: results/quickstart/report/index.html"
     # What the report warns of is said in the terminal too.
     (tmp_path / "results/quickstart/grpo-arithmetic-s0/origin.json").unlink()
-    table_and_warnings = cli.report(tmp_path / "results" / "quickstart", ("json",))[1]
+    table_and_warnings = write_report(tmp_path / "results" / "quickstart", ("json",))[1]
     assert table_and_warnings[-1] == "The report warns: Logs that lack something."
     assert cli.main([*words, "--set", "train.steps=2"]) == 2
     assert "train.steps: 1 -> 2" in capsys.readouterr().err
+
+
+def test_every_command_of_the_parser_has_its_function_and_no_other() -> None:
+    def words(level: argparse.ArgumentParser) -> Iterator[str]:
+        for action in level._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, below in action.choices.items():
+                    yield from (f"{name} {further}".strip() for further in words(below))
+                return
+        yield ""
+
+    assert set(words(arguments.parser())) == set(cli.COMMANDS)
+    for place in cli.COMMANDS.values():
+        module, function = place.split(".")
+        assert callable(getattr(import_module(f"grpobench.runs.commands.{module}"), function))
 
 
 def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def full(_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "list_command", full)
+    monkeypatch.setattr(show, "list_command", full)
     assert cli.main(["list", "models"]) == 70
     assert "the disk is full" in capsys.readouterr().err
 
@@ -239,7 +258,7 @@ def test_data_folder_of_the_command_line_reaches_the_tasks(
 
     monkeypatch.setenv(FOLDER_VARIABLE, "before")
     seen = []
-    monkeypatch.setattr(cli, "show_command", lambda _: seen.append(os.environ[FOLDER_VARIABLE]) or 0)
+    monkeypatch.setattr(show, "show_command", lambda _: seen.append(os.environ[FOLDER_VARIABLE]) or 0)
     assert cli.main(["show", "task", "x", "--data-dir", str(tmp_path)]) == 0
     assert seen == [str(tmp_path)]
 

@@ -1,0 +1,46 @@
+"""`grpobench report`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpobench.runs.commands.arguments import FORMATS
+from grpobench.runs.commands.output import DONE, say
+from grpobench.runs.commands.results_table import lines
+from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.tools.strict import ConfigError, nearest
+from grpobench.tasks.data.errors import DataError
+
+
+def report_command(options: argparse.Namespace) -> int:
+    formats = [part.strip() for part in options.format.split(",") if part.strip()]
+    faults = []
+    for name in formats:
+        if name not in FORMATS:
+            guess = nearest(name, FORMATS)
+            did = f"did you mean {guess}?" if guess else f"known: {', '.join(FORMATS)}"
+            faults.append(f"--format: unknown format {name!r}; {did}")
+    if not options.folder.is_dir():
+        faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
+    if faults:
+        raise ConfigError(faults)
+    say(f"report: {write_report(options.folder, formats)[0]}")
+    return DONE
+
+
+def write_report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
+    """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
+    # These load pandas and matplotlib.
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.report.facts import gather
+    from grpobench.analysis.report.report import write
+
+    definitions = {name: metric.definition for name, metric in catalogue().items()}
+    try:
+        facts = gather(load(folder))
+        return write(facts, formats, definitions), lines(facts)
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error

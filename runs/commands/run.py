@@ -1,0 +1,62 @@
+"""`grpobench run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from grpobench.runs.commands.arguments import FORMATS, seed_list
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
+from grpobench.runs.commands.report import write_report
+from grpobench.runs.matrix.dry_run import as_lines, preview
+from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.tools.machine import places
+from grpobench.runs.tools.strict import ConfigError
+
+
+def run_command(options: argparse.Namespace) -> int:
+    sets = list(options.sets)
+    if options.seeds:
+        sets.append(f"seeds={seed_list(options.seeds)}")
+    recipe = read_recipe(options.recipe, sets)
+    if options.json and not options.dry_run:
+        raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
+    if options.dry_run:
+        return dry_run(recipe, options)
+    if recipe.left_out:
+        say("left out, because the task does not serve the algorithm:")
+        say("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
+    try:
+        outcome = run_matrix(recipe, options.out, options.workers, allow_change=options.allow_change)
+    except RuntimeError as error:
+        return complain(str(error), INFRASTRUCTURE)
+    tell(outcome)
+    if outcome.code != PREEMPTED and not outcome.named("disk full"):
+        results = outcome.named("finished") + outcome.named("diverged")
+        if results:
+            path, table = write_report(outcome.folder, FORMATS)
+            say("\n".join([*table, f"report: {path}"]))
+    return outcome.code
+
+
+def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
+    workers = options.workers or recipe.head.workers or places()
+    found = preview(recipe, options.out, workers, options.allow_change)
+    say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
+    return DONE
+
+
+def tell(outcome: Outcome) -> None:
+    """How the runs ended, and where to look for those that did not finish."""
+    counts: dict[str, int] = {}
+    for run in outcome.runs:
+        counts[run.place] = counts.get(run.place, 0) + 1
+    say(f"{len(outcome.runs)} runs: " + ", ".join(f"{count} {place}" for place, count in counts.items()))
+    for run in outcome.named("crashed") + outcome.named("disk full"):
+        seen = run.path / "crash.txt"
+        say(f"{run.name}: {run.why} (see {seen if seen.exists() else run.path / 'log.txt'})", file=sys.stderr)
+    for run in outcome.named("refused"):
+        say(f"{run.name}: {run.why}", file=sys.stderr)
+    if outcome.code == PREEMPTED:
+        say("stopped; the same command resumes", file=sys.stderr)
