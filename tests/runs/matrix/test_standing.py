@@ -26,7 +26,7 @@ NAMES = ("grpo-sums-s0", "grpo-sums-s1", "grpo-sums-s2", "rloo-sums-s0")
 def make(folder: Path, state: str, log: str, steps: int = 10, **told: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.toml").write_text(f"[train]\nsteps = {steps}\n")
-    (folder / "standing.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **told}))
+    (folder / "status.json").write_text(json.dumps({"state": state, "why": "", "step": 0, **told}))
     (folder / "metrics.jsonl").write_text(log)
     return folder
 
