@@ -9,8 +9,8 @@ from typing import Any
 from grpobench.analysis.logs.changes import describe, histories
 from grpobench.analysis.logs.matrix import Matrix, Run
 
-IDENTITY = ("matrix", "arm", "seed", "task", "task.name")
-"""Keys of run.toml that say which run it is rather than how it was set."""
+IDENTITY = ("matrix", "arm", "seed", "task", "task.name", "observe", "beside")
+"""Keys of run.toml that say which run it is and who is told of it rather than how it was set."""
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

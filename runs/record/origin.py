@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.settings import doors
+
 PACKAGES = ("torch", "transformers", "numpy", "safetensors", "math-verify", "sympy", "grpobench")
 ROOMS = Path(__file__).resolve().parents[2]
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
 """The sub-packages that a run's numbers can depend on."""
+BYSTANDERS = ("runs/observe/",)
+"""What is named from a run's code and can change no number of it: callbacks have processes of their own."""
 DOTTED = re.compile(r"\bgrpobench((?:\.\w+)+)")
 IMPORTED = re.compile(r"^\s*from grpobench((?:\.\w+)+) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 """How a source file names another one: with dots (imports inside functions and names of functions in strings
@@ -40,7 +44,8 @@ def code(start: str, *parts: object) -> dict[str, str]:
 
 
 def sources(cls: type) -> list[str]:
-    """The files that define a class and the bases that it has in the rooms."""
+    """The files that define a class and the bases that it has in the rooms; of a class beside a recipe also
+    those beside it that its file imports."""
     found = []
     for base in cls.__mro__:
         file = getattr(sys.modules.get(base.__module__), "__file__", None)
@@ -49,7 +54,7 @@ def sources(cls: type) -> list[str]:
         if relative.startswith(CODE_ROOMS):
             found.append(relative)
         elif path and base is cls:
-            found.append(str(path))
+            found += [str(one) for one in doors.files(cls)]
     return found
 
 
@@ -82,7 +87,8 @@ def named(name: str) -> tuple[str, ...]:
     # ``grpobench.ROOM.MODULE.NAME`` names a module too
     asked += [f"{Path(file).parent}.py" for file in asked]
     asked += [f"{Path(name).parent}/{file}" for file in BESIDE.findall(text)]
-    return tuple(file for file in asked if file.startswith(CODE_ROOMS) and (ROOMS / file).is_file())
+    own = [file for file in asked if file.startswith(CODE_ROOMS) and not file.startswith(BYSTANDERS)]
+    return tuple(file for file in own if (ROOMS / file).is_file())
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
+from grpobench.runs.settings.observe import Observe
 from grpobench.tasks.task import Task
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -289,6 +290,10 @@ class RunConfig:
     modify: Modifiers = field(default_factory=Modifiers)
     dialect: str = ""
     """The preset of another library's defaults under the settings, with its version; empty: none."""
+    observe: tuple[Observe, ...] = ()
+    """Callbacks, which change no number and so make no other run."""
+    beside: str = ""
+    """The recipe's folder, absolute, where something that the run names stands in a file there; or empty."""
 
     @property
     def folder(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def load(reference: str, folder: Path | None, place: str = "") -> object:
 def imported(module: str, folder: Path | None, place: str = "") -> ModuleType:
     """The module of a reference, imported at the first use. Raises `ConfigError`."""
     full = module
-    if folder is not None and stands_beside(module.partition(".")[0], folder):
+    if folder is not None and beside(module, folder):
         full = f"{package(folder)}.{module}"
         importlib.invalidate_caches()  # the file may be younger than what Python knows of the folder
     try:
@@ -69,6 +70,26 @@ def imported(module: str, folder: Path | None, place: str = "") -> ModuleType:
         raise fault(place, broken(module, error, folder)) from error
 
 
+def beside(reference: str, folder: Path | None) -> bool:
+    """Whether the module of a reference stands in the recipe's folder."""
+    return folder is not None and stands_beside(reference.partition(":")[0].partition(".")[0], folder)
+
+
+def sources(reference: str, folder: Path | None) -> list[Path]:
+    """The source files of a reference's module, which is not imported for it; empty where there is none."""
+    first, *rest = reference.partition(":")[0].split(".")
+    if folder is not None and stands_beside(first, folder):
+        home = folder.resolve().joinpath(first, *rest)
+    else:
+        spec = importlib.util.find_spec(first)
+        if spec is None or not spec.origin:
+            return []
+        own = Path(spec.origin)
+        home = (own.parent if own.name == "__init__.py" else own.with_suffix("")).joinpath(*rest)
+    found = [path for path in (home.with_name(f"{home.name}.py"), home / "__init__.py") if path.is_file()]
+    return sorted(siblings(found[0])) if found and beside(reference, folder) else found
+
+
 def files(thing: object) -> list[Path]:
     """The source files of a class or function: its own, and where that stands beside a recipe what it imports
     relatively, and so on."""
@@ -77,7 +98,7 @@ def files(thing: object) -> list[Path]:
     if path is None:
         return []
     own = Path(path).resolve()
-    return [own] if not module.startswith(BESIDE) else sorted(siblings(own))
+    return sorted(siblings(own)) if module.startswith(BESIDE) else [own]
 
 
 def siblings(path: Path) -> set[Path]:
@@ -94,7 +115,11 @@ def siblings(path: Path) -> set[Path]:
 def relatives(path: Path) -> list[Path]:
     """The files that a file imports relatively, as far as its text tells."""
     found = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except SyntaxError:  # of which whoever imports it hears
+        return []
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             home = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             for base in (home, *(home / alias.name for alias in node.names)):

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 from grpobench.runs.settings.bounds import Rule, at_least, demand
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE
+from grpobench.runs.settings.observe import Entry
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict)}
+"""Lists that `--set` may give a single entry of."""
 MOST_SEEDS = 10_000
 """More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
 
@@ -29,6 +32,8 @@ class Head:
     """Runs side by side; 0 means one per GPU, and one per core without one."""
     fail_on_divergence: bool = False
     """Exit with 3 when a run diverges."""
+    observe: tuple[Entry, ...] = ()
+    """Callbacks that are told of every run: names, or tables with name and settings."""
 
     def __post_init__(self) -> None:
         demand(
@@ -64,7 +69,7 @@ def read_head(
     own = {key: value for key, value in table.items() if key in plain}
     values = {"name": stem} | strict.check(Head, own, "", faults)
     chosen = {
-        key: [value] if key == "seeds" and isinstance(value, int) else value
+        key: [value] if isinstance(value, ALONE.get(key, ())) else value
         for key, value in assigned.items()
         if key in plain
     }

@@ -9,11 +9,13 @@ arm's ``[arm.task]``, ``--set task.FIELD`` and ``--set arm.NAME.task.FIELD``.
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpobench.runs.settings import observe
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import read_draft
 from grpobench.runs.settings.expand import expand
@@ -67,9 +69,23 @@ def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
     faults: list[str] = []
     draft = read_draft(table, path.stem, sets, faults)
     configs, left_out = expand(draft, faults)
+    configs = observed(draft.head, configs, path.parent, faults)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, str(path))
     return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), tuple(left_out))
+
+
+def observed(
+    head: Head | strict.Bad, configs: Sequence[RunConfig], folder: Path, faults: list[str]
+) -> list[RunConfig]:
+    """The runs with the recipe's callbacks; `folder` is the recipe's."""
+    if isinstance(head, strict.Bad) or not head.observe:
+        return list(configs)
+    callbacks = observe.read(head.observe, "observe", faults)
+    beside = str(folder.resolve()) if observe.demand(callbacks, folder, "observe", faults) else ""
+    return [
+        dataclasses.replace(config, observe=callbacks, beside=config.beside or beside) for config in configs
+    ]
 
 
 def locate(source: str) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from grpobench.runs.settings import observe
 from grpobench.runs.settings.config import SECTIONS, RunConfig
 from grpobench.runs.settings.registries import algorithms, tasks
 from grpobench.runs.tools import strict, toml
@@ -16,6 +17,7 @@ from grpobench.runs.tools.strict import ConfigError
 def dump(config: RunConfig) -> str:
     """Every resolved value as TOML; `load` reads it back equal."""
     table: dict[str, Any] = {"matrix": config.matrix, "arm": config.arm, "seed": config.seed}
+    table |= {"observe": [one.plain() for one in config.observe], "beside": config.beside}
     for part in ("algorithm", "task"):
         chosen = getattr(config, part)
         table[part] = {"name": chosen.name, "settings": strict.plain(chosen)}
@@ -40,6 +42,9 @@ def load(text: str) -> RunConfig:
         found[part] = named(registry, entry.get("name"), entry.get("settings", {}), part, faults)
     dialect = table.get("algorithm", {}).get("dialect", "")
     found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
+    entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
+    found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
+    found["beside"] = strict.convert(table.get("beside", ""), str, "beside", faults)
     for section, cls in SECTIONS.items():
         found[section] = strict.build(cls, table.get(section, {}), section, faults)
     known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
@@ -59,14 +64,19 @@ def named(registry: Mapping[str, type], name: Any, settings: Any, place: str, fa
 
 
 def differences(old: str, new: str) -> list[str]:
-    """What changed between two TOML texts, one line per value."""
-    before, after = flatten(tomllib.loads(old)), flatten(tomllib.loads(new))
+    """What changed between two TOML texts that can change a run's numbers, one line per value."""
+    before, after = (flatten(unobserved(tomllib.loads(text))) for text in (old, new))
     absent = "(absent)"
     return [
         f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
         for key in dict.fromkeys([*before, *after])
         if before.get(key, absent) != after.get(key, absent)
     ]
+
+
+def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
+    """run.toml without what changes no number: who is told of the run, and where its recipe stood."""
+    return {key: value for key, value in table.items() if key not in ("observe", "beside")}
 
 
 def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, str]:

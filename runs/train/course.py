@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
@@ -21,9 +21,17 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
     folder.rewind(done)
+    trainer.observers.begin(trainer.config, done)
     if not checkpoint:
-        folder.log({"step": 0, **evaluate_all(trainer, folder, 0), "time/wall": time.monotonic() - began})
+        log(trainer, folder, 0, evaluate_all(trainer, folder, 0), began)
     return done
+
+
+def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float], began: float) -> None:
+    """Write a step's row, and tell it."""
+    whole = {"step": step, **row, "time/wall": time.monotonic() - began}
+    folder.log(whole)
+    trainer.observers.step(whole)
 
 
 def pin(trainer: Trainer, folder: RunFolder) -> None:
@@ -46,8 +54,7 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
         folder.rollouts(step, trainer.transcript)
     if not trainer.diverged:
         row |= evaluate_all(trainer, folder, step)
-    row["time/wall"] = time.monotonic() - began
-    folder.log({"step": step, **row})
+    log(trainer, folder, step, row, began)
 
 
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
@@ -89,5 +96,6 @@ def evaluate_all(trainer: Trainer, folder: RunFolder, step: int) -> dict[str, fl
         trainer.tell(step, f"evaluating on {split}")
         rows, summary = trainer.parts.evaluator.evaluate(step, split)
         folder.evaluations(rows)
+        trainer.observers.evaluation(step, split, summary)
         numbers |= summary
     return numbers | {"time/evaluate": time.perf_counter() - began}

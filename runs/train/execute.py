@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from grpobench.runs.models.roles import deterministic
+from grpobench.runs.observe.observers import Observers
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.memory import reset_peak_memory
 from grpobench.runs.train.loop import carry
 from grpobench.runs.train.parts import build
-from grpobench.runs.train.progress import Progress, told_to
+from grpobench.runs.train.progress import Preempted, Progress, told_to
 from grpobench.runs.train.trainer import Trainer
 
 
@@ -24,12 +25,28 @@ def execute(
     reset_peak_memory()
     deterministic()
     began = time.monotonic()
-    parts = build(config, told_to(report, config.train.steps))
-    trainer = Trainer(config, parts, report)
-    with contextlib.closing(trainer.sampler):
-        if config.train.backend == "trl":
-            from grpobench.runs.train import trl
+    with observed(config, folder) as observers:
+        parts = build(config, told_to(report, config.train.steps))
+        trainer = Trainer(config, parts, report, observers)
+        with contextlib.closing(trainer.sampler):
+            if config.train.backend == "trl":
+                from grpobench.runs.train import trl
 
-            trl.carry(trainer, folder, stop, began)
-        else:
-            carry(trainer, folder, stop, began)
+                trl.carry(trainer, folder, stop, began)
+            else:
+                carry(trainer, folder, stop, began)
+
+
+@contextlib.contextmanager
+def observed(config: RunConfig, folder: RunFolder) -> Iterator[Observers]:
+    """The run's callbacks, which hear at the end how it ended."""
+    observers = Observers.start(config, folder)
+    try:
+        yield observers
+    except Preempted:
+        observers.end("preempted", "told to stop")
+        raise
+    except BaseException as error:
+        observers.end("crashed", f"{type(error).__name__}: {error}")
+        raise
+    observers.end(folder.state, folder.why)

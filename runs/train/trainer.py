@@ -14,6 +14,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.measure.rollout_metrics import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.measure.tally import Tally
+from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.memory import peak_memory_gb
@@ -32,9 +33,14 @@ class Trainer:
     """The parts of a run at work, and how far it has come."""
 
     def __init__(
-        self, config: RunConfig, parts: Parts, report: Callable[[Progress], None] = lambda _: None
+        self,
+        config: RunConfig,
+        parts: Parts,
+        report: Callable[[Progress], None] = lambda _: None,
+        observers: Observers | None = None,
     ) -> None:
         self.config, self.parts, self.report = config, parts, report
+        self.observers = observers or Observers()
         self.algorithm, self.loaded, self.models = parts.algorithm, parts.loaded, parts.models
         self.sampler, self.source, self.curriculum = parts.sampler, parts.source, parts.curriculum
         self.clock, self.limit = parts.clock, parts.limit

@@ -221,6 +221,13 @@ def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
     }
 
 
+def test_who_is_told_of_a_seed_is_no_setting(root: Path) -> None:
+    observed = 'seed = 1\nbeside = "/study"\nobserve = [{ name = "mine:Printer" }]'
+    retell(root / RUN / "run.toml", "seed = 1", observed)
+    assert not told(root)
+    assert not {"observe", "beside"} & {setting.key for setting in all_settings(load(root))}
+
+
 def test_mixed_versions_are_named(root: Path) -> None:
     edit(root / RUN / "origin.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
     assert told(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}

@@ -1,0 +1,1 @@
+"""Callbacks that write to trackers people already use."""

@@ -1,0 +1,145 @@
+"""`observe` of a recipe: who is told of a run while it goes on, checked before anything starts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.settings import doors
+from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.strict import ConfigError
+
+TRACKERS: Mapping[str, str] = {
+    name: f"grpobench.runs.observe.trackers.{name}:{cls}"
+    for name, cls in (
+        ("mlflow", "MLflow"),
+        ("tensorboard", "TensorBoard"),
+        ("trackio", "Trackio"),
+        ("wandb", "WandB"),
+    )
+}
+"""The suite's own callbacks. Each needs the package of its name, and is an extra of that name."""
+GROUP = "grpobench.observe"
+"""The entry points by which an installed package gives a callback a name."""
+SECONDS = 30.0
+"""What a callback gets after the last step where the recipe does not say."""
+OWN = ("name", "seconds")
+"""Keys of an entry that are no settings of the callback."""
+Entry = str | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Observe:
+    """One callback of a recipe."""
+
+    name: str
+    """A tracker, a name that a package gives, or `module:Name`."""
+    settings: Mapping[str, Any]
+    """What its class or factory is called with."""
+    seconds: float = SECONDS
+    """Most seconds that it gets after the last step, before its process is ended."""
+
+    @property
+    def reference(self) -> str:
+        """The `module:Name` behind the name."""
+        return self.name if doors.is_reference(self.name) else names()[self.name]
+
+    def plain(self) -> dict[str, Any]:
+        """As it stands in run.toml; `read` reads it back equal."""
+        return {"name": self.name, **strict.plain(self.settings), "seconds": self.seconds}
+
+
+def names() -> dict[str, str]:
+    """`module:Name` by name: those of installed packages, and the suite's own."""
+    found = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
+    return found | dict(TRACKERS)
+
+
+def read(entries: Sequence[Entry], place: str, faults: list[str]) -> tuple[Observe, ...]:
+    """The callbacks of a list of names and tables."""
+    found: list[Observe] = []
+    for index, entry in enumerate(entries):
+        here = f"{place}[{index}]"
+        one = parse({"name": entry} if isinstance(entry, str) else entry, here, faults)
+        if one is not None and one in found:
+            faults.append(f"{here}: {one.name} is listed twice with equal settings; remove one")
+        elif one is not None:
+            found.append(one)
+    return tuple(found)
+
+
+def parse(table: Mapping[str, Any], place: str, faults: list[str]) -> Observe | None:
+    name, seconds = table.get("name"), table.get("seconds", SECONDS)
+    if not isinstance(name, str) or not name:
+        faults.append(f"{place}: must be a callback's name or a table with name and settings")
+        return None
+    found = strict.convert(seconds, float, f"{place}.seconds", faults)
+    if found is strict.BAD or not 0 < found < math.inf:
+        if found is not strict.BAD:
+            faults.append(f"{place}.seconds: must be above 0, not {found}")
+        return None
+    settings = {key: value for key, value in table.items() if key not in OWN}
+    try:
+        toml.value(settings)
+    except TypeError as error:
+        faults.append(f"{place}: {error} as run.toml keeps it; write a string")
+        return None
+    return Observe(name, settings, found)
+
+
+def demand(callbacks: Sequence[Observe], folder: Path | None, place: str, faults: list[str]) -> bool:
+    """Append to `faults` why callbacks cannot be made: who is unknown or not installed, and settings that do
+    not exist. Whether one of them stands in `folder`, which is the recipe's. Imports them, but no tracker's
+    own package."""
+    beside = False
+    for index, one in enumerate(callbacks):
+        here = f"{place}[{index}]"
+        if not doors.is_reference(one.name) and (lack := unknown(one.name)):
+            faults.append(f"{here}: {lack}")
+            continue
+        try:
+            factory = doors.load(one.reference, folder, here)
+        except ConfigError as error:
+            faults += error.faults
+            continue
+        faults += misfit(factory, one, here)
+        beside |= doors.beside(one.reference, folder)
+    return beside
+
+
+def unknown(name: str) -> str:
+    """Why there is no callback of a name without a colon on this machine; empty when there is."""
+    known = names()
+    if name not in known:
+        guess = strict.nearest(name, known)
+        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(known))}; or module:Name"
+        return f"unknown callback {name!r}; {did}"
+    if name in TRACKERS and importlib.util.find_spec(name) is None:
+        return f'{name} is not installed: pip install "grpobench[{name}]"'
+    return ""
+
+
+def misfit(factory: object, one: Observe, place: str) -> list[str]:
+    """Why a class or factory cannot be called with the settings of the recipe."""
+    if not callable(factory):
+        return [
+            f"{place}: {one.name} is {type(factory).__name__}, no class or function that makes a callback"
+        ]
+    faults: list[str] = []
+    if isinstance(factory, type) and is_dataclass(factory):
+        strict.check(factory, one.settings, place, faults)
+    try:
+        signature = inspect.signature(factory)
+        if not faults:
+            signature.bind(**one.settings)
+    except TypeError as error:
+        faults.append(f"{place}: {one.name} takes {signature}: {error}")
+    except ValueError:  # something in C that does not tell
+        pass
+    return faults
