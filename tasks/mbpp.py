@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -11,8 +10,7 @@ from typing import Final
 
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.grading.asserts import FUNCTIONS, Inconvertible, convert
-from grpobench.tasks.grading.asserts import parse as parse_source
+from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.prompts.templates import Template, template
 from grpobench.tasks.task import Problem, Split
@@ -95,7 +93,7 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
         raise row.error(f"'test_list' must be a list of {ASSERTS} asserts")
     test = "\n".join(map(str, asserts))
     try:
-        entry = _entry(test, reference)
+        entry = tested(test, reference)
         test = f"{test}\n{MORE.get(entry, '')}"
         calls, conditions = convert(test, {entry})
     except Inconvertible as error:
@@ -114,14 +112,3 @@ def _problem(shown: int, template: Template, row: Row) -> Problem:
     traits: dict[str, str | float] = {"trust": "values", "difficulty": float(length)}
     asked = template.prompt(f"{row.text('text').strip()}\n```python\n{examples}\n```")
     return Problem(str(row.integer("task_id")), asked, truth, traits)
-
-
-def _entry(test: str, reference: str) -> str:
-    """The function that the asserts call and the reference defines. Raises Inconvertible."""
-    called = [node.func for node in ast.walk(parse_source(test)) if isinstance(node, ast.Call)]
-    defined = {n.name for n in ast.walk(parse_source(reference)) if isinstance(n, ast.FunctionDef)}
-    names = {function.id for function in called if isinstance(function, ast.Name)}
-    found = sorted(names & defined) or sorted(names - set(FUNCTIONS))
-    if len(found) != 1:
-        raise Inconvertible(f"asserts on {', '.join(found) or 'no function'}, not on one function")
-    return found[0]

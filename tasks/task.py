@@ -103,6 +103,12 @@ class Task(ABC):
     def demonstrate(self, problem: Problem) -> str:
         """A reference completion that `verify` accepts, for supervised warm starts and self-checks."""
 
+    def columns(self, problem: Problem) -> Mapping[str, Any]:
+        """What is known of a problem, by name, as reward functions from elsewhere are given it: its traits,
+        and its truth, which is spread where that is a table."""
+        truth = problem.truth if isinstance(problem.truth, Mapping) else {"truth": problem.truth}
+        return {**problem.traits, **truth}
+
     def lessons(self) -> Sequence[Problem]:
         """The problems whose demonstrations a supervised warm start learns; by default the training split."""
         return self.problems("train")

@@ -98,6 +98,17 @@ def parse(source: str) -> ast.Module:
         raise Inconvertible(f"not Python: {error}") from None
 
 
+def tested(test: str, reference: str) -> str:
+    """The function that the asserts call and the reference defines. Raises Inconvertible."""
+    called = [node.func for node in ast.walk(parse(test)) if isinstance(node, ast.Call)]
+    defined = {n.name for n in ast.walk(parse(reference)) if isinstance(n, ast.FunctionDef)}
+    names = {function.id for function in called if isinstance(function, ast.Name)}
+    found = sorted(names & defined) or sorted(names - set(FUNCTIONS))
+    if len(found) != 1:
+        raise Inconvertible(f"asserts on {', '.join(found) or 'no function'}, not on one function")
+    return found[0]
+
+
 class Extract(ast.NodeTransformer):
     """Replaces calls of the program by names of their values."""
 

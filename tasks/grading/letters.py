@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from functools import cache
 
 LETTERS = "ABC"
+"""Of the tasks with three options."""
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def listed(options: Sequence[str]) -> str:
     """The options under each other, each behind its letter."""
-    return "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
+    return "\n".join(f"{letter}. {option}" for letter, option in zip(ALPHABET, options, strict=False))
 
 
 def answers(count: int) -> tuple[str, ...]:
     """What answers to `count` options look like behind ``Answer:``."""
-    return tuple(f" {letter}" for letter in LETTERS[:count])
+    return tuple(f" {letter}" for letter in ALPHABET[:count])
 
 
 def letter(completion: str, count: int) -> str | None:
@@ -34,4 +36,4 @@ def order(identity: str, count: int) -> list[int]:
 
 @cache
 def _pattern(count: int) -> re.Pattern[str]:
-    return re.compile(rf"\(?([{LETTERS[:count]}])(?:[).](?!\w)|[ \t]*(?:\n|$))")
+    return re.compile(rf"\(?([{ALPHABET[:count]}])(?:[).](?!\w)|[ \t]*(?:\n|$))")

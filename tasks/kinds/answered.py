@@ -17,15 +17,13 @@ from grpobench.tasks.task import Problem, Task, Verdict
 
 
 @dataclass(frozen=True)
-class Answered(Task):
+class Valued(Task):
     """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, and what
     a task adds."""
 
     scores: ClassVar[tuple[str, ...]] = ("correct", "format")
     ways: ClassVar[tuple[How, ...]]
     """Where the final answer is looked for, in this order."""
-    template: str = "boxed"
-    """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
 
     @abstractmethod
     def formatted(self, found: Found) -> bool:
@@ -34,14 +32,6 @@ class Answered(Task):
     def reasoned(self, completion: str, found: Found) -> Mapping[str, float]:
         """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
         return {}
-
-    def missing(self) -> str:
-        """What lacks of the data, or what is wrong with the template."""
-        try:
-            template(self.template)
-        except DataError as error:
-            return str(error)
-        return super().missing()
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         return self.verify_all([problem], [[(completion,) for completion in completions]])[0]
@@ -78,3 +68,19 @@ class Answered(Task):
         spelling = clean(found.text)
         value = number(normalise(spelling))
         return Verdict(scores, spelling if value is None else str(value), OUTCOMES[comparison])
+
+
+@dataclass(frozen=True)
+class Answered(Valued):
+    """The same with a prompt from a template."""
+
+    template: str = "boxed"
+    """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
+
+    def missing(self) -> str:
+        """What lacks of the data, or what is wrong with the template."""
+        try:
+            template(self.template)
+        except DataError as error:
+            return str(error)
+        return super().missing()

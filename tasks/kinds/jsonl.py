@@ -1,0 +1,400 @@
+"""Tasks that are made of a JSONL file alone: a prompt, an answer and how it is graded, without any code.
+
+Each line of the file is a problem, an object whose keys are its columns. The four classes differ in what
+makes a completion right; `FROM_DATA` has them by the name that a recipe gives (``verify = "math"``). Splits
+come from the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same
+prompt, so no two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, get_args
+
+from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.sources import Row, parse
+from grpobench.tasks.data.tables import Source, Table
+from grpobench.tasks.grading import letters
+from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
+from grpobench.tasks.grading.extraction import MARKER, Found
+from grpobench.tasks.grading.final_answer import normalise, number
+from grpobench.tasks.kinds import programs
+from grpobench.tasks.kinds.answered import Valued
+from grpobench.tasks.task import Problem, Split, Task, Verdict
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+PLACE: Final = re.compile(r"\{\{(\w+)\}\}|\{([^\W\d]\w*)\}")
+"""``{column}`` in a template, and ``{{word}}``, which stands for ``{word}``."""
+SPLIT: Final = "split"
+"""The column that says which split a problem belongs to."""
+TRAITS: Final = ("category", "difficulty", "cluster")
+"""Columns that describe a problem to reports and curricula."""
+ENDINGS: Final = (".jsonl", ".jsonl.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Task):
+    """Problems from a JSONL file; a problem's truth is its columns and, under `GRADED`, what is graded."""
+
+    source = "a JSONL file of yours"
+    summary = "problems of a JSONL file"
+    GRADED: ClassVar[str] = "(graded)"
+
+    name: str  # type: ignore[misc]  # that of a task with code belongs to its class
+    """What the task is called in arms, folders and reports."""
+    jsonl: str
+    """The file, ending in .jsonl or .jsonl.gz; in a recipe relative to the recipe's folder."""
+    prompt: str
+    """The prompt: a text in which ``{column}`` stands for a column of the row, or the name of one column."""
+    answer: str = "answer"
+    """The column of the reference answer."""
+    solution: str = ""
+    """The column of a whole completion that is right, for warm starts; empty: the answer alone is one."""
+    answer_marker: str = ""  # type: ignore[misc]
+    """What the final answer stands behind in a completion, where it has one; the last occurrence counts."""
+    max_new_tokens: int = 256  # type: ignore[misc]
+    """Most tokens of a completion."""
+    validation: float = 0.1
+    """Share of the problems for validation, by a hash of the prompt, where there is no column ``split``."""
+    test: float = 0.1
+    """Share of the problems for the test, likewise."""
+
+    def __post_init__(self) -> None:
+        rules = {
+            f"name: must be letters, digits, - and _, not {self.name!r}": NAME.fullmatch(self.name),
+            f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl!r}": self.jsonl.endswith(ENDINGS),
+            "prompt: must not be empty": self.prompt.strip(),
+            "answer: must name a column": self.answer,
+            "max_new_tokens: must be at least 1": self.max_new_tokens >= 1,
+            "validation: must be from 0 to below 1": 0 <= self.validation < 1,
+            "test: must be from 0 to below 1": 0 <= self.test < 1,
+            "validation: must leave something to train on, with test": self.validation + self.test < 1,
+        }
+        if broken := [message for message, holds in rules.items() if not holds]:
+            raise ValueError(*broken)
+
+    # Reading
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        found = read(self)[1][split]
+        if not found:
+            raise DataError(
+                f"{self.jsonl}: no problem is in the split {split}; give rows a column {SPLIT!r}, or "
+                "change the task's shares `validation` and `test`"
+            )
+        return found
+
+    def sources(self, split: Split) -> Sequence[Source]:
+        return (read(self)[0],)
+
+    @property
+    def splits(self) -> tuple[Split, ...]:  # type: ignore[override]
+        """Those that the file has problems of; all, where it cannot be read, of which `missing` tells."""
+        try:
+            parts = read(self)[1]
+        except DataError:
+            return get_args(Split)
+        return tuple(split for split, problems in parts.items() if problems)
+
+    def missing(self) -> str:
+        try:
+            read(self)
+        except DataError as error:
+            return str(error)
+        return super().missing()
+
+    def make(self, row: Row) -> tuple[Split | None, Problem]:
+        """(what the column `split` says, the problem) of a row. Raises RowError."""
+        prompt = self.prompted(row)
+        columns = {**row.values, self.GRADED: self.graded(row)}
+        identity = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        if self.solution:
+            row.text(self.solution)
+        split = row.values.get(SPLIT)
+        if split is not None and split not in get_args(Split):
+            raise row.error(f"{SPLIT!r} must be one of {', '.join(get_args(Split))}, not {split!r:.80}")
+        return split, Problem(identity, prompt, columns, traits(row))
+
+    def prompted(self, row: Row) -> str:
+        """The prompt of a row."""
+        if not PLACE.search(self.prompt):
+            if self.prompt in row.values:
+                return row.text(self.prompt)
+            raise row.error(
+                f"no column {self.prompt!r} (it has {', '.join(row.values)}); write the task's prompt as a "
+                "text with {column} in it, or name a column"
+            )
+        return PLACE.sub(
+            lambda place: f"{{{place[1]}}}" if place[1] else self.shown(row, place[2]), self.prompt
+        )
+
+    def shown(self, row: Row, column: str) -> str:
+        """A column as prompts show it: text, a number, or a list of texts on lines of their own."""
+        value = row.values.get(column)
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            return "\n".join(value)
+        return text_of(row, column)
+
+    @abstractmethod
+    def graded(self, row: Row) -> Any:
+        """What the verifier needs of a row, as JSON. Raises RowError for what cannot be graded."""
+
+    def asked(self, problem: Problem) -> Any:
+        """What `graded` made of the problem's row."""
+        return problem.truth[self.GRADED]
+
+    def columns(self, problem: Problem) -> Mapping[str, Any]:
+        """The columns of the problem's row."""
+        return {key: value for key, value in problem.truth.items() if key != self.GRADED}
+
+    # Completions
+
+    def stated(self, completion: str) -> str:
+        """The part of a completion that states the answer."""
+        return completion.rpartition(self.answer_marker)[2] if self.answer_marker else completion
+
+    @abstractmethod
+    def reference(self, problem: Problem) -> str:
+        """A completion that states the answer and nothing else."""
+
+    def demonstrate(self, problem: Problem) -> str:
+        return str(problem.truth[self.solution]) if self.solution else self.reference(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MathRows(Rows, Valued):
+    """Answers with a value, graded as those of the task `math` are: ``1/2`` is ``0.5`` and ``\\frac{1}{2}``.
+
+    The answer is looked for in ``\\boxed{}``, behind ``####``, behind "answer is", and is else the last
+    number. `format` is 1 where it stands in a box or behind ``####``.
+    """
+
+    ways = ("boxed", "marker", "phrase", "last number")
+
+    def graded(self, row: Row) -> Any:
+        return {"answer": normalise(text_of(row, self.answer))}
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        return super().verify_all(
+            [replace(problem, truth=self.asked(problem)) for problem in problems], episodes
+        )
+
+    def formatted(self, found: Found) -> bool:
+        return found.how in ("boxed", "marker")
+
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return (f"{MARKER} {answer}" if self.answer_marker == MARKER else f"\\boxed{{{answer}}}",)
+
+    def reference(self, problem: Problem) -> str:
+        return self.state(problem, self.asked(problem)["answer"])[0]
+
+    def corrupt(self, problem: Problem) -> str:
+        """One more than the answer."""
+        answer = self.asked(problem)["answer"]
+        value = number(answer)
+        return self.state(problem, f"{answer}+1" if value is None else str(value + 1))[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactRows(Rows):
+    """Answers that are right in one spelling only. White space at both ends counts for nothing, and any
+    stretch of it is one space; everything else counts, capital letters too."""
+
+    scores = ("correct",)
+
+    def graded(self, row: Row) -> Any:
+        return plain(text_of(row, self.answer))
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        found = [plain(self.stated(completion)) for completion in completions]
+        return [Verdict({"correct": float(text == self.asked(problem))}, text) for text in found]
+
+    def reference(self, problem: Problem) -> str:
+        return f"{self.answer_marker}{self.asked(problem)}"
+
+    def corrupt(self, problem: Problem) -> str:
+        return f"{self.reference(problem)}?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceRows(Rows):
+    """One of several candidates, answered by its letter: ``B``, ``B.`` or ``(B)``. Where the prompt says
+    ``{candidates}`` (by the column's name), they are listed there with their letters.
+
+    The answer column has the text of a candidate, else its letter. `format` is 1 where a letter is found.
+    """
+
+    scores = ("correct", "format")
+    modes = ("sampled", "greedy", "likelihood")
+    options: str = "candidates"
+    """The column with the list of candidates, 2 to 26 texts."""
+
+    def listed(self, row: Row) -> list[str]:
+        found = row.values.get(self.options)
+        texts = isinstance(found, list) and all(isinstance(item, str) and item.strip() for item in found)
+        if not isinstance(found, list) or not texts or not 2 <= len(found) <= len(letters.ALPHABET):
+            raise row.error(f"{self.options!r} must be a list of 2 to 26 texts, not {found!r:.80}")
+        if len({plain(item) for item in found}) < len(found):
+            raise row.error(f"{self.options!r} has the same text twice")
+        return found
+
+    def shown(self, row: Row, column: str) -> str:
+        return letters.listed(self.listed(row)) if column == self.options else super().shown(row, column)
+
+    def graded(self, row: Row) -> Any:
+        options, answer = [plain(item) for item in self.listed(row)], plain(text_of(row, self.answer))
+        known = letters.ALPHABET[: len(options)]
+        if answer not in options and answer not in known:
+            raise row.error(
+                f"{self.answer!r} must be the text of a candidate or a letter from A to {known[-1]}, not "
+                f"{answer!r:.80}"
+            )
+        letter = known[options.index(answer)] if answer in options else answer
+        return {"letter": letter, "count": len(options)}
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        asked = self.asked(problem)
+        found = [letters.letter(self.stated(completion), asked["count"]) for completion in completions]
+        return [
+            Verdict(
+                {"correct": float(letter == asked["letter"]), "format": float(letter is not None)},
+                letter,
+                "unparsable" if letter is None else "graded",
+            )
+            for letter in found
+        ]
+
+    def candidates(self, problem: Problem) -> tuple[str, ...]:
+        found = letters.answers(self.asked(problem)["count"])
+        return tuple(f"{self.answer_marker}{text}" for text in found)
+
+    def reference(self, problem: Problem) -> str:
+        return self.candidates(problem)[letters.ALPHABET.index(self.asked(problem)["letter"])]
+
+    def corrupt(self, problem: Problem) -> str:
+        """The next letter."""
+        options = self.candidates(problem)
+        return options[(options.index(self.reference(problem)) + 1) % len(options)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonRows(Rows, programs.Programs):
+    """Python functions, run in the sandbox and graded by asserts as those of the task `mbpp` are.
+
+    The answer column is a program that is right; the asserts call one function that it defines.
+    """
+
+    tests: str = "tests"
+    """The column with the asserts: a list of texts, or one text."""
+    max_new_tokens: int = 512  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        Rows.__post_init__(self)
+        programs.Programs.__post_init__(self)
+
+    def graded(self, row: Row) -> Any:
+        reference = row.text(self.answer).replace("\r\n", "\n")
+        listed = row.values.get(self.tests)
+        test = "\n".join(map(str, listed)) if isinstance(listed, list) else row.text(self.tests)
+        try:
+            entry = tested(test, reference)
+            calls, conditions = convert(test, {entry})
+        except Inconvertible as error:
+            raise row.error(f"{self.tests!r}: {error}") from error
+        blank = dict.fromkeys(("before", "header", "after"), "")
+        return {"entry": entry, **blank, "reference": reference, "calls": calls, "conditions": conditions}
+
+    def verify_all(
+        self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
+    ) -> list[list[Verdict]]:
+        return super().verify_all(
+            [replace(problem, truth=self.asked(problem)) for problem in problems], episodes
+        )
+
+    def state(self, problem: Problem, answer: str) -> Sequence[str]:
+        return super().state(replace(problem, truth=self.asked(problem)), answer)
+
+    def reference(self, problem: Problem) -> str:
+        return programs.in_block(self.asked(problem)["reference"])
+
+    def corrupt(self, problem: Problem) -> str:
+        return super().corrupt(replace(problem, truth=self.asked(problem)))
+
+
+FROM_DATA: Final[Mapping[str, type[Rows]]] = {
+    "math": MathRows,
+    "exact": ExactRows,
+    "choice": ChoiceRows,
+    "python": PythonRows,
+}
+"""The classes by what a recipe calls `verify`."""
+
+
+def plain(text: str) -> str:
+    """A text without white space at its ends, and with single spaces for any within."""
+    return " ".join(text.split())
+
+
+def text_of(row: Row, column: str) -> str:
+    """A column's text; a number as JSON writes it."""
+    value = row.values.get(column)
+    number_like = isinstance(value, int | float) and not isinstance(value, bool)
+    return json.dumps(value) if number_like else row.text(column)
+
+
+def traits(row: Row) -> dict[str, str | float]:
+    """Those of `TRAITS` that a row has. Raises RowError where one is neither text nor a number."""
+    found: dict[str, str | float] = {}
+    for name in TRAITS:
+        value = row.values.get(name)
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise row.error(f"{name!r} must be text or a number, not {value!r:.80}")
+            found[name] = value if isinstance(value, str) else float(value)
+    return found
+
+
+def share_of(prompt: str) -> float:
+    """A number from 0 to below 1 that depends on the prompt alone: the first 8 bytes of its sha256. Below
+    `test` a problem is in the test split, below `test` + `validation` in validation, else in train."""
+    digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
+    """The file and its problems by split, read again when the file has changed. Raises DataError."""
+    path = Path(task.jsonl).expanduser().absolute()
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); correct the task's jsonl") from None
+    return _read(task, path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(task: Rows, path: Path, *_: int) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
+    source, made = parse(Table(str(path), None), Path("/"), task.make, identity=lambda one: one[1].id)
+    told = [split for split, _ in made if split]
+    if told and len(told) < len(made):
+        raise DataError(
+            f"{path}: {len(told)} of {len(made)} rows say their {SPLIT}; give all that column, or none"
+        )
+    parts: dict[Split, list[Problem]] = {split: [] for split in get_args(Split)}
+    for split, problem in made:
+        parts[split or hashed(task, problem)].append(problem)
+    return replace(source, table=path.name), {split: tuple(own) for split, own in parts.items()}
+
+
+def hashed(task: Rows, problem: Problem) -> Split:
+    """The split of a problem by `share_of` its prompt."""
+    share = share_of(problem.prompt)
+    return "test" if share < task.test else "validation" if share < task.test + task.validation else "train"
