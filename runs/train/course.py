@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
+from grpobench.runs.train.base import Base
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
@@ -16,14 +17,17 @@ from grpobench.tasks.task import Split
 def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
     """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
     folder.note(**trainer.parts.origin)
-    pin(trainer, folder)
+    base = Base(trainer, folder.path, pin(trainer, folder))
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
     folder.rewind(done)
     trainer.observers.begin(trainer.config, done)
     if not checkpoint:
-        log(trainer, folder, 0, evaluate_all(trainer, folder, 0), began)
+        row = evaluate_all(trainer, folder, 0, base)
+        if base.told:
+            folder.note(base_evaluated_by=base.told)
+        log(trainer, folder, 0, row, began)
     return done
 
 
@@ -34,10 +38,12 @@ def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]
     trainer.observers.step(whole)
 
 
-def pin(trainer: Trainer, folder: RunFolder) -> None:
-    """Pin what the run is made from, and say which problems it is both trained on and evaluated with."""
+def pin(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
+    """Pin what the run is made from, and say which problems it is both trained on and evaluated with.
+    Returns the hashes by name."""
     today = pins.Today()
-    folder.pin(today.of(trainer.config) | trainer.parts.pins)
+    made_from = today.of(trainer.config) | trainer.parts.pins
+    folder.pin(made_from)
     digests = today.digests(trainer.config)
     if not digests.get("train"):  # pairs of a file, whose truth is not known
         digests["train"] = {one.id: pins.prompt_digest(one) for one in trainer.source.problems}
@@ -45,6 +51,7 @@ def pin(trainer: Trainer, folder: RunFolder) -> None:
     if shared := {split: len(names) for split, names in pins.overlap(digests).items()}:
         folder.note(trained_and_evaluated=shared)
         warnings.warn(f"problems that are trained on are evaluated with: {shared}", stacklevel=2)
+    return made_from
 
 
 def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
@@ -79,8 +86,11 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
     folder.finish("diverged" if trainer.diverged else "finished", trainer.diverged)
 
 
-def evaluate_all(trainer: Trainer, folder: RunFolder, step: int) -> dict[str, float]:
-    """The evaluations due at a step: validation on schedule, test before and after training."""
+def evaluate_all(
+    trainer: Trainer, folder: RunFolder, step: int, base: Base | None = None
+) -> dict[str, float]:
+    """The evaluations due at a step: validation on schedule, test before and after training. At step 0 `base`
+    may know them from another arm."""
     settings, last = trainer.config.evaluate, trainer.config.train.steps
     due: list[Split] = []
     edge = step == last or (step == 0 and settings.before)
@@ -94,7 +104,7 @@ def evaluate_all(trainer: Trainer, folder: RunFolder, step: int) -> dict[str, fl
     began = time.perf_counter()
     for split in due:
         trainer.tell(step, f"evaluating on {split}")
-        rows, summary = trainer.parts.evaluator.evaluate(step, split)
+        rows, summary = base.evaluate(split) if base else trainer.parts.evaluator.evaluate(step, split)
         folder.evaluations(rows)
         trainer.observers.evaluation(step, split, summary)
         numbers |= summary

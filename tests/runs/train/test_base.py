@@ -1,0 +1,98 @@
+"""Locks: the base is evaluated once for all arms that begin from it, and no number tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.whole_runs import configure, run, timeless
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
+from grpobench.runs.train import base
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """(step, split) of every evaluation that is made."""
+    made: list[tuple[int, str]] = []
+    plain = Evaluator.evaluate
+
+    def counted(self: Evaluator, step: int, split: Any) -> Any:
+        made.append((step, split))
+        return plain(self, step, split)
+
+    monkeypatch.setattr(Evaluator, "evaluate", counted)
+    return made
+
+
+def arm(policy: str, algorithm: Any, **sections: Any) -> RunConfig:
+    return dataclasses.replace(configure(policy, algorithm, **sections), arm=algorithm.name)
+
+
+def told(run_folder: Path) -> Any:
+    return json.loads((run_folder / "origin.json").read_text())["attempts"][-1].get("base_evaluated_by")
+
+
+def test_second_arm_takes_the_base_from_the_first_and_has_the_numbers_of_its_own(
+    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
+) -> None:
+    grpo, ppo = arm(policy, GRPO()), arm(policy, PPO(critic_warmup=1))
+    alone = run(ppo, tmp_path / "alone" / "ppo")
+    own = [entry for entry in evaluated if entry[0] == 0]
+    assert own == [(0, "validation"), (0, "test")]
+    evaluated.clear()
+    run(grpo, tmp_path / "both" / "grpo")
+    after = run(ppo, tmp_path / "both" / "ppo")
+    assert [entry for entry in evaluated if entry[0] == 0] == own  # once for two
+    assert [timeless(row) for row in after] == [timeless(row) for row in alone]
+    logs = [(tmp_path / place / "ppo" / "eval.jsonl").read_bytes() for place in ("alone", "both")]
+    assert logs[0] == logs[1]
+    assert told(tmp_path / "both" / "ppo") == {"validation": "grpo", "test": "grpo"}
+    assert told(tmp_path / "both" / "grpo") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 4},
+        {"model": {"dtype": "bfloat16"}},
+        {"model": {"warm_start": 1, "warm_start_batch": 2}},
+        {"evaluate": {"temperature": 0.7}},
+        {"evaluate": {"samples": 3}},
+        {"sampler": {"max_new_tokens": 5}},
+    ],
+    ids=str,
+)
+def test_anything_that_could_alter_it_has_a_base_of_its_own(
+    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]], change: dict[str, Any]
+) -> None:
+    steps = TrainConfig(steps=0, prompts=4, group=4)
+    first = configure(policy, train=steps, model=ModelConfig(policy))
+    other = first
+    for name, value in change.items():
+        new = dataclasses.replace(getattr(first, name), **value) if isinstance(value, dict) else value
+        other = dataclasses.replace(other, **{name: new})
+    run(first, tmp_path / "first")
+    run(other, tmp_path / "other")
+    assert evaluated.count((0, "validation")) == 2 and told(tmp_path / "other") is None
+
+
+def test_damaged_evaluation_is_made_anew(
+    policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
+) -> None:
+    config = configure(policy, train=TrainConfig(steps=0, prompts=4, group=4))
+    first = run(config, tmp_path / "first")
+    for path in (tmp_path / base.FOLDER).iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    again = run(config, tmp_path / "again")
+    assert evaluated.count((0, "validation")) == 2 and told(tmp_path / "again") is None
+    assert [timeless(row) for row in again] == [timeless(row) for row in first]
+    assert run(config, tmp_path / "third") and told(tmp_path / "third")["test"] == "again"
