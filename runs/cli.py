@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "status.status_command",
     "report": "report.report_command",
     "eval": "evaluate.eval_command",
+    "export": "export.export_command",
     "warmstart": "warmstart.warmstart_command",
     "list": "show.list_command",
     "show": "show.show_command",

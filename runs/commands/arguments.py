@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
     eval_words(add("eval", "evaluate run folders or a model on a task", light=False))
+    export_words(add("export", "write a run's policy as a Hugging Face folder", light=False))
     warmstart_words(add("warmstart", "train a model on a task's reference answers", light=False))
     list_words(add("list", "list what the suite knows"))
     show_words(add("show", "everything about one algorithm, dialect, task, recipe or metric"))
@@ -145,6 +146,16 @@ def eval_words(evaluate: argparse.ArgumentParser) -> None:
     add_data(evaluate)
     add_trust(evaluate)
     add_unsafe(evaluate)
+
+
+def export_words(export: argparse.ArgumentParser) -> None:
+    export.add_argument("run", type=Path, metavar="RUN", help="a run's folder: results/MATRIX/ARM-TASK-sSEED")
+    export.add_argument("folder", type=Path, metavar="DIR", help="the folder to write; it must not exist")
+    export.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: the run's own, float32"
+    )
+    export.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
+    add_trust(export)
 
 
 def warmstart_words(warm: argparse.ArgumentParser) -> None:

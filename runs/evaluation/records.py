@@ -26,7 +26,7 @@ from typing import Any, Literal
 from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
 from grpobench.runs.models.loading import Loaded, load, locate
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import MOMENT, Models
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.record import origin
 from grpobench.runs.record.status import status
@@ -446,11 +446,12 @@ def newest(place: Path) -> tuple[int, Path] | None:
 
 
 def put(loaded: Loaded, path: Path) -> None:
-    """Load weights of a run into its model. Raises DataError for weights of another one."""
+    """Load weights of a run into its model; a checkpoint's moments are passed over. Raises DataError for
+    weights of another one."""
     import torch
     from safetensors.torch import load_file
 
-    weights = load_file(path)
+    weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(MOMENT)}
     parameters = dict(loaded.model.named_parameters())
     if weights.keys() != parameters.keys():
         raise DataError(f"{path} holds the weights of another model; restore the run folder")

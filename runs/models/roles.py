@@ -25,6 +25,8 @@ from grpobench.runs.models.proof import demand_same_reading, demand_served_layer
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once; beyond it they are made in pieces and made again for the
 gradient."""
+MOMENT = "adam:"
+"""What the names of an optimiser's tensors begin with in a checkpoint; the weights have their own names."""
 
 
 def deterministic() -> None:
@@ -265,7 +267,7 @@ class Models:
             tensors = {name: p.detach() for name, p in optimiser.parameters.items()}
             for name, p in optimiser.parameters.items():
                 for key, moment in optimiser.adam.state.get(p, {}).items():
-                    tensors[f"adam:{key}:{name}"] = moment
+                    tensors[f"{MOMENT}{key}:{name}"] = moment
             out[role] = tensors
         if self.moved:
             out["reference"] = {name: p.detach() for name, p in self.named("reference").items()}
@@ -289,7 +291,7 @@ class Models:
                     moments = {
                         key.split(":", 2)[1]: tensor.detach().to(p.device, copy=True)
                         for key, tensor in saved.items()
-                        if key.startswith("adam:") and key.split(":", 2)[2] == name
+                        if key.startswith(MOMENT) and key.split(":", 2)[2] == name
                     }
                     if moments:
                         optimiser.adam.state[p] = moments

@@ -1,0 +1,179 @@
+"""`grpobench export`: a run's policy as a Hugging Face folder, which others read without this suite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from grpobench.runs.evaluation.records import Subject, newest, put, subjects
+from grpobench.runs.models import loading
+from grpobench.runs.record import pins
+from grpobench.runs.record.status import status
+from grpobench.runs.tools import files
+from grpobench.runs.tools.json_lines import read_json
+from grpobench.tasks.data.errors import DataError
+
+DType = Literal["float32", "bfloat16"]
+READ_WITH_WEIGHTS = ("model configuration", "tokenizer")
+"""What a run does not keep itself and its weights mean nothing without, by the names of their pins."""
+CARD = """---
+{front}
+---
+
+# {title}
+{warning}
+A policy trained with grpobench, written by `grpobench export`.
+
+| | |
+|---|---|
+{rows}
+
+## Loading
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```
+
+`vllm serve FOLDER` and `lm_eval --model hf --model_args pretrained=FOLDER` read the folder as well.
+The run's prompts were {prompts}.
+"""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What has been exported."""
+
+    folder: Path
+    step: int
+    caution: str
+    """Why these are not the weights of a run that finished; empty where they are."""
+
+
+def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
+    """Write the final weights of a run, or those of its newest checkpoint, to a folder that is not there yet:
+    config.json, model.safetensors, generation_config.json, the tokenizer with its chat template and a model
+    card. In float32 they are the run's own numbers.
+
+    Raises DataError naming the remedy, ModelError where the run's model is not what it was.
+    """
+    import torch
+
+    if folder.exists():
+        raise DataError(f"{folder} is there already; give another folder or remove it")
+    subject = of_run(run)
+    found = newest(run)
+    if found is None:
+        raise DataError(f"{run} holds no weights, neither final ones nor a checkpoint; run it first")
+    step, path = found
+    demand_same_base(run, subject.model.name)
+    loaded = loading.load(subject.model.name)
+    put(loaded, path)
+    caution = caution_of(run, step, path)
+    loaded.model.to(getattr(torch, dtype))
+    if loaded.model.generation_config is not None:  # generation ends where the run's completions ended
+        loaded.model.generation_config.eos_token_id = list(loaded.end)
+    files.writable(folder.absolute().parent, "DIR")
+    with files.becoming(folder) as aside:
+        loaded.model.save_pretrained(aside)
+        loaded.tokenizer.save_pretrained(aside)
+        templated = bool(getattr(loaded.tokenizer, "chat_template", None))
+        text = card(subject, loaded.origin, run, step, caution, dtype, templated)
+        (aside / "README.md").write_text(text, encoding="utf-8")
+    return Exported(folder, step, caution)
+
+
+def of_run(run: Path) -> Subject:
+    """A run by its folder. Raises DataError for anything else."""
+    if not (run / "run.toml").exists():
+        inside = sorted(path.parent.name for path in run.glob("*/run.toml"))
+        what = f"; it holds runs, such as {run / inside[0]}" if inside else ""
+        raise DataError(f"{run} is no run's folder, which has a run.toml{what}")
+    (subject,) = subjects(str(run), None)
+    return subject
+
+
+def demand_same_base(run: Path, name: str) -> None:
+    """Raise DataError where configuration or tokenizer of the run's model are others by now."""
+    kept = (read_json(run / "origin.json") or {}).get("pins", {})
+    now = loading.fingerprint(name)
+    recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
+    if changes := pins.differences(recorded, now):
+        raise DataError(
+            f"the model {name} is not what the run began with ({'; '.join(changes)}), and its weights would "
+            "be read with the wrong files; put the model's files back"
+        )
+
+
+def caution_of(run: Path, step: int, path: Path) -> str:
+    """What must be said of weights that are not a finished run's."""
+    told = status(run)
+    state, why = told.get("state", "not known to have ended"), told.get("why", "")
+    if state == "finished" and path.parent.name == "final":
+        return ""
+    which = "final weights" if path.parent.name == "final" else f"the checkpoint of step {step}"
+    return f"{which} of a run that is {state}{f' ({why})' if why else ''}"
+
+
+def card(
+    subject: Subject,
+    origin: Mapping[str, str],
+    run: Path,
+    step: int,
+    caution: str,
+    dtype: DType,
+    templated: bool,
+) -> str:
+    """The model card: what the weights are, where they come from, how they are loaded."""
+    algorithm, task = subject.run["algorithm"]["name"], subject.run["task"]["name"]
+    base = {"base_model": origin["name"]} if origin["from"] == "hub" else {}
+    front = {
+        **base,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["grpobench", algorithm],
+    }
+    facts = facts_of(subject, origin, run, step) | {"precision of the weights": dtype}
+    return CARD.format(
+        front="\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+        title=f"{algorithm} on {task}, seed {subject.run['seed']}",
+        warning=f"\n> **Not a finished run.** These are {caution}.\n" if caution else "",
+        rows="\n".join(f"| {name} | {cell(value)} |" for name, value in facts.items()),
+        prompts="written through the tokenizer's chat template"
+        if templated
+        else "plain text, without a chat template",
+    )
+
+
+def facts_of(subject: Subject, origin: Mapping[str, str], run: Path, step: int) -> dict[str, Any]:
+    """What a reader must know of a run to make it again."""
+    table = subject.run
+    algorithm, task = table["algorithm"], table["task"]
+    attempts = (read_json(run / "origin.json") or {}).get("attempts") or [{}]
+    made = attempts[-1]
+    commit = made.get("commit", "not in a checkout") + (" with changes" if made.get("dirty") else "")
+    return {
+        "run": f"{table['matrix']}/{run.resolve().name}",
+        "algorithm": algorithm["name"],
+        "settings": told(algorithm.get("settings", {})),
+        "task": f"{task['name']} ({told(task.get('settings', {})) or 'no settings'})",
+        "seed": table["seed"],
+        "steps": f"{step} of {table['train']['steps']}",
+        "base model": f"{origin['name']}, sha256 {origin.get('sha256') or 'not known'}",
+        "commit of grpobench": commit,
+        "versions": told(made.get("versions", {})),
+    }
+
+
+def cell(value: Any) -> str:
+    """A value inside a table of Markdown."""
+    return str(value).replace("|", "\\|")
+
+
+def told(table: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in table.items())

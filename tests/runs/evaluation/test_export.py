@@ -1,0 +1,149 @@
+"""An exported policy is the run's, to the last bit, for those who have only transformers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.whole_runs import configure, run
+from safetensors.torch import load_file
+
+from grpobench.runs import cli
+from grpobench.runs.evaluation.export import export
+from grpobench.runs.evaluation.records import newest, put
+from grpobench.runs.models import loading
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
+from grpobench.runs.train.progress import Preempted
+from grpobench.tasks.data.errors import DataError
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import save_file
+folder, ids, out = sys.argv[1:]
+model = AutoModelForCausalLM.from_pretrained(folder).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+with torch.no_grad():
+    logits = model(torch.tensor(json.loads(ids))).logits
+save_file({"logits": logits}, out)
+assert not any(name.split(".")[0] == "grpobench" for name in sys.modules)
+print(json.dumps({"ids": tokenizer.encode("12+3="), "end": model.generation_config.eos_token_id}))
+"""
+
+
+def short(policy: str) -> RunConfig:
+    train = TrainConfig(steps=2, prompts=2, group=4, learning_rate={"policy": 1e-2})
+    quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
+    return configure(policy, train=train, evaluate=quiet, checkpoint=CheckpointConfig(every=1))
+
+
+@pytest.fixture(scope="module")
+def finished(policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("m") / "a-letters-s3"
+    run(short(policy), path)
+    return path
+
+
+def test_a_fresh_process_with_transformers_alone_gives_the_same_logits(
+    policy: str, finished: Path, tmp_path: Path
+) -> None:
+    assert cli.main(["export", str(finished), str(tmp_path / "hf")]) == 0
+    ours = loading.load(policy)
+    before = ours.model(torch.tensor([[5, 7, 11, 13, 17]])).logits.detach()
+    found = newest(finished)
+    assert found is not None
+    put(ours, found[1])
+    ids = [[5, 7, 11, 13, 17]]
+    with torch.no_grad():
+        logits = ours.model(torch.tensor(ids)).logits
+    assert not torch.equal(before, logits)  # two steps have moved it
+    script = tmp_path / "load.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(tmp_path / "hf"), json.dumps(ids), str(tmp_path / "logits")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(load_file(tmp_path / "logits")["logits"], logits)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {"ids": ours.tokenizer.encode("12+3="), "end": list(ours.end)}
+
+
+def test_the_folder_is_complete_and_its_card_says_what_it_is(finished: Path, tmp_path: Path) -> None:
+    found = export(finished, tmp_path / "hf")
+    assert (found.step, found.caution) == (2, "")
+    names = {path.name for path in (tmp_path / "hf").iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "README.md"} <= names
+    assert {"tokenizer.json", "tokenizer_config.json"} <= names
+    assert all(
+        tensor.dtype == torch.float32 for tensor in load_file(tmp_path / "hf/model.safetensors").values()
+    )
+    card = (tmp_path / "hf" / "README.md").read_text()
+    commit = json.loads((finished / "origin.json").read_text())["attempts"][0]["commit"]
+    for said in (
+        "# grpo on letters, seed 3",
+        "m/a-letters-s3",
+        "| steps | 2 of 2 |",
+        commit,
+        "from_pretrained",
+    ):
+        assert said in card
+    assert "Not a finished run" not in card
+    assert card.startswith('---\nlibrary_name: "transformers"\n')
+
+
+def test_half_precision_is_what_the_weights_round_to(finished: Path, tmp_path: Path) -> None:
+    export(finished, tmp_path / "full")
+    export(finished, tmp_path / "half", "bfloat16")
+    full, half = (load_file(tmp_path / name / "model.safetensors") for name in ("full", "half"))
+    assert full.keys() == half.keys()
+    assert all(torch.equal(full[name].bfloat16(), half[name]) for name in full)
+
+
+def test_a_folder_that_is_there_is_left_alone(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "mine").write_text("kept")
+    assert cli.main(["export", str(finished), str(tmp_path / "hf")]) == 2
+    assert [path.name for path in (tmp_path / "hf").iterdir()] == ["mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_checkpoint_says_that_the_run_did_not_finish(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = short(policy)
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "run", stop=lambda: True)
+    with RunFolder.open(tmp_path / "run", config) as folder:
+        folder.step = 1
+        folder.finish("diverged", "gradients were not finite")
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
+    caution = "the checkpoint of step 1 of a run that is diverged (gradients were not finite)"
+    assert f"careful: these are {caution}" in capsys.readouterr().err
+    assert f"**Not a finished run.** These are {caution}." in (tmp_path / "hf" / "README.md").read_text()
+
+
+def test_what_is_no_run_or_has_no_weights_is_named(finished: Path, policy: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is no run's folder.*it holds runs, such as .*a-letters-s3"):
+        export(finished.parent, tmp_path / "hf")
+    with RunFolder.open(tmp_path / "empty", short(policy)):
+        pass
+    with pytest.raises(DataError, match="holds no weights"):
+        export(tmp_path / "empty", tmp_path / "hf")
+
+
+def test_a_tokenizer_that_has_changed_since_is_refused(finished: Path, policy: str, tmp_path: Path) -> None:
+    path = Path(policy) / "tokenizer_config.json"
+    before = path.read_text()
+    try:
+        path.write_text(before + "\n")
+        with pytest.raises(DataError, match=r"tokenizer.*put the model's files back"):
+            export(finished, tmp_path / "hf")
+    finally:
+        path.write_text(before)
