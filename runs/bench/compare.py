@@ -56,7 +56,8 @@ def main(model: str, as_json: bool = False) -> None:
 
     if importlib.util.find_spec("trl") is None:
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
-    from grpobench.runs.models.loading import ModelError, missing
+    from grpobench.runs.models.errors import ModelError
+    from grpobench.runs.models.finding import missing
 
     if why := missing(model):
         raise ModelError(why)

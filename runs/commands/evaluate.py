@@ -7,14 +7,15 @@ import sys
 
 from grpobench.runs.commands.options import assignments
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
-from grpobench.runs.evaluation import records as assess
+from grpobench.runs.evaluation.question import Through, Wish
+from grpobench.runs.evaluation.records import assess
 from grpobench.runs.evaluation.shown import lines, paired
 
 
 def eval_command(options: argparse.Namespace) -> int:
     """Evaluate one model, one run folder, or every run of a matrix folder."""
-    both: tuple[assess.Through, ...] = ("grpobench", "lm-eval")
-    wish = assess.Wish(
+    both: tuple[Through, ...] = ("grpobench", "lm-eval")
+    wish = Wish(
         task=options.task,
         sets=assignments(options.sets),
         split=options.split,
@@ -36,7 +37,7 @@ def eval_command(options: argparse.Namespace) -> int:
     )
     records = []
     try:
-        for record in assess.assess(options.target, wish, lambda line: say(line, file=sys.stderr)):
+        for record in assess(options.target, wish, lambda line: say(line, file=sys.stderr)):
             records.append(record)
             if not options.json:
                 say("\n".join(lines(record)))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpobench.runs.models import trust
-from grpobench.runs.models.loading import FOLDER_VARIABLE as MODELS
+from grpobench.runs.models.finding import FOLDER_VARIABLE as MODELS
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA

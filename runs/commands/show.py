@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from grpobench.runs.commands.output import DONE, as_json, say
-from grpobench.runs.inventory import listing
+from grpobench.runs.inventory import dialects, listing, showing
 from grpobench.runs.tools.strict import ConfigError
 
 
@@ -22,15 +22,15 @@ def show_command(options: argparse.Namespace) -> int:
     if options.library and options.kind != "algorithm":
         raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
     if every:
-        rows = listing.show_dialects()
-        text = "\n\n".join("\n".join(listing.dialect_lines(row)) for row in rows)
+        rows = dialects.show_dialects()
+        text = "\n\n".join("\n".join(dialects.dialect_lines(row)) for row in rows)
         say(as_json(rows) if options.json else text)
         return DONE
     if options.library:
-        row = listing.show_as(options.name, options.library)
+        row = dialects.show_as(options.name, options.library)
     else:
-        row = listing.show(options.kind, options.name)
+        row = showing.show(options.kind, options.name)
     differs = options.library or options.kind == "dialect"
-    lines = listing.dialect_lines(row) if differs else [listing.as_text(row)]
+    lines = dialects.dialect_lines(row) if differs else [showing.as_text(row)]
     say(as_json(row) if options.json else "\n".join(lines))
     return DONE

@@ -6,8 +6,8 @@ import argparse
 
 from grpobench.runs.commands.options import assignments
 from grpobench.runs.commands.output import DONE, as_json, say
-from grpobench.runs.inventory import listing
 from grpobench.runs.prepare.measured import Measure, as_lines, warm_start_command
+from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import strict
@@ -40,7 +40,7 @@ def warmstart_command(options: argparse.Namespace) -> int:
 def chosen_task(options: argparse.Namespace) -> Task:
     """The task that `--task` names with what `--set` says of it. Raises `ConfigError`."""
     faults: list[str] = []
-    cls = listing.chosen(tasks(), options.task, "task")
+    cls = registries.chosen(tasks(), options.task, "task")
     task: Task | strict.Bad = strict.build(cls, assignments(options.sets), f"task.{options.task}", faults)
     if isinstance(task, strict.Bad):
         raise strict.ConfigError(faults)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grpobench.runs.evaluation.records import Subject, newest, put, subjects
-from grpobench.runs.models import loading
+from grpobench.runs.evaluation.question import Subject, subjects
+from grpobench.runs.evaluation.records import newest, put
+from grpobench.runs.models import finding, loading
 from grpobench.runs.record import pins
 from grpobench.runs.record.status import status
 from grpobench.runs.tools import files
@@ -101,7 +102,7 @@ def of_run(run: Path) -> Subject:
 def demand_same_base(run: Path, name: str) -> None:
     """Raise DataError where configuration or tokenizer of the run's model are others by now."""
     kept = (read_json(run / "origin.json") or {}).get("pins", {})
-    now = loading.fingerprint(name)
+    now = finding.fingerprint(name)
     recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
     if changes := pins.differences(recorded, now):
         raise DataError(

@@ -12,100 +12,35 @@ stands beside it. The JSON is written last, so that rows without it do not count
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from grpobench.runs.evaluation import lm_eval
+from grpobench.runs.evaluation.question import ALL, Plan, Policy, Subject, Through, Wish, resolve, subjects
 from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
-from grpobench.runs.models.loading import Loaded, load, locate
+from grpobench.runs.models.finding import locate
+from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import MOMENT, Models
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.record import origin
 from grpobench.runs.record.status import status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
-from grpobench.runs.settings import registries, stored
-from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
+from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.runs.tools import files, json_lines, strict
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.tools.ticker import Ticker
 from grpobench.tasks.data.errors import DataError
-from grpobench.tasks.task import Split, Task
+from grpobench.tasks.task import Split
 
-Through = Literal["grpobench", "lm-eval"]
-Policy = Literal["base", "final", "model"]
 Numbers = Mapping[str, float]
 ROWS = 256
 """Sequences that our sampler decodes at once."""
-ALL = 10**9
-OUT = Path("results/models")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asks for; None leaves it to the run, or to the task."""
-
-    task: str
-    sets: Mapping[str, Any] = field(default_factory=dict)
-    split: Split = "test"
-    problems: int = 0
-    samples: int | None = None
-    greedy: bool = True
-    temperature: float | None = None
-    limit: int | None = None
-    seed: int = 0
-    drop_long: bool = False
-    through: tuple[Through, ...] = ("grpobench",)
-    base: bool = True
-    again: bool = False
-    out: Path | None = None
-    """Where a model's results go; None: to `OUT`."""
-    tasks_folder: Path | None = None
-    """Where the harness's task files are kept; None: they are thrown away."""
-    include: Path | None = None
-    """A folder with further tasks of the harness."""
-    fewshot: int | None = None
-    template: bool = True
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, or a run with its base model and its final weights."""
-
-    name: str
-    place: Path
-    """The folder that gets `evals/`."""
-    model: ModelConfig
-    run: Mapping[str, Any] = field(default_factory=dict)
-    """run.toml; empty for a model."""
-
-    @property
-    def own_task(self) -> Task | None:
-        """The task that the run was trained on, as it was set."""
-        told = self.run.get("task")
-        return _task(told["name"], told.get("settings", {})) if told else None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked of a subject, every value resolved. `task` is None for a task of the harness."""
-
-    task: Task | None
-    settings: Mapping[str, Any]
-    """JSON that the records of the same question share."""
-
-    @property
-    def stem(self) -> str:
-        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
-        return re.sub(r"[^A-Za-z0-9_.]+", "_", self.settings["task"]) + f"-{self.settings['split']}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -156,117 +91,6 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
         plan = resolve(wish, subject)
         for through in wish.through:
             yield desk.examine(subject, plan, through)
-
-
-def subjects(target: str, out: Path | None) -> list[Subject]:
-    """The runs of a matrix folder, one run, or a model by name, whose results go under `out`."""
-    place = Path(target)
-    trained = (place / "run.toml").exists() or (place / "matrix.json").exists()
-    if trained and out is not None:
-        raise ConfigError(
-            [f"--out {out}: results of runs stand in their own folders, here in {place}; leave --out away"]
-        )
-    if (place / "run.toml").exists():
-        return [_run(place)]
-    if (place / "matrix.json").exists():
-        described = json_lines.read_json(place / "matrix.json")
-        if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
-            raise DataError(
-                f"{place / 'matrix.json'} is damaged; start the recipe again, which writes it anew"
-            )
-        names = described["runs"]
-        found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
-        if not found:
-            raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
-        return found
-    stem = Path(target).name if place.is_dir() else target.replace("/", "--")
-    return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
-
-
-def _run(place: Path) -> Subject:
-    try:
-        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{place / 'run.toml'} is damaged ({error}); restore the run folder") from None
-    faults: list[str] = []
-    model = strict.build(ModelConfig, table.get("model", {}), "model", faults)
-    if isinstance(model, strict.Bad):
-        raise ConfigError(faults, str(place / "run.toml"))
-    return Subject(place.name, place, model, table)
-
-
-def resolve(wish: Wish, subject: Subject) -> Plan:
-    """Fill in what the wish leaves open: a run's own task is asked as the run was set."""
-    tasks = registries.tasks()
-    dtype = subject.model.dtype
-    if wish.task not in tasks:
-        return Plan(None, _theirs(wish, dtype))
-    own = subject.own_task if subject.run.get("task", {}).get("name") == wish.task else None
-    fields = strict.plain(own) if own else {}
-    task = _task(wish.task, {**fields, **wish.sets})
-    if lack := task.missing():
-        raise ConfigError([f"task {wish.task}: {lack}"])
-    sampler = subject.run.get("sampler", {}) if own else {}
-    compared = "lm-eval" in wish.through  # where the random numbers are not ours, greedy answers are enough
-    samples = wish.samples if wish.samples is not None else 0 if compared else 1
-    if not (samples or wish.greedy or "likelihood" in task.modes):
-        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
-    if wish.split not in task.splits:
-        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
-    # A run from before evaluation had a temperature of its own was evaluated at the sampler's.
-    evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
-    temperature = _given(wish.temperature, evaluated["temperature"])
-    faults: list[str] = []
-    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
-    if faults:
-        raise ConfigError([f"--{fault}" for fault in faults])
-    settings = {
-        "task": wish.task,
-        "task_settings": strict.plain(task),
-        "split": wish.split,
-        "problems": wish.problems,
-        "samples": samples,
-        "greedy": wish.greedy,
-        "temperature": temperature,
-        "max_new_tokens": wish.limit or sampler.get("max_new_tokens") or task.max_new_tokens,
-        "seed": wish.seed,
-        "dtype": dtype,
-        "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
-    }
-    return Plan(task, settings)
-
-
-def _given(chosen: float | None, otherwise: float) -> float:
-    return otherwise if chosen is None else chosen
-
-
-def _theirs(wish: Wish, dtype: str) -> dict[str, Any]:
-    """The question for a task of the harness's own."""
-    if wish.through != ("lm-eval",):
-        also = "; for a task of lm-eval's own add --through lm-eval"
-        raise ConfigError([registries.miss("task", wish.task, registries.tasks()) + also])
-    if wish.sets or wish.samples:
-        raise ConfigError(
-            [f"--set and --samples are for our own tasks; {wish.task} is asked as lm-eval asks"]
-        )
-    return {
-        "task": wish.task,
-        "split": "test",
-        "problems": wish.problems,
-        "fewshot": wish.fewshot,
-        "chat_template": wish.template,
-        "seed": wish.seed,
-        "dtype": dtype,
-    }
-
-
-def _task(name: str, settings: Mapping[str, Any]) -> Task:
-    faults: list[str] = []
-    task = stored.named(registries.tasks(), name, settings, "task", faults)
-    if faults:
-        raise ConfigError(faults)
-    assert isinstance(task, Task)
-    return task
 
 
 class Desk:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpobench.runs.inventory import constants, listing
+from grpobench.runs.inventory import constants
+from grpobench.runs.settings import registries
 from grpobench.runs.settings.registries import tasks
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.errors import DataError
@@ -97,7 +98,7 @@ def checks(names: Sequence[str], most: int = MOST) -> Iterator[Check]:
     chosen: dict[str, type[Task]] = {}
     for name in names or registry:
         kin = [task for task in registry if family(task) == name] or [name]
-        chosen |= {task: listing.chosen(registry, task, "task") for task in kin}
+        chosen |= {task: registries.chosen(registry, task, "task") for task in kin}
     for name, cls in chosen.items():
         try:
             own = -(-most // members[family(name)])

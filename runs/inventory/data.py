@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.models import loading
+from grpobench.runs.models import packages
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import files, strict
 from grpobench.tasks.data import archives, sources
@@ -78,7 +78,7 @@ def rows() -> list[Row]:
     """
     with sources.without_hub():
         found = [data_row(data_set) for data_set in data_sets().values()]
-    return found + [model_row(name, weights) for name, weights in loading.PACKAGED.items()]
+    return found + [model_row(name, weights) for name, weights in packages.PACKAGED.items()]
 
 
 def data_row(data_set: DataSet) -> Row:
@@ -156,7 +156,7 @@ def package_row(package: Package) -> Row:
     }
 
 
-def model_row(name: str, weights: loading.Weights) -> Row:
+def model_row(name: str, weights: packages.Weights) -> Row:
     """A model that comes in a package."""
     fault = damage(weights.file)
     present = not fault
@@ -234,7 +234,7 @@ def wanted(names: Sequence[str]) -> dict[str, list[Package]]:
     """What each name needs. Raises ConfigError for unknown ones."""
     sets = data_sets()
     everything = {name: found.needs for name, found in sets.items()}
-    everything |= {name: [weights.file] for name, weights in loading.PACKAGED.items()}
+    everything |= {name: [weights.file] for name, weights in packages.PACKAGED.items()}
     known = everything | {task: found.needs for found in sets.values() for task in found.tasks}
     faults = []
     for name in names:

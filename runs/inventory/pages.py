@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from grpobench.runs.inventory import filled, listing
+from grpobench.runs.inventory import describing, dialects, filled, showing
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -66,18 +66,18 @@ def pages() -> dict[str, str]:
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
-    dialects = listing.show_dialects()
+    presets = dialects.show_dialects()
     found = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
-            row, known={dialect["name"]: dialect for dialect in dialects}
+            row, known={dialect["name"]: dialect for dialect in presets}
         )
         for name, row in shown.items()
     }
     found["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(rows=shown.values())
-    by_algorithm = {name: [row for row in dialects if row["algorithm"] == name] for name in algorithms}
+    by_algorithm = {name: [row for row in presets if row["algorithm"] == name] for name in algorithms}
     found["dialects.md"] = environment.get_template("dialects.md.j2").render(
         algorithms={name: rows for name, rows in by_algorithm.items() if rows},
-        example=dialects[0],
+        example=presets[0],
         note=registries.dialects_note(),
     )
     found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
@@ -87,9 +87,9 @@ def pages() -> dict[str, str]:
 
 def facts(cls: Any) -> Mapping[str, Any]:
     """What the page of an algorithm says."""
-    row = listing.show_algorithm(cls)
+    row = showing.show_algorithm(cls)
     return row | {
-        "about": listing.paragraphs(cls)[1],
+        "about": describing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),
         "certainty": certainty(row["evidence"]),
     }
@@ -127,7 +127,7 @@ def lines(text: str) -> str:
 
 def value(item: Any) -> str:
     """A value as a recipe has it."""
-    return listing.ABSENT if item == listing.ABSENT else f"`{listing.plainly(item)}`"
+    return dialects.ABSENT if item == dialects.ABSENT else f"`{describing.plainly(item)}`"
 
 
 def fold(text: str) -> str:

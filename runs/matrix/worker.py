@@ -74,7 +74,7 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
 
 def mistakes() -> tuple[type[Exception], ...]:
     """What is raised for something the user can put right."""
-    from grpobench.runs.models.loading import ModelError
+    from grpobench.runs.models.errors import ModelError
 
     return (ConfigError, DataError, FolderError, ModelError)
 

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import torch
 
 from grpobench.algorithms.algorithm import Batch, Reading, Role
-from grpobench.runs.models.loading import ModelError, window
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import window
 
 MOST = 1e-3
 """Mean nats per token in float32: far above what the order of sums can do."""

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, Reading, Role
-from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.measure.evaluator import Evaluator
-from grpobench.runs.models.loading import Loaded, cache_folder, load
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.packages import cache_folder
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.warmstart import RECORD, SEED, demonstrations, key, warm_start
 from grpobench.runs.sample.in_process import HFSampler

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
-from grpobench.runs.models.loading import Loaded, cache_folder
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.packages import cache_folder
 from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.warmstart import alone, demonstration

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.runs.models.loading import Loaded, ModelError, cache_folder, load
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.packages import cache_folder
 from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Models, NonFinite, Ruined, deterministic
 from grpobench.runs.sample.episodes import demonstrated

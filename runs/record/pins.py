@@ -16,7 +16,7 @@ from typing import Any
 
 import zstandard
 
-from grpobench.runs.models import loading
+from grpobench.runs.models import finding, hashes
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files, strict
 from grpobench.tasks.task import Problem, Split
@@ -40,12 +40,12 @@ class Today:
     def of(self, config: RunConfig) -> dict[str, str]:
         """Name -> hash of everything that can be told without loading a model. Raises DataError where the
         problems cannot be read."""
-        found = loading.fingerprint(config.model.name)
+        found = finding.fingerprint(config.model.name)
         if config.sampler.kind == "preferences":
             found["preference file"] = files.sha256(Path(config.sampler.path).expanduser())
         reward = Path(config.reward.model).expanduser()
         if config.reward.model and reward.is_dir():
-            found["reward model"] = loading.weights_hash(reward)
+            found["reward model"] = hashes.weights_hash(reward)
         for split, used in self.problems(config).items():
             key = self.key(config, split), len(used)
             if key not in self.hashed:

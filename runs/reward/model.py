@@ -13,7 +13,9 @@ from typing import Any, Literal
 import torch
 
 from grpobench.runs.models import chat_templates, sizes, trust
-from grpobench.runs.models.loading import USUAL, ModelError, cache_folder, weights_hash
+from grpobench.runs.models.errors import USUAL, ModelError
+from grpobench.runs.models.hashes import weights_hash
+from grpobench.runs.models.packages import cache_folder
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.rules import missing_reward_model
 from grpobench.tasks.data.errors import DataError

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from grpobench.runs.models import loading
+from grpobench.runs.models import loading, packages
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.seeds import derive
@@ -201,7 +201,7 @@ def main() -> None:
     if options["out"]:
         with files.becoming(options["out"]) as aside:
             train(task, settings, aside)
-    folder = options["out"] or made(task, loading.cache_folder() / "reward", settings)
+    folder = options["out"] or made(task, packages.cache_folder() / "reward", settings)
     record = json.loads((folder / "origin.json").read_text())
     share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
     print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")

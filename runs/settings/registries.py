@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.runs.settings import doors  # noqa: F401  workers can then import what stands beside recipes
+from grpobench.runs.settings import (
+    doors,  # noqa: F401  workers can then import what stands beside recipes
+)
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from grpobench.algorithms.algorithm import Algorithm
+    from grpobench.algorithms.dialects import Dialect
 
 if TYPE_CHECKING:
     from grpobench.algorithms.dialects import Dialect
@@ -48,3 +55,9 @@ def miss(kind: str, name: str, valid: Mapping[str, Any]) -> str:
     guess = strict.nearest(name, valid)
     did = f"did you mean {guess}?" if guess else f"`grpobench list {kind}s` shows the known ones"
     return f"unknown {kind} {name!r}; {did}"
+
+
+def chosen(registry: Mapping[str, Any], name: str, kind: str) -> Any:
+    if name not in registry:
+        raise ConfigError([miss(kind, name, registry)])
+    return registry[name]

@@ -7,7 +7,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from grpobench.runs.models import loading
+from grpobench.runs.models import finding
 from grpobench.runs.settings import trl
 from grpobench.runs.settings.bounds import Rule, unmet
 from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
@@ -193,7 +193,7 @@ def missing(config: RunConfig) -> list[str]:
     """What this machine lacks for a run, each with its place and remedy, found without importing anything."""
     name = config.reward.model if "model" in config.reward.components(config.task) else ""
     found = {
-        "model.name": loading.missing(config.model.name),
+        "model.name": finding.missing(config.model.name),
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",

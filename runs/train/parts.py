@@ -13,7 +13,8 @@ import torch
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.runs.measure.evaluator import Evaluator
-from grpobench.runs.models.loading import Loaded, load, weights_hash
+from grpobench.runs.models.hashes import weights_hash
+from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from grpobench.tasks.task import Outcome
-from grpobench.tasks.workers.pool import Ending, Pool
+from grpobench.tasks.workers.keeper import Ending
+from grpobench.tasks.workers.pool import Pool
 
 Comparison = Literal["equal", "different", "timeout", "crash", "infra_error"]
 

@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from grpobench.tasks.workers.pool import Ending, Pool
+from grpobench.tasks.workers.keeper import Ending
+from grpobench.tasks.workers.pool import Pool
 
 Said = Literal["equal", "different", "timeout", "crash"]
 CPU_SECONDS = 6.0

@@ -19,7 +19,7 @@ from grpobench.algorithms.dialects import DIALECTS, SETTINGS, Dialect
 from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.logs.load import identify
 from grpobench.runs import cli
-from grpobench.runs.inventory import listing
+from grpobench.runs.inventory import dialects
 from grpobench.runs.settings.config import SECTIONS, RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.settings.stored import dump, load
@@ -340,8 +340,8 @@ def test_dialects_as_json_hold_every_fact(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
-    row = listing.show_as("dr_grpo", "trl")
-    assert {"setting": "scale", "ours": listing.ABSENT, "theirs": "group"}.items() <= next(
+    row = dialects.show_as("dr_grpo", "trl")
+    assert {"setting": "scale", "ours": dialects.ABSENT, "theirs": "group"}.items() <= next(
         fact for fact in row["differences"] if fact["setting"] == "scale"
     ).items()
     assert "averaging" in {fact["setting"] for fact in row["equal"]}

@@ -19,7 +19,7 @@ from helpers.shell import command
 from grpobench.runs import cli
 from grpobench.runs.commands import arguments, show
 from grpobench.runs.commands.report import write_report
-from grpobench.runs.inventory import listing
+from grpobench.runs.inventory import describing
 from grpobench.runs.measure import catalogue
 from grpobench.runs.tools.strict import ConfigError
 
@@ -227,7 +227,7 @@ def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shown_settings_carry_default_choices_and_docstring() -> None:
-    rows = {row["name"]: row for row in listing.settings(stand_ins.Critic)}
+    rows = {row["name"]: row for row in describing.settings(stand_ins.Critic)}
     assert rows["clip"] == {"name": "clip", "type": "float", "default": 0.2, "summary": "Clip range."}
     assert rows["mode"]["type"] == "soft | hard"
     assert rows["mode"]["summary"] == "How it clips."
@@ -241,7 +241,7 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
         assert cli.main(["show", "algorithm", name]) == 0
         shown = capsys.readouterr().out
         assert cls.summary[:40] in shown and "formula" in shown
-        undocumented = [row["name"] for row in listing.settings(cls) if not row["summary"]]
+        undocumented = [row["name"] for row in describing.settings(cls) if not row["summary"]]
         assert undocumented == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.runs.inventory import listing
+from grpobench.runs.inventory import listing, showing
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
@@ -418,7 +418,7 @@ def test_lists_name_every_kind_once() -> None:
     ]
     words = " ".join(lines).split()
     assert words.count("sudoku") == words.count("zebra_puzzles") == 1
-    assert listing.show("task", "reasoning_gym:gcd")["scores"] == ["correct", "score", "format"]
+    assert showing.show("task", "reasoning_gym:gcd")["scores"] == ["correct", "score", "format"]
 
 
 def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

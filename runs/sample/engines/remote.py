@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
-from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.sample.engines import gate
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.engines.server import GOOD, PATIENCE, TAKEN

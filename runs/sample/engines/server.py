@@ -192,7 +192,7 @@ def serve(
     model: str, *, host: str, port: int, dtype: str, rows: int, cache_gb: float, tell: Callable[[str], None]
 ) -> None:
     """Serve a model until SIGINT or SIGTERM. Raises ModelError for one that cannot be served."""
-    from grpobench.runs.models.loading import locate
+    from grpobench.runs.models.finding import locate
     from grpobench.runs.sample.engines.vllm import VLLM
 
     place, token = locate(model), gate.token_for(host)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from grpobench.runs.models import trust
-from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.sampler import GREEDY
 
@@ -145,7 +145,7 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
 
 def trial() -> str:
     """Have an engine write one token with the built-in policy; vLLM's version and device."""
-    from grpobench.runs.models.loading import locate
+    from grpobench.runs.models.finding import locate
 
     engine = VLLM(locate("nano"), dtype="float32", rows=1, cache_gb=0.1)
     try:

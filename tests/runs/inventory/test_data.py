@@ -22,7 +22,7 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli
 from grpobench.runs.inventory import data
-from grpobench.runs.models import loading
+from grpobench.runs.models import finding, loading, packages
 from grpobench.runs.sample.context import Room
 from grpobench.tasks import TASKS
 from grpobench.tasks.data import archives, sources
@@ -74,9 +74,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A world with one data set, whose wheel pip finds in a folder and installs into another."""
     monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
     monkeypatch.setenv(sources.SKIP_VARIABLE, "")
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
-    monkeypatch.setattr(loading, "PACKAGED", {})
+    monkeypatch.setattr(packages, "PACKAGED", {})
     target = tmp_path / "site"
     target.mkdir()
     settings = {
@@ -469,7 +469,7 @@ def test_damaged_files_stop_with_the_place(
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of model folders with one good model, and a tokenizer that knows two letters."""
-    from grpobench.runs.models.loading import POLICIES
+    from grpobench.runs.models.finding import POLICIES
 
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(POLICIES / "nano", folder / "mine" / "small")
@@ -479,7 +479,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_found_in_the_model_folder_and_says_so(
     saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--json", "--model-dir", str(saved)]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["mine/small"]["source"], rows["mine/small"]["present"]) == ("model folder", True)
@@ -501,7 +501,7 @@ def test_a_hub_model_s_commit_and_sum_are_recorded(
         for name in ("HF_HUB_CACHE", "TRANSFORMERS_CACHE"):
             if hasattr(sys.modules[module], name):
                 monkeypatch.setattr(f"{module}.{name}", str(tmp_path))
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     origin = loading.load("someone/small").origin
     assert (origin["from"], origin["place"]) == ("hub", f"someone/small@{commit}")
     assert origin["sha256"] == loading.load("nano").origin["sha256"]
@@ -510,8 +510,8 @@ def test_a_hub_model_s_commit_and_sum_are_recorded(
 def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
-    monkeypatch.setattr(loading.sources, "hub_silence", lambda: "ConnectError: nobody there")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setattr(sources, "hub_silence", lambda: "ConnectError: nobody there")
     retried = "transformers was asked, which tries for more than a minute"
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *a, **k: pytest.fail(retried))
     assert cli.main(["eval", "someone/absent", "--task", "arithmetic"]) == 2
@@ -577,7 +577,7 @@ def test_a_bad_model_folder_is_exit_2_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     folder = tmp_path / "bad"
     shutil.copytree(saved / "mine" / "small", folder)
     damage(folder)
@@ -609,12 +609,12 @@ def lose_a_tensor(path: Path) -> None:
 def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typo")]) == 2
     assert "typo: no such folder; correct --model-dir" in capsys.readouterr().err
-    monkeypatch.setenv(loading.FOLDER_VARIABLE, "")
-    absent = loading.Weights(replace(FILE, module="not_there"), "a model", "MIT")
-    monkeypatch.setattr(loading, "PACKAGED", {"absent": absent})
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    absent = packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
+    monkeypatch.setattr(packages, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
     assert "grpobench data fetch absent" in capsys.readouterr().err
 

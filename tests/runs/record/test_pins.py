@@ -207,10 +207,11 @@ from grpobench.runs.tools import deferred
 deferred.defer("torch")
 from grpobench.runs.record import pins
 from grpobench.runs.models import loading
+from grpobench.runs.models import finding
 from grpobench.runs.settings.recipe import read_recipe
 found = pins.Today().of(read_recipe("quickstart").runs()[0])
 print(*found, sep=", ")
-assert loading.fingerprint("nobody/has-this-model") == {}
+assert finding.fingerprint("nobody/has-this-model") == {}
 sys.exit("torch._C" in sys.modules)
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

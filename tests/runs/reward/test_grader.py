@@ -19,7 +19,8 @@ from helpers.toys import Letters
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.measure.catalogue import known
 from grpobench.runs.measure.rollout_metrics import group_metrics
-from grpobench.runs.models.loading import Loaded, ModelError
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.nano import character_tokenizer
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.reward import grader as rewards

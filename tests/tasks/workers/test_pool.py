@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from grpobench.tasks.grading import algebra, final_answer
-from grpobench.tasks.workers import pool
+from grpobench.tasks.workers import keeper, pool
 from grpobench.tasks.workers.pool import Pool, Reply
 
 TESTS = Path(__file__).parents[2]
@@ -187,10 +187,10 @@ def test_workers_see_neither_secrets_nor_files_to_write(
 
 def test_worker_is_replaced_after_its_share_of_arguments() -> None:
     one = Pool("helpers.pool_functions:odd_jobs", workers=1)
-    pids = [reply.value for reply in one.map([["pid", 0]] * (2 * pool.RECYCLE))]
+    pids = [reply.value for reply in one.map([["pid", 0]] * (2 * keeper.RECYCLE))]
     one.close()
     assert len(set(pids)) == 2
-    assert len(set(pids[: pool.RECYCLE])) == 1
+    assert len(set(pids[: keeper.RECYCLE])) == 1
 
 
 def test_as_many_workers_as_cores_unless_threads_are_allotted(monkeypatch: pytest.MonkeyPatch) -> None:

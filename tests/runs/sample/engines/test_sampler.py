@@ -21,7 +21,7 @@ from helpers.toys import Copy, tiny
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.measure.catalogue import known
-from grpobench.runs.models.loading import ModelError
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.roles import Models
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.sample.engines import gate

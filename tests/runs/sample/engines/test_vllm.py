@@ -22,7 +22,8 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.inventory import doctor
 from grpobench.runs.matrix.matrix import run_matrix
 from grpobench.runs.measure.catalogue import known
-from grpobench.runs.models.loading import Loaded, ModelError, load
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import Models
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.sample.engines import vllm as engines
