@@ -58,8 +58,8 @@ def differs(draft: Draft, name: str, arm: Arm) -> bool:
 
 
 def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[str]) -> list[RunConfig]:
-    """The runs of one arm on one task, one per seed. An optional arm that the task does not serve is
-    appended to `left_out` instead."""
+    """The runs of one arm on one task, one per seed. An optional arm that the task does not serve, or
+    that would never update its policy in so few steps, is appended to `left_out` instead."""
     values, places = laid(draft, arm, task)
     before = len(faults)
     built = build_sections(arm, values, places, faults)
@@ -72,7 +72,7 @@ def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[s
     runs = [
         RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, **built) for seed in head.seeds
     ]
-    if arm.optional and (why := rules.unserved(runs[0])):
+    if arm.optional and (why := [*rules.unserved(runs[0]), *filter(None, [rules.untrained(runs[0])])]):
         left_out.append(f"{arm.name} on {task.name}: {why[0]}")
         return []
     faults += [f"arm {arm.name} on {task.name}: {why}" for why in rules.incompatible(runs[0])]
