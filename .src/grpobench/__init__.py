@@ -1,9 +1,83 @@
 """Head-to-head comparison of GRPO, its variants and rivals, with stability and accuracy reports.
 
-The four rooms at the top of the repository are sub-packages here: `grpobench.algorithms`, `grpobench.tasks`,
-`grpobench.runs` and `grpobench.analysis`. Importing this package imports none of them.
+    import grpobench
+
+    results = grpobench.run("quickstart")
+    results.summary()
+
+`docs/python-api.md` shows all of it. The four rooms at the top of the repository are sub-packages here:
+`grpobench.algorithms`, `grpobench.tasks`, `grpobench.runs` and `grpobench.analysis`. Importing this package
+imports none of them: each name below is imported when it is first used.
 """
 
 from grpobench.version import __version__
 
-__all__ = ["__version__"]
+TYPE_CHECKING = False  # type checkers take it as True; the module typing is not imported for it
+if TYPE_CHECKING:
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.statistics.comparison import Comparison
+    from grpobench.runs.interface.comparing import Compared, compare
+    from grpobench.runs.interface.matrices import RunError, run
+    from grpobench.runs.interface.names import list, show
+    from grpobench.runs.interface.recipes import recipe
+    from grpobench.runs.interface.results import Results, load
+    from grpobench.runs.settings.recipe import Recipe
+    from grpobench.runs.tools.lock import FolderError
+    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.errors import DataError
+else:
+    _HOMES = {
+        "LogError": "analysis.logs.files",
+        "Comparison": "analysis.statistics.comparison",
+        "Compared": "runs.interface.comparing",
+        "compare": "runs.interface.comparing",
+        "RunError": "runs.interface.matrices",
+        "run": "runs.interface.matrices",
+        "list": "runs.interface.names",
+        "show": "runs.interface.names",
+        "recipe": "runs.interface.recipes",
+        "Results": "runs.interface.results",
+        "load": "runs.interface.results",
+        "Recipe": "runs.settings.recipe",
+        "FolderError": "runs.tools.lock",
+        "ConfigError": "runs.tools.strict",
+        "DataError": "tasks.data.errors",
+    }
+    _MEETS_TORCH = {"RunError", "run", "list", "show", "recipe", "Recipe"}
+    """Names whose modules import torch, of which the process that starts runs needs nothing."""
+
+    def __getattr__(name):
+        """Import a name of `_HOMES` when it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        if name in _MEETS_TORCH:
+            import_module("grpobench.runs.tools.deferred").defer("torch")
+        found = getattr(import_module(f"grpobench.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
+
+    def __dir__():
+        """What there is to use, imported or not."""
+        return sorted({*globals(), *_HOMES})
+
+
+__all__ = [
+    "Compared",
+    "Comparison",
+    "ConfigError",
+    "DataError",
+    "FolderError",
+    "LogError",
+    "Recipe",
+    "Results",
+    "RunError",
+    "__version__",
+    "compare",
+    "list",
+    "load",
+    "recipe",
+    "run",
+    "show",
+]

@@ -22,7 +22,7 @@ from grpobench.analysis.figures.training import TRAINING, draw_components, draw_
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.budgets import AXES
-from grpobench.analysis.summary.results import Results
+from grpobench.analysis.summary.numbers import Numbers
 
 Definitions: TypeAlias = Mapping[str, str]
 """Metric -> what it means."""
@@ -34,43 +34,49 @@ class Kind:
 
     about: str
     """What it shows, in a line."""
-    make: Callable[[Results, Definitions], Drawing | None]
+    make: Callable[[Numbers, Definitions], Drawing | None]
     """None where the logs hold nothing to draw."""
 
-    def __call__(self, matrix: Matrix | Results, definitions: Definitions | None = None) -> Drawing | None:
+    def __call__(self, matrix: Matrix | Numbers, definitions: Definitions | None = None) -> Drawing | None:
         """The figure with its title and caption, laid out; None where the logs hold nothing to draw.
         `definitions` are quoted in the caption, before those of `DEFINITIONS`."""
-        results = matrix if isinstance(matrix, Results) else Results(matrix)
+        numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
         with matplotlib.rc_context(STYLE):
-            drawing = self.make(results, {**DEFINITIONS, **(definitions or {})})
+            drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})})
             if drawing is not None:
                 FigureCanvasAgg(drawing.figure)
                 drawing.figure.draw_without_rendering()  # lay out once, not once per format
                 drawing.figure.set_layout_engine("none")
         return drawing
 
+    def serves(self, matrix: Matrix | Numbers) -> bool:
+        """Whether the logs hold anything to draw."""
+        numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
+        with matplotlib.rc_context(STYLE):
+            return self.make(numbers, DEFINITIONS) is not None
 
-def _validation(axis: str, results: Results, definitions: Definitions) -> Drawing | None:
-    return draw_validation(results.matrix, axis, definitions)
+
+def _validation(axis: str, numbers: Numbers, definitions: Definitions) -> Drawing | None:
+    return draw_validation(numbers.matrix, axis, definitions)
 
 
-def _training(name: str, results: Results, definitions: Definitions) -> Drawing | None:
+def _training(name: str, numbers: Numbers, definitions: Definitions) -> Drawing | None:
     title, rows = TRAINING[name]
-    return draw_training(results.matrix, name, title, rows, definitions)
+    return draw_training(numbers.matrix, name, title, rows, definitions)
 
 
 FIGURES: Mapping[str, Kind] = {
     "final_accuracy": Kind(
         "final accuracy of every seed and arm, with the level before training",
-        lambda results, _: draw_final_accuracy(results.matrix, results.runs),
+        lambda numbers, _: draw_final_accuracy(numbers.matrix, numbers.runs),
     ),
     "sampling": Kind(
         "pass@k and majority votes against k, before and after training",
-        lambda results, _: draw_sampling(results.matrix, results.curves),
+        lambda numbers, _: draw_sampling(numbers.matrix, numbers.curves),
     ),
     "differences": Kind(
         "paired differences of final accuracy between arms",
-        lambda results, _: draw_differences(results.matrix, results.compared),
+        lambda numbers, _: draw_differences(numbers.matrix, numbers.compared),
     ),
     **{
         f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis))
@@ -82,37 +88,37 @@ FIGURES: Mapping[str, Kind] = {
     },
     "components": Kind(
         "every part of the reward, and the verifier's verdict on the same rollouts",
-        lambda results, known: draw_components(results.matrix, known),
+        lambda numbers, known: draw_components(numbers.matrix, known),
     ),
     "gradient": Kind(
         "gradient norm of every trained role, against updates",
-        lambda results, known: draw_gradients(results.matrix, known),
+        lambda numbers, known: draw_gradients(numbers.matrix, known),
     ),
-    "bias": Kind("bias scores by category", lambda results, _: draw_bias(results.matrix)),
+    "bias": Kind("bias scores by category", lambda numbers, _: draw_bias(numbers.matrix)),
     "bias_updates": Kind(
-        "bias on the validation split against updates", lambda results, _: draw_bias_updates(results.matrix)
+        "bias on the validation split against updates", lambda numbers, _: draw_bias_updates(numbers.matrix)
     ),
-    "seconds": Kind("seconds per update, by phase", lambda results, _: draw_seconds(results.matrix)),
-    "rates": Kind("tokens per second and peak memory", lambda results, _: draw_rates(results.matrix)),
+    "seconds": Kind("seconds per update, by phase", lambda numbers, _: draw_seconds(numbers.matrix)),
+    "rates": Kind("tokens per second and peak memory", lambda numbers, _: draw_rates(numbers.matrix)),
 }
 """In the order of the report."""
 
 
-def draw(matrix: Matrix | Results, definitions: Definitions | None = None) -> Iterator[Drawing]:
+def draw(matrix: Matrix | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
     """All figures that the logs allow, one at a time."""
-    results = matrix if isinstance(matrix, Results) else Results(matrix)
+    numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
     for kind in FIGURES.values():
-        if (drawing := kind(results, definitions)) is not None:
+        if (drawing := kind(numbers, definitions)) is not None:
             yield drawing
 
 
-def figure(matrix: Matrix | Results, name: str) -> Figure:
+def figure(matrix: Matrix | Numbers, name: str) -> Figure:
     """One figure by its name. Raises ValueError for a name that there is not, and LogError where the logs
     hold nothing to draw."""
     if name not in FIGURES:
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(FIGURES)}")
-    results = matrix if isinstance(matrix, Results) else Results(matrix)
-    drawing = FIGURES[name](results)
+    numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
+    drawing = FIGURES[name](numbers)
     if drawing is None:
-        raise LogError(f"{results.matrix.folder}: nothing is logged that figure {name!r} shows")
+        raise LogError(f"{numbers.matrix.folder}: nothing is logged that figure {name!r} shows")
     return drawing.figure

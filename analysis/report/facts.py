@@ -9,8 +9,8 @@ from grpobench.analysis.checks.alarms import Alarm, find_alarms
 from grpobench.analysis.checks.pairing import Pairing, check_pairing
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.accuracy import accounting
+from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.summary.origins import run_origins
-from grpobench.analysis.summary.results import Results
 from grpobench.analysis.summary.settings import Setting, all_settings
 from grpobench.analysis.tables.catalogue import make_tables
 from grpobench.analysis.tables.table import Table
@@ -18,9 +18,9 @@ from grpobench.analysis.tables.table import Table
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a matrix; figures are drawn from `results`."""
+    """What is known of a matrix; figures are drawn from `numbers`."""
 
-    results: Results
+    numbers: Numbers
     tables: Mapping[str, Table]
     settings: Sequence[Setting]
     origins: Mapping[str, Sequence[tuple[str, int]]]
@@ -32,18 +32,18 @@ class Facts:
     @property
     def matrix(self) -> Matrix:
         """The logs that all of it comes from."""
-        return self.results.matrix
+        return self.numbers.matrix
 
 
 def gather(matrix: Matrix) -> Facts:
     """Compute every number of the report."""
-    results = Results(matrix)
+    numbers = Numbers(matrix)
     return Facts(
-        results=results,
-        tables=make_tables(results),
+        numbers=numbers,
+        tables=make_tables(numbers),
         settings=all_settings(matrix),
         origins=run_origins(matrix),
         pairing=check_pairing(matrix),
-        accounting=accounting(matrix, results.runs),
+        accounting=accounting(matrix, numbers.runs),
         alarms=find_alarms(matrix),
     )

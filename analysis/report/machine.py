@@ -26,10 +26,8 @@ def as_json(facts: Facts) -> dict[str, Any]:
         },
         "alpha": ALPHA,
         "seeds_needed": seeds_needed(ALPHA, max(1, len(matrix.arms) * (len(matrix.arms) - 1) // 2)),
-        "runs": facts.results.runs.merge(
-            matrix.statuses.drop(columns="state"), on=["arm", "task", "seed"]
-        ).to_dict("records"),
-        "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.results.compared],
+        "runs": facts.numbers.every.to_dict("records"),
+        "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
         "pairing": asdict(facts.pairing),
         "accounting": dict(facts.accounting),
         "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},

@@ -104,8 +104,8 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
     return environment.get_template("report.html.j2").render(
         matrix=matrix,
         head=head(facts),
-        resolved=[claim(pair) for pair in facts.results.compared if pair.verdict != "unresolved"],
-        compared=facts.results.compared,
+        resolved=[claim(pair) for pair in facts.numbers.compared if pair.verdict != "unresolved"],
+        compared=facts.numbers.compared,
         outlook=outlook(facts),
         planned=planned(facts),
         alarms=facts.alarms,

@@ -38,11 +38,18 @@ def demand_known(formats: Sequence[str]) -> None:
 
 
 def write(
-    facts: Facts, formats: Sequence[str] = FORMATS, definitions: Mapping[str, str] | None = None
+    facts: Facts,
+    formats: Sequence[str] = FORMATS,
+    definitions: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Path:
-    """`write_report` of what was gathered already."""
+    """`write_report` of what was gathered already, into `folder` if one is given. Raises ValueError where
+    that holds other things than an earlier report, of which nothing is left."""
     demand_known(formats)
-    folder = facts.matrix.folder / "report"
+    if folder is None:
+        folder = facts.matrix.folder / "report"
+    else:
+        _demand_own(folder)
     _clear(folder)
     drawn = _write_figures(facts, folder / "figures", formats, definitions)
     for table in facts.tables.values():
@@ -58,6 +65,13 @@ def write(
         return folder
     (folder / "index.html").write_text(visible(render_page(facts, drawn)), encoding="utf-8")
     return folder / "index.html"
+
+
+def _demand_own(folder: Path) -> None:
+    """Raises ValueError for a folder with files of others, which `_clear` could take away."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and not names & {"index.html", "report.json"}:
+        raise ValueError(f"{folder}: holds other things than a report; give a folder that is new or empty")
 
 
 def _clear(folder: Path) -> None:
@@ -76,7 +90,7 @@ def _write_figures(
     shown: list[Shown] = []
     if not {"html", "pdf", "svg"} & set(formats):
         return shown
-    for drawing in draw(facts.results, definitions):
+    for drawing in draw(facts.numbers, definitions):
         svg = svg_text(drawing) if {"html", "svg"} & set(formats) else ""
         if "svg" in formats:
             (folder / f"{drawing.name}.svg").write_text(svg, encoding="utf-8")

@@ -52,7 +52,7 @@ def planned(facts: Facts) -> str:
 
 def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
     """Every run that has no final accuracy of its own, and why."""
-    standing = {(r.arm, r.task, r.seed): r.standing for r in facts.results.runs.itertuples()}
+    standing = {(r.arm, r.task, r.seed): r.standing for r in facts.numbers.runs.itertuples()}
     return [
         (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
         for run in facts.matrix.runs
@@ -72,7 +72,7 @@ def _common(settings: Sequence[Setting], key: str) -> str:
 
 def outlook(facts: Facts) -> str:
     """What this many seeds can decide at all."""
-    matrix, late = facts.matrix, int(facts.results.runs["counted"].isna().sum())
+    matrix, late = facts.matrix, int(facts.numbers.runs["counted"].isna().sum())
     pairs = len(matrix.arms) * (len(matrix.arms) - 1) // 2
     if not pairs:
         return "There is one arm: nothing to compare."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -58,6 +58,21 @@ class Comparison:
             "second": f"{self.second} > {self.first}",
             "unresolved": "unresolved",
         }[self.verdict]
+
+    def turned(self) -> Comparison:
+        """The same comparison as second − first."""
+        verdicts: dict[str, Literal["first", "second", "unresolved"]] = {"first": "second", "second": "first"}
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            differences=tuple(-difference for difference in self.differences),
+            effect=-self.effect,
+            low=-self.high,
+            high=-self.low,
+            improvement=1 - self.improvement,
+            verdict=verdicts.get(self.verdict, self.verdict),
+        )
 
 
 def compare(

@@ -60,6 +60,14 @@ def resolved_settings(run: Run) -> dict[str, Any]:
     return {key.replace(".settings.", ".", 1): value for key, value in flatten(run.config).items()}
 
 
+def run_settings(matrix: Matrix) -> list[dict[str, Any]]:
+    """A row per run: its `name`, and the value of every setting that is none of `IDENTITY`."""
+    return [
+        {"name": run.name} | {key: own for key, own in resolved_settings(run).items() if key not in IDENTITY}
+        for run in matrix.runs
+    ]
+
+
 def _setting(key: str, runs: Sequence[tuple[Run, Mapping[str, Any]]], tasks: Sequence[str]) -> str:
     by_task: dict[str, str] = {}
     for task in tasks:

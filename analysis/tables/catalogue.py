@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.results import Results
+from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.tables.bias import bias_table, probes_table
 from grpobench.analysis.tables.comparisons import aggregate_tables, comparisons_table
@@ -15,17 +15,17 @@ from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tables.training import critic_table, rewards_table
 
 
-def make_tables(matrix: Matrix | Results) -> dict[str, Table]:
+def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
     """Name -> table, without those that would have no row."""
-    results = matrix if isinstance(matrix, Results) else Results(matrix)
-    matrix = results.matrix
+    numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
+    matrix = numbers.matrix
     made = [
-        accuracy_table(matrix, results.runs, "accuracy", "Final accuracy"),
-        *other_mode_tables(matrix, results.runs),
-        comparisons_table(results.compared),
-        *aggregate_tables(matrix, results.runs),
-        samples_table(results.curves, "pass"),
-        samples_table(results.curves, "maj"),
+        accuracy_table(matrix, numbers.runs, "accuracy", "Final accuracy"),
+        *other_mode_tables(matrix, numbers.runs),
+        comparisons_table(numbers.compared),
+        *aggregate_tables(matrix, numbers.runs),
+        samples_table(numbers.curves, "pass"),
+        samples_table(numbers.curves, "maj"),
         budgets_table(matrix),
         equal_budgets_table(matrix),
         costs_table(matrix),
@@ -33,9 +33,9 @@ def make_tables(matrix: Matrix | Results) -> dict[str, Table]:
         rewards_table(matrix),
         critic_table(matrix),
         bias_table(matrix),
-        probes_table(matrix, results.later),
-        later_table(results.later),
-        agreement_table(results.later),
+        probes_table(matrix, numbers.later),
+        later_table(numbers.later),
+        agreement_table(numbers.later),
         runs_table(matrix),
     ]
     return {table.name: table for table in made if table.rows}

@@ -28,7 +28,7 @@ from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files, machine
 from grpobench.runs.tools.json_lines import read_json
 from grpobench.runs.tools.lock import Lock
-from grpobench.runs.tools.process import death, environment
+from grpobench.runs.tools.process import death, environment, without_main
 from grpobench.runs.train.progress import Progress
 
 POLL = 0.25
@@ -295,7 +295,7 @@ class Launcher:
         ours, theirs = context.Pipe()
         threads = machine.threads(self.count)
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
-        with environment(**machine.environment(self.count, place)):
+        with environment(**machine.environment(self.count, place)), without_main():
             process.start()
         theirs.close()
         self.workers.append(Worker(process, ours, place))

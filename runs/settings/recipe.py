@@ -26,7 +26,7 @@ from grpobench.runs.tools.strict import ConfigError
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """A matrix of runs, resolved and checked."""
 
@@ -38,6 +38,8 @@ class Recipe:
     configs: tuple[RunConfig, ...]
     left_out: tuple[str, ...] = ()
     """Optional arms on tasks that do not serve them, with the reason."""
+    folder: Path = Path()
+    """Where the files of a `module:Name` are looked for first."""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,23 @@ class Recipe:
     def runs(self) -> list[RunConfig]:
         """Every run, arms outermost, seeds innermost."""
         return list(self.configs)
+
+    def __repr__(self) -> str:
+        """Its arms, tasks, seeds and updates, a line each."""
+        told = {
+            "arms": [config.arm for config in self.configs],
+            "tasks": [config.task.name for config in self.configs],
+            "seeds": [config.seed for config in self.configs],
+            "updates": [config.train.steps for config in self.configs],
+            "model": [config.model.name for config in self.configs],
+        }
+        count = len(self.configs)
+        lines = [
+            f"Recipe {self.name}: {count} run{'s' * (count != 1)}",
+            *([self.summary] * bool(self.summary)),
+        ]
+        lines += [f"{key:<7}  {', '.join(map(str, dict.fromkeys(values)))}" for key, values in told.items()]
+        return "\n".join([*lines, *(f"left out: {why}" for why in self.left_out)])
 
 
 def recipes() -> dict[str, Path]:
@@ -61,18 +80,27 @@ def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
     path = locate(source)
     try:
         text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
     except OSError as error:
         raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    return read_text(text, path.stem, path.parent, sets, str(path))
+
+
+def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), source: str = "") -> Recipe:
+    """The recipe that a text in TOML is, as `read_recipe` reads it from a file called `stem` in `folder`;
+    `source` stands before the errors."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not TOML: {error}"], source) from None
     faults: list[str] = []
-    draft = read_draft(table, path.stem, sets, faults)
+    draft = read_draft(table, stem, sets, faults)
     configs, left_out = expand(draft, faults)
-    configs = observed(draft.head, configs, path.parent, faults)
+    configs = observed(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
-        raise ConfigError(faults, str(path))
-    return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), tuple(left_out))
+        raise ConfigError(faults, source)
+    return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), tuple(left_out), folder)
 
 
 def observed(

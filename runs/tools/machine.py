@@ -14,6 +14,9 @@ from grpobench.tasks.workers.processors import cores
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of GPU drivers: NVIDIA's, AMD's, and that of Windows below Linux."""
+SPIN, SPINS = "GOMP_SPINCOUNT", "1000"
+"""How often torch's threads look for each other before they sleep. They hold the core while they look, by
+default for milliseconds: with one other busy program that made a step 20 times slower."""
 ASK = "import torch; print(torch.cuda.device_count())"
 
 
@@ -55,7 +58,7 @@ def environment(workers: int, place: int) -> Mapping[str, str]:
     """Variables for a worker process, set before it imports anything. `place` is which of the workers it is,
     from 0: each has a GPU of its own, unless there are more workers than GPUs."""
     count = str(threads(workers))
-    own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+    own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}
     if found := devices():
         own[VISIBLE] = found[place % len(found)]
     return own

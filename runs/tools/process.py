@@ -7,8 +7,13 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+STARTING = threading.Lock()
+"""Held while `__main__` is hidden, which all threads share."""
 
 
 @contextlib.contextmanager
@@ -63,3 +68,23 @@ def environment(**values: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """Processes that are spawned inside do not import the user's program.
+
+    A spawned process otherwise imports its parent's `__main__` before it does what it was started for: a
+    script without ``if __name__ == "__main__"`` would begin anew in each. Nothing that they are sent may
+    then be defined in `__main__`.
+    """
+    with STARTING:
+        known = vars(sys.modules["__main__"])
+        kept: dict[str, Any] = {name: known[name] for name in ("__file__", "__spec__") if name in known}
+        known.pop("__file__", None)
+        known["__spec__"] = None
+        try:
+            yield
+        finally:
+            del known["__spec__"]
+            known.update(kept)

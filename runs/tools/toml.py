@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -39,11 +39,21 @@ def value(item: Any) -> str:
 
 
 def write(table: Mapping[str, Any]) -> str:
-    """A document: plain values first, then one ``[section]`` per mapping. Deeper mappings are inline."""
-    plain = {name: entry for name, entry in table.items() if not isinstance(entry, Mapping)}
-    lines = [f"{key(name)} = {value(entry)}" for name, entry in plain.items()]
-    for name, section in table.items():
-        if isinstance(section, Mapping):
-            lines += ["", f"[{key(name)}]"]
-            lines += [f"{key(field)} = {value(entry)}" for field, entry in section.items()]
+    """A document: plain values first, then one ``[section]`` per mapping, and one ``[[section]]`` per entry
+    of a list of mappings. Deeper mappings are inline."""
+    sections = {name: sections_of(entry) for name, entry in table.items()}
+    lines = [f"{key(name)} = {value(entry)}" for name, entry in table.items() if not sections[name]]
+    for name, entries in sections.items():
+        for entry in entries:
+            single = isinstance(table[name], Mapping)
+            lines += ["", f"[{key(name)}]" if single else f"[[{key(name)}]]"]
+            lines += [f"{key(field)} = {value(item)}" for field, item in entry.items()]
     return "\n".join(lines) + "\n"
+
+
+def sections_of(entry: Any) -> Sequence[Mapping[str, Any]]:
+    """What a value is written as sections of; empty for one that stands in a line."""
+    if isinstance(entry, Mapping):
+        return [entry]
+    tables = isinstance(entry, (list, tuple)) and all(isinstance(item, Mapping) for item in entry)
+    return entry if tables else []

@@ -178,7 +178,7 @@ def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) ->
     assert (grpo["failed"], grpo["waiting"]) == (1, 0)
     ppo = facts.tables["accuracy"].frame.iloc[1]
     assert ppo["final"] == pytest.approx((0.6 + 0.8) / 2) and ppo["waiting"] == 1
-    (pair,) = facts.results.compared
+    (pair,) = facts.numbers.compared
     assert (
         pair.verdict == "unresolved"
         and pair.needs == "waits for runs without a result: ppo seed 2 (preempted)"
@@ -199,7 +199,7 @@ def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
     # the mean of seeds 1, 2, 4, 5, 6, 7, 8 is .9 + .005 · 33/7; a zero in it would make .81
     assert row["final"] == pytest.approx(0.9 + 0.005 * 33 / 7)
     assert (row["failed"], row["waiting"], row["seeds"]) == (0, 1, 7)
-    (pair,) = facts.results.compared
+    (pair,) = facts.numbers.compared
     assert pair.verdict == "unresolved" and 3 not in pair.seeds
     assert pair.needs == "waits for runs without a result: a seed 3 (crashed)"
     assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
@@ -257,7 +257,7 @@ def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:
             {"grpo": 0.6, "dapo": 0.5, "gspo": 0.4, "ppo": 0.3}[arm] + 0.01 * seed
         ),
     )
-    compared = gather(matrix).results.compared
+    compared = gather(matrix).numbers.compared
     assert [pair.text for pair in compared] == [
         "grpo > dapo",
         "grpo > gspo",
@@ -292,7 +292,7 @@ def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
         identical=True,
         gain={"a": 0.3, "b": 0.3},
     )
-    (pair,) = gather(matrix).results.compared
+    (pair,) = gather(matrix).numbers.compared
     assert pair.verdict == "unresolved" and pair.effect == 0 and pair.p == 1 and pair.improvement == 0.5
 
 
@@ -302,7 +302,7 @@ def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> Non
     assert "There is one arm: nothing to compare" in page
     facts = gather(load(root))
     assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables
-    run = facts.results.runs.iloc[0]
+    run = facts.numbers.runs.iloc[0]
     assert run["items"] == 8 and run["item_low"] < run["final"] < run["item_high"]
     assert not list((root / "report" / "figures").iterdir())  # neither pdf nor svg was asked for
 
@@ -317,7 +317,7 @@ def test_metrics_that_no_arm_logs_leave_their_figure_out(tmp_path: Path) -> None
     names = {drawing.name for drawing in draw(matrix)}
     assert names == {"final_accuracy", "differences", "accuracy_updates", "reward", "length", "zero_signal"}
     facts = gather(matrix)
-    assert set(facts.results.runs["split"]) == {"validation"}  # nothing was tested: the headline says so
+    assert set(facts.numbers.runs["split"]) == {"validation"}  # nothing was tested: the headline says so
     assert "costs" not in facts.tables and "bias" not in facts.tables
 
 

@@ -91,7 +91,7 @@ def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
     how(root / RUN / "metrics.jsonl")
     facts = gather(load(root))
     assert facts.accounting == {"finished": 5, "finished without data": 1}
-    assert facts.results.compared[0].needs == (
+    assert facts.numbers.compared[0].needs == (
         "waits for runs without a result: grpo seed 1 (finished without data)"
     )
     assert facts.tables["accuracy"].rows[0][6].startswith("– (finished without data)")
@@ -144,7 +144,7 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     facts = gather(load(root))
     assert facts.accounting == {"finished": 2, "diverged": 1, "crashed": 1, "missing": 1}
     assert (
-        facts.results.compared[0].needs
+        facts.numbers.compared[0].needs
         == "waits for runs without a result: ppo seed 2 (crashed), 3 (missing)"
     )
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (

@@ -113,7 +113,11 @@ def test_warm_start_feeds_batches_where_the_model_is(monkeypatch: pytest.MonkeyP
 def test_without_a_gpu_workers_are_as_many_as_cores_and_see_what_they_saw(gpus: Any) -> None:
     gpus(0)
     assert machine.devices() == [] and machine.places() == 8
-    assert machine.environment(8, 3) == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    assert machine.environment(8, 3) == {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "GOMP_SPINCOUNT": "1000",
+    }
 
 
 def test_each_worker_has_a_gpu_of_its_own(gpus: Any) -> None:

@@ -1,4 +1,4 @@
-"""The results of a matrix: its logs with what several figures and tables are made from."""
+"""The numbers of a matrix: its logs with what several figures and tables are made from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpobench.analysis.summary.sampling import run_samples, sample_curves
 
 
 @dataclass(frozen=True)
-class Results:
+class Numbers:
     """A loaded matrix. Everything else is computed when it is first asked for, and once."""
 
     matrix: Matrix
@@ -26,6 +26,11 @@ class Results:
     def runs(self) -> pd.DataFrame:
         """A row per run with its accuracies, as `finals` describes them."""
         return finals(self.matrix)
+
+    @cached_property
+    def every(self) -> pd.DataFrame:
+        """The rows of `runs` with everything else that `Matrix.statuses` says of each."""
+        return self.runs.merge(self.matrix.statuses.drop(columns="state"), on=["arm", "task", "seed"])
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:

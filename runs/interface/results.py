@@ -1,0 +1,193 @@
+"""The results of a matrix for notebooks and scripts: data frames, tables, figures, the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.figures.drawing import Drawing, png_bytes, svg_text, write_pdf
+from grpobench.analysis.logs import load as logs
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.facts import Facts, gather
+from grpobench.analysis.report.report import FORMATS, write
+from grpobench.analysis.summary.settings import run_settings
+from grpobench.analysis.tables.table import Table
+from grpobench.runs.tools import strict
+
+KEYS = ["arm", "task", "seed", "step"]
+
+
+def load(folder: str | os.PathLike[str]) -> Results:
+    """The results in the folder of a matrix, such as ``results/quickstart``, whatever state its runs are in.
+
+    Raises `LogError` where nothing is there to read or a log is damaged, with file, line and remedy.
+    """
+    return Results(logs.load(Path(folder)))
+
+
+@dataclass(frozen=True, repr=False)
+class Results:
+    """What the runs of a matrix logged, and all that the report makes of it.
+
+    A frame is made when it is first asked for, from the logs as they were when the results were loaded.
+    """
+
+    matrix: Matrix
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Every number of the report, computed once."""
+        return gather(self.matrix)
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs are."""
+        return self.matrix.folder
+
+    @property
+    def name(self) -> str:
+        """The matrix's name."""
+        return self.matrix.name
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms in the recipe's order."""
+        return self.matrix.arms
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks in the recipe's order."""
+        return self.matrix.tasks
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of all runs, sorted."""
+        return self.matrix.seeds
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row per run: arm, task, seed; state and why; `base`, `final` and `counted` accuracy (shares; a
+        run that diverged counts as 0, one without a result as NaN), on which split and in which mode;
+        validation accuracies; how many problems were evaluated, with the interval over them; and every
+        setting in a column named as for ``--set``, such as ``train.learning_rate.policy``."""
+        found = self.facts.numbers.every
+        settings = pd.DataFrame(run_settings(self.matrix))
+        return found.merge(settings, on="name", how="left", validate="one_to_one")
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row per run and step: arm, task, seed, step, and a column per logged metric (NaN where it is not
+        logged). Units and definitions: ``grpobench.list("metrics")``."""
+        wide = self.matrix.metrics.pivot(index=KEYS, columns="metric", values="value")
+        wide.columns = pd.Index([str(name) for name in wide.columns])
+        return wide.reset_index()
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """A row per evaluated problem and sample: arm, task, seed, step, split, mode, problem, sample,
+        answer, outcome, length in tokens, stopped, and a column each ``score/NAME`` and ``trait/NAME``."""
+        return self.matrix.evaluations
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """A row per setting and a column per arm, as texts, those that differ first; `differs` and `changed`
+        (whether a run changed it midway)."""
+        told = self.facts.settings
+        rows = [{**one.values, "differs": one.differs, "changed": bool(one.changed)} for one in told]
+        return pd.DataFrame(rows, index=pd.Index([one.key for one in told], name="setting"))
+
+    @property
+    def alarms(self) -> Mapping[str, Sequence[str]]:
+        """What the report says before all numbers: runs that are not uniform, logs that lack rows."""
+        return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The names of the report's tables, each with its title."""
+        return {name: table.title for name, table in self.facts.tables.items()}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the report as numbers, the same as in its csv; accuracies are shares. Raises ValueError
+        for a name that is not in `tables`."""
+        return self._table(name).frame.copy()
+
+    def summary(self, name: str = "accuracy") -> pd.DataFrame:
+        """A table of the report as it is printed there, accuracies in percent; unless told, that of the final
+        accuracies per task and arm. Empty where no run was evaluated."""
+        if name == "accuracy" and name not in self.facts.tables:
+            return pd.DataFrame()
+        table = self._table(name)
+        return pd.DataFrame(list(table.rows), columns=list(table.header))
+
+    def _table(self, name: str) -> Table:
+        known = self.facts.tables
+        if name not in known:
+            raise ValueError(unknown("table", name, known))
+        return known[name]
+
+    @cached_property
+    def figures(self) -> Mapping[str, str]:
+        """The names of the figures that these logs allow, each with what it shows."""
+        drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self.facts.numbers)}
+        return {name: kind.about for name, kind in drawn.items()}
+
+    def figure(self, name: str, path: str | os.PathLike[str] | None = None) -> Figure:
+        """One figure of the report, in inches as it is printed there. With a `path` that ends in .pdf, .svg
+        or .png it is saved too: PDF and SVG with the report's bytes, PNG with 200 dots per inch.
+
+        Raises ValueError for a name that is not in `figures`, and for another ending.
+        """
+        drawing = FIGURES[name](self.facts.numbers) if name in FIGURES else None
+        if drawing is None:
+            raise ValueError(unknown("figure", name, self.figures))
+        if path is not None:
+            save(drawing, Path(path))
+        return drawing.figure
+
+    def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
+        """Write the report, byte for byte that of ``grpobench report``, and return its index.html, or the
+        folder where html is not asked for.
+
+        It goes to the folder `report` of the matrix unless `path` names another, which must be new, empty or
+        hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
+        """
+        from grpobench.runs.measure.catalogue import catalogue
+
+        definitions = {name: metric.definition for name, metric in catalogue().items()}
+        return write(self.facts, formats, definitions, None if path is None else Path(path))
+
+    def __repr__(self) -> str:
+        """The state of its runs, and the report's accuracies."""
+        matrix = self.matrix
+        counts = matrix.statuses["state"].value_counts()
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        lines = [f"Results {matrix.name}: {len(matrix.runs)} runs, {states}; {matrix.folder}"]
+        lines += [f"The report warns: {title}." for title in self.alarms]
+        table = self.summary()
+        return "\n".join([*lines, *([] if table.empty else [table.to_string(index=False)])])
+
+
+def save(drawing: Drawing, path: Path) -> None:
+    """Write a figure in the format that its path ends in. Raises ValueError for another."""
+    if path.suffix == ".pdf":
+        write_pdf(drawing, path)
+    elif path.suffix == ".svg":
+        path.write_text(svg_text(drawing), encoding="utf-8")
+    elif path.suffix == ".png":
+        path.write_bytes(png_bytes(drawing))
+    else:
+        raise ValueError(f"{path}: a figure is saved as .pdf, .svg or .png")
+
+
+def unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+    """The message for a name that these results do not have."""
+    guess = strict.nearest(name, known)
+    did = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(known) or 'none'}"
+    return f"no {kind} {name!r} in these results; {did}"
