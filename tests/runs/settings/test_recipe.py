@@ -122,15 +122,6 @@ def test_an_optional_arm_is_left_out_for_its_task_alone_and_says_so(read: Any) -
     assert "needs groups of at least 4" in faults(read, pairs)[0]
 
 
-def test_an_optional_arm_whose_policy_would_never_be_updated_is_left_out_and_named() -> None:
-    whole, brief = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=2"])
-    assert {run.arm for run in whole.runs()} == {"grpo", "ppo", "gspo", "dpo"} and not whole.left_out
-    assert {run.arm for run in brief.runs()} == {"grpo", "gspo", "dpo"}
-    tasks = ("arithmetic", "nanocode", "nanobias")
-    assert [why.partition(": ")[0] for why in brief.left_out] == [f"ppo on {task}" for task in tasks]
-    assert all("updates its policy in none of the 2 steps" in why for why in brief.left_out)
-
-
 @pytest.mark.parametrize("value", ['["plain"]', "{a = 1}", "3"])
 def test_an_algorithm_must_be_a_name(read: Any, value: str) -> None:
     found = faults(read, f'tasks = ["sums"]\n[[arm]]\nalgorithm = {value}\n')

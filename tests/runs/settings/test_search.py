@@ -38,3 +38,12 @@ def test_seeds_of_a_search_are_used_by_nothing_else() -> None:
         for search, own in seeds.items():
             assert not used & own, f"{name} uses seeds of {search}"
     assert not seeds["search-nano"] & seeds["search-critic-nano"]
+
+
+def test_an_optional_arm_whose_policy_would_never_be_updated_is_left_out_and_named() -> None:
+    whole, brief = read_recipe("quickstart"), read_recipe("quickstart", ["train.steps=2"])
+    assert {run.arm for run in whole.runs()} == {"grpo", "ppo", "gspo", "dpo"} and not whole.left_out
+    assert {run.arm for run in brief.runs()} == {"grpo", "gspo", "dpo"}
+    tasks = ("arithmetic", "nanocode", "nanobias")
+    assert [why.partition(": ")[0] for why in brief.left_out] == [f"ppo on {task}" for task in tasks]
+    assert all("updates its policy in none of the 2 steps" in why for why in brief.left_out)
