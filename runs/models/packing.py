@@ -74,10 +74,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     padded layout, kept for tests and comparison)."""
     lengths = batch.length.tolist()
     prompts = batch.prompt_length.tolist()
-    sequences: list[list[int]] = []
-    for rows in _by_group(batch):
-        longest = max(prompts[row] for row in rows)
-        sequences.extend(_split(rows, longest, lengths, cost) if share else [[row] for row in rows])
+    sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
     trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
     width = max(
         prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
@@ -142,6 +139,16 @@ def _by_group(batch: Batch) -> list[list[int]]:
     for row, group in enumerate(batch.group.tolist()):
         groups.setdefault(group, []).append(row)
     return list(groups.values())
+
+
+def _sequences(batch: Batch, cost: Cost) -> list[list[int]]:
+    """The rows of each sequence, all of one group."""
+    lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
+    return [
+        part
+        for rows in _by_group(batch)
+        for part in _split(rows, max(prompts[row] for row in rows), lengths, cost)
+    ]
 
 
 def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> list[list[int]]:

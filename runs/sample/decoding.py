@@ -45,6 +45,8 @@ class Decoding:
         known: Known | None = None,
         keeps: bool = False,
     ) -> None:
+        from grpobench.runs.sample.buffers import buffers  # loads transformers
+
         self.models, self.network = models, models.networks["policy"]
         self.share, self.keeps = share, keeps
         self.alive = torch.arange(len(owner), device=models.device)
@@ -336,73 +338,3 @@ def forced(
         run.advance(column, stopped, None)
     texts = [[*prompts[p], *drawn[:, row].tolist()] for row, p in enumerate(owner.tolist())]
     return (run.logits / models.temperature).log_softmax(-1), texts
-
-
-def buffers(config: Any, columns: int) -> Any:
-    """A Hugging Face cache whose layers write into buffers of `columns` allocated once and show attention
-    only the columns written so far."""
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    class Buffer(DynamicLayer):
-        """Keys and values (R, heads, written, size) as views of a larger buffer."""
-
-        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-            self.dtype, self.device = key_states.dtype, key_states.device
-            self._allocate(key_states, value_states, len(key_states), columns)
-            self.is_initialized = True
-
-        def _allocate(self, keys: torch.Tensor, values: torch.Tensor, rows: int, columns: int) -> None:
-            """Empty buffers for so many rows and columns, of the heads and sizes of these."""
-            self.store = tuple(
-                states.new_empty((rows, states.shape[1], columns, states.shape[3]))
-                for states in (keys, values)
-            )
-            self._show(0)
-
-        def _show(self, written: int) -> None:
-            self.written = written
-            self.keys, self.values = (store[:, :, :written] for store in self.store)
-
-        def update(
-            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-            end = self.written + key_states.shape[2]
-            for store, states in zip(self.store, (key_states, value_states), strict=True):
-                store[:, :, self.written : end] = states
-            self._show(end)
-            assert self.keys is not None and self.values is not None
-            return self.keys, self.values
-
-        def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-            """Start behind these (R, heads, known, size)."""
-            self.lazy_initialization(keys, values)
-            self.update(keys, values)
-
-        def keep_prompt(self, rows: int, columns: int) -> None:
-            """What is written becomes the prompts' part; from here on `rows` sequences write their own."""
-            assert self.keys is not None and self.values is not None
-            self.prompt_keys: torch.Tensor = self.keys
-            self.prompt_values: torch.Tensor = self.values
-            self._allocate(self.keys, self.values, rows, columns)
-
-        def select_prompts(self, prompts: torch.Tensor) -> None:
-            self.prompt_keys = self.prompt_keys.index_select(0, prompts)
-            self.prompt_values = self.prompt_values.index_select(0, prompts)
-
-        def select(self, rows: torch.Tensor) -> None:
-            """Keep or repeat sequences; only written columns are copied."""
-            moved = []
-            for store in self.store:
-                kept = store[:, :, : self.written].index_select(0, rows)
-                if len(rows) <= store.shape[0]:
-                    store = store[: len(rows)]
-                else:
-                    store = store.new_empty((len(rows), *store.shape[1:]))
-                store[:, :, : self.written] = kept
-                moved.append(store)
-            self.store = tuple(moved)
-            self._show(self.written)
-
-    return Cache(layers=[Buffer() for _ in range(config.num_hidden_layers)])  # type: ignore[no-untyped-call]

@@ -106,11 +106,7 @@ class HFSampler:
         known = self.history.find(prompts) if self.history else None
         keeps = kept is not None
         run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps)
-        tokens = torch.full((len(jobs), limit), self.pad, device=self.models.device)
-        logps = torch.zeros(len(jobs), limit, device=self.models.device)
-        entropies = torch.zeros_like(logps)
-        lengths = torch.full((len(jobs),), limit, device=self.models.device)
-        stopped = torch.zeros(len(jobs), dtype=torch.bool, device=self.models.device)
+        written = Written(len(jobs), limit, self.pad, self.models.device)
         plain = greedy.clone()  # jobs that are fed no mixtures, or no more
         mixed: list[tuple[int, torch.Tensor, Mixture]] = []
         for t in range(limit):
@@ -119,35 +115,23 @@ class HFSampler:
             if noise is None:
                 drawn = logp.argmax(-1)
             else:
-                drawn, entropies[run.alive, t] = draw(logp, noise[run.alive, t])
+                drawn, written.entropy[run.alive, t] = draw(logp, noise[run.alive, t])
                 drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn) if some_greedy else drawn
-            tokens[run.alive, t] = drawn
-            logps[run.alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
-            ended = torch.isin(drawn, self.end)
-            first = ended & ~stopped[run.alive]
-            lengths[run.alive[first]] = t + 1
-            stopped[run.alive[first]] = True
-            if t + 1 == limit or bool(stopped[run.alive].all()):
+            written.add(t, run.alive, drawn, logp, self.end)
+            if t + 1 == limit or bool(written.stopped[run.alive].all()):
                 break
             mixture = None
             if mixing is not None and noise is not None:
-                tail = tokens[:, max(0, t + 1 - TAIL) : t + 1]
+                tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]
                 plain |= _begun(mixing, tail, run.alive[~plain[run.alive]])
-                rows = (~(plain | stopped)[run.alive]).nonzero().squeeze(-1)
+                rows = (~(plain | written.stopped)[run.alive]).nonzero().squeeze(-1)
                 # A second number per token, derived from the first: drawing stays as it is without mixing.
                 mixture = _mixed(mixing, rows, drawn, logits, noise[run.alive, t] * 2**20 % 1)
             if mixture is not None:
                 mixed.append((t, run.alive, mixture))
-            run.advance(drawn, stopped, mixture)
-        rollouts = _rollouts(
-            [requests[i].prompt for i, _ in jobs],
-            tokens,
-            logps,
-            None if noise is None else entropies,
-            lengths.tolist(),
-            stopped.tolist(),
-            _feeds(mixed, len(jobs), limit),
-        )
+            run.advance(drawn, written.stopped, mixture)
+        feeds = _feeds(mixed, len(jobs), limit)
+        rollouts = written.rollouts([requests[i].prompt for i, _ in jobs], noise is not None, feeds)
         if kept is not None:
             kept.add(
                 run, [rollout.prompt for rollout in rollouts], [rollout.completion for rollout in rollouts]
@@ -155,29 +139,48 @@ class HFSampler:
         return rollouts
 
 
-def _rollouts(
-    prompts: Sequence[tuple[int, ...]],
-    tokens: torch.Tensor,
-    logps: torch.Tensor,
-    entropies: torch.Tensor | None,
-    lengths: Sequence[int],
-    stopped: Sequence[bool],
-    feeds: tuple[np.ndarray, np.ndarray] | None,
-) -> list[Rollout]:
-    """A rollout of each job from what was written of it: all but `prompts` are (jobs, limit) or (jobs,)."""
-    written, logp = tokens.cpu(), logps.cpu().numpy()
-    entropy = None if entropies is None else entropies.cpu().numpy()
-    return [
-        Rollout(
-            prompt=prompt,
-            completion=tuple(written[row, :length].tolist()),
-            behaviour_logp=logp[row, :length].copy(),
-            stopped=stopped[row],
-            mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
-            entropy=None if entropy is None else entropy[row, :length].copy(),
-        )
-        for row, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
-    ]
+class Written:
+    """What the jobs of a batch have written so far, `limit` tokens at most."""
+
+    def __init__(self, jobs: int, limit: int, pad: int, device: torch.device) -> None:
+        self.tokens = torch.full((jobs, limit), pad, device=device)
+        self.logp = torch.zeros(jobs, limit, device=device)
+        self.entropy = torch.zeros_like(self.logp)
+        self.length = torch.full((jobs,), limit, device=device)
+        self.stopped = torch.zeros(jobs, dtype=torch.bool, device=device)
+
+    def add(
+        self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logp: torch.Tensor, end: torch.Tensor
+    ) -> None:
+        """The t-th token, `drawn` (R,) from `logp` (R, V), of the jobs `alive` (R,); one of `end` stops a
+        job."""
+        self.tokens[alive, t] = drawn
+        self.logp[alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
+        first = torch.isin(drawn, end) & ~self.stopped[alive]
+        self.length[alive[first]] = t + 1
+        self.stopped[alive[first]] = True
+
+    def rollouts(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        sampled: bool,
+        feeds: tuple[np.ndarray, np.ndarray] | None,
+    ) -> list[Rollout]:
+        """A rollout of each job; one of a greedy batch, which is not `sampled`, has no entropy."""
+        tokens, logp = self.tokens.cpu(), self.logp.cpu().numpy()
+        entropy = self.entropy.cpu().numpy() if sampled else None
+        stopped = self.stopped.tolist()
+        return [
+            Rollout(
+                prompt=prompt,
+                completion=tuple(tokens[row, :length].tolist()),
+                behaviour_logp=logp[row, :length].copy(),
+                stopped=stopped[row],
+                mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
+                entropy=None if entropy is None else entropy[row, :length].copy(),
+            )
+            for row, (prompt, length) in enumerate(zip(prompts, self.length.tolist(), strict=True))
+        ]
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
