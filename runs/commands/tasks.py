@@ -9,6 +9,7 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say
 from grpobench.runs.inventory import check, pages
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.tools.ticker import Ticker
 from grpobench.tasks.grading import pairs, readings
 
 
@@ -16,8 +17,16 @@ def check_command(options: argparse.Namespace) -> int:
     """0 unless a task fails, then 70. A task whose data is absent does not fail."""
     if options.all and options.names:
         raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
+    most = check.MOST if options.problems is None else options.problems
+    ticker = Ticker()
+    told = options.json or ticker.status  # the lines of the text say enough where there is no terminal
+    checks = check.checks(options.names, most, ticker.tell if told else lambda text: None)
     rows, failed = [], False
-    for found in check.checks(options.names, check.MOST if options.problems is None else options.problems):
+    while True:
+        with ticker:  # not while lines are printed, which it would take for its own
+            found = next(checks, None)
+        if found is None:
+            break
         failed |= found.state == "failed"
         rows.append(found.row())
         if not options.json:

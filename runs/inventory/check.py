@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,6 +77,8 @@ class Check:
     """What the others earned on average, by score."""
     defects: int = 0
     """Problems whose published reference is known to be wrong; they are left out."""
+    seconds: float = 0.0
+    """What the check took."""
 
     def settled(self) -> Check:
         """With the state that its tallies give."""
@@ -89,22 +92,29 @@ class Check:
         return {**dataclasses.asdict(self), **tallies}
 
 
-def checks(names: Sequence[str], most: int = MOST) -> Iterator[Check]:
+def checks(
+    names: Sequence[str], most: int = MOST, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Check]:
     """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
-    The tasks of a family, which its name stands for, share that number. Raises ConfigError for an unknown
-    name before anything is checked."""
+    The tasks of a family, which its name stands for, share that number. `tell` hears of each task before it
+    is checked. Raises ConfigError for an unknown name before anything is checked."""
     registry = tasks()
     members = Counter(map(family, registry))
     chosen: dict[str, type[Task]] = {}
     for name in names or registry:
         kin = [task for task in registry if family(task) == name] or [name]
         chosen |= {task: registries.chosen(registry, task, "task") for task in kin}
-    for name, cls in chosen.items():
+    for number, (name, cls) in enumerate(chosen.items(), 1):
+        tell(f"checking {name}, task {number} of {len(chosen)}")
+        began = time.monotonic()
         try:
             own = -(-most // members[family(name)])
-            yield from check(name, fewer(cls(), own), own)
+            for found in check(name, fewer(cls(), own), own):
+                yield dataclasses.replace(found, seconds=round(time.monotonic() - began, 3))
+                began = time.monotonic()
         except Exception as error:  # whatever a faulty task raises is its result
-            yield Check(name, state="failed", why=f"{type(error).__name__}: {error}")
+            took = round(time.monotonic() - began, 3)
+            yield Check(name, state="failed", why=f"{type(error).__name__}: {error}", seconds=took)
 
 
 def fewer(task: Task, most: int) -> Task:

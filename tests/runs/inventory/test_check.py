@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -378,6 +379,19 @@ class Raising(Sums):
         raise TypeError("no such thing")
 
 
+class Slow(Sums):
+    """Reading the problems of a split takes half a minute of `CLOCK`."""
+
+    name = "slow"
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        CLOCK[0] += 30.0
+        return super().problems(split)
+
+
+CLOCK = [0.0]
+
+
 def test_absence_is_reported_with_the_remedy_and_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,6 +421,22 @@ def test_a_failure_is_exit_70_and_does_not_stop_the_other_tasks(
     assert "leave it or the names away" in capsys.readouterr().err
     assert cli.main(["tasks", "check", "sum"]) == 2
     assert "did you mean sums?" in capsys.readouterr().err
+
+
+def test_standard_error_names_the_task_under_way_and_rows_say_what_it_took(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows come at the end, minutes later; without a terminal the lines of the text say enough."""
+    monkeypatch.setattr("grpobench.tasks.TASKS", {"slow": Slow, "raising": Raising})
+    monkeypatch.setattr("grpobench.runs.tools.ticker.Ticker.INTERVAL", 0.0)
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+    assert cli.main(["tasks", "check", "--json"]) == 70
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["checking slow, task 1 of 2", "checking raising, task 2 of 2"]
+    slow, raising = json.loads(said.out)
+    assert (slow["seconds"], raising["seconds"]) == (CLOCK[0], 0.0) and CLOCK[0] >= 60
+    assert cli.main(["tasks", "check"]) == 70
+    assert capsys.readouterr().err == ""
 
 
 ONE_OF_A_KIND = {cls.__module__: name for name, cls in reversed(list(TASKS.items()))}
