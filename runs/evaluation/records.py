@@ -25,7 +25,8 @@ from grpobench.runs.evaluation.question import ALL, Plan, Policy, Subject, Throu
 from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
 from grpobench.runs.models.finding import locate
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import MOMENT, Models
+from grpobench.runs.models.optimiser import MOMENT
+from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.record import origin
 from grpobench.runs.record.status import status

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +18,13 @@ from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, Reading, Role
 from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.models.packing import Cost, micro_batches, pack
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once; beyond it they are made in pieces and made again for the
 gradient."""
-MOMENT = "adam:"
-"""What the names of an optimiser's tensors begin with in a checkpoint; the weights have their own names."""
 
 
 def deterministic() -> None:
@@ -36,10 +34,6 @@ def deterministic() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # Nothing here reads what it did not write.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-class NonFinite(Exception):
-    """A loss or gradient that is not a finite number, found before the optimiser could use it."""
 
 
 class Ruined(Exception):
@@ -59,36 +53,6 @@ class Network:
         parts = [self.trunk, self.head, self.value]
         found = {id(p): p for part in parts if part is not None for p in part.parameters()}
         return list(found.values())
-
-
-@dataclass
-class Optimiser:
-    """One trained role: its parameters by name, AdamW, and the clipping threshold."""
-
-    parameters: dict[str, nn.Parameter]
-    adam: torch.optim.AdamW
-    learning_rate: float
-    max_grad_norm: float
-
-    def clip(self) -> float:
-        """Clip the gradient; its norm before. Raises NonFinite for one that must not reach the optimiser."""
-        norm = nn.utils.clip_grad_norm_(list(self.parameters.values()), self.max_grad_norm).item()
-        if not math.isfinite(norm):
-            raise NonFinite(f"gradient norm is {norm}")
-        return norm
-
-    def update(self, scale: float) -> None:
-        for group in self.adam.param_groups:
-            group["lr"] = self.learning_rate * scale
-        self.adam.step()
-
-    def finite(self) -> bool:
-        """Whether every weight is a finite number; the device is asked once."""
-        largest = torch._foreach_norm([p.detach() for p in self.parameters.values()], math.inf)
-        return bool(torch.stack([size.float() for size in largest]).isfinite().all())
-
-    def clear(self) -> None:
-        self.adam.zero_grad(set_to_none=True)
 
 
 class Models:
@@ -155,14 +119,23 @@ class Models:
         betas: tuple[float, float],
         weight_decay: float,
         max_grad_norm: float,
+        make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
     ) -> None:
-        """Give every role in `rates` an AdamW of its own."""
+        """Give every role in `rates` an optimiser of its own: AdamW, or what `make` makes of parameters and a
+        rate. Raises ModelError where that cannot be made of these parameters."""
+
+        def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
+
         for role, rate in rates.items():
             parameters = self.named(role)
-            adam = torch.optim.AdamW(
-                list(parameters.values()), lr=rate, betas=betas, weight_decay=weight_decay, fused=True
-            )
-            self.optimisers[role] = Optimiser(parameters, adam, rate, max_grad_norm)
+            try:
+                inner = (make or adamw)(list(parameters.values()), rate)
+            except (TypeError, ValueError) as error:
+                raise ModelError(
+                    f"train.optimiser cannot be made of the {role}'s weights: {error}; use another"
+                ) from error
+            self.optimisers[role] = Optimiser(parameters, inner, rate, max_grad_norm)
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.dtype == torch.float32:
@@ -264,17 +237,19 @@ class Models:
         moved, as flat tensors by name."""
         out: dict[str, dict[str, torch.Tensor]] = {}
         for role, optimiser in self.optimisers.items():
-            tensors = {name: p.detach() for name, p in optimiser.parameters.items()}
-            for name, p in optimiser.parameters.items():
-                for key, moment in optimiser.adam.state.get(p, {}).items():
-                    tensors[f"{MOMENT}{key}:{name}"] = moment
-            out[role] = tensors
+            out[role] = optimiser.tensors()
         if self.moved:
             out["reference"] = {name: p.detach() for name, p in self.named("reference").items()}
         return out
 
-    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """The inverse of `state`; raises ModelError when roles or names differ."""
+    def counters(self) -> dict[str, Any]:
+        """What else the optimisers keep, by role, as JSON; empty for AdamW."""
+        return {role: plain for role, optimiser in self.optimisers.items() if (plain := optimiser.plain())}
+
+    def restore(
+        self, state: Mapping[str, Mapping[str, torch.Tensor]], counters: Mapping[str, Any] | None = None
+    ) -> None:
+        """The inverse of `state` and `counters`; raises ModelError when roles or names differ."""
         self.moved = "reference" in state
         if state.keys() - {"reference"} != self.optimisers.keys():
             raise ModelError(
@@ -288,13 +263,7 @@ class Models:
                     raise ModelError(f"the checkpoint of {role} lacks {missing[0]}; it is of another model")
                 for name, p in optimiser.parameters.items():
                     p.copy_(saved[name])
-                    moments = {
-                        key.split(":", 2)[1]: tensor.detach().to(p.device, copy=True)
-                        for key, tensor in saved.items()
-                        if key.startswith(MOMENT) and key.split(":", 2)[2] == name
-                    }
-                    if moments:
-                        optimiser.adam.state[p] = moments
+                optimiser.restore(saved, (counters or {}).get(role, {}))
             for name, p in self.named("reference").items() if self.moved else ():
                 p.copy_(state["reference"][name])
 

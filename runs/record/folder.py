@@ -31,7 +31,7 @@ import zstandard
 
 from grpobench.runs.record import origin, pins
 from grpobench.runs.record.status import State, mark, settled, status
-from grpobench.runs.settings import stored
+from grpobench.runs.settings import optimisers, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import line, read_json, size
@@ -109,7 +109,8 @@ class RunFolder:
         attempts = self.origin["attempts"]
         self.threads = attempts[0]["threads"] if attempts else threads
         self.attempt = len(attempts) + 1
-        code = origin.code("runs/train/execute.py", self.config.algorithm, self.config.task)
+        chosen = optimisers.code(self.config.train, Path(self.config.beside) if self.config.beside else None)
+        code = origin.code("runs/train/execute.py", self.config.algorithm, self.config.task, files=chosen)
         about = origin.attempt(self.attempt, self.threads, code)
         now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
         changes = changed(self.path, self.config)

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,15 @@ BESIDE = re.compile(r"[\"'](\w+\.py)[\"']")
 LONGEST_DIFF = 200_000
 
 
-def code(start: str, *parts: object) -> dict[str, str]:
+def code(start: str, *parts: object, files: Iterable[Path] = ()) -> dict[str, str]:
     """Hash per source file that the numbers of a run can depend on: what is reached from `start`, such as
     ``runs/train/trainer.py``, and from the files of the classes of `parts` (an algorithm, a task).
 
     Read off the files' text, so that it depends neither on what else the process has loaded nor in which
-    order. A class from outside this package counts with its own file, by its absolute path.
+    order. A class from outside this package counts with its own file, by its absolute path, and so do further
+    `files` of others' code.
     """
-    homes = [home for part in parts for home in sources(type(part))]
+    homes = [home for part in parts for home in sources(type(part))] + [str(file) for file in files]
     return {name: digest(name) for name in sorted({*reached(start, *homes)})}
 
 

@@ -12,6 +12,7 @@ from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
 from grpobench.runs.settings.observe import Observe
+from grpobench.runs.tools import strict
 from grpobench.tasks.task import Task
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -168,6 +169,10 @@ MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
 """Of one step, and of one evaluated problem: what one process can hold. More is a slip of the keyboard."""
 
 
+SCHEDULES = ("constant", "linear", "cosine")
+"""The suite's own."""
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """The update."""
@@ -189,7 +194,19 @@ class TrainConfig:
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""
     warmup_steps: Annotated[int, at_least(0)] = 0
-    """Steps over which the learning rate rises linearly from nought."""
+    """Steps over which the learning rate rises linearly from nought, whatever its schedule is."""
+    schedule: str = "constant"
+    """How the learning rate goes on after the warm-up: `constant`, `linear` or `cosine` down to `floor`, one
+    of torch's or transformers' (`torch:StepLR`, `transformers:cosine_with_restarts`), or `module:Name`."""
+    schedule_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a schedule of torch's, of transformers' or of your own is called with; rates in it are fractions
+    of `learning_rate`."""
+    floor: Annotated[float, interval("[0, 1]")] = 0.0
+    """Where `linear` and `cosine` end, as a fraction of the learning rate."""
+    optimiser: str = "adamw"
+    """`adamw`, one of torch's (`torch:SGD`), or `module:Name`; one for each trained role."""
+    optimiser_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What an optimiser other than `adamw` is called with, beside the learning rate."""
     betas: Annotated[tuple[float, float], each(interval("[0, 1)"))] = (0.9, 0.95)
     """AdamW's decay rates."""
     weight_decay: Annotated[float, at_least(0), FINITE] = 0.0
@@ -209,10 +226,43 @@ class TrainConfig:
                 f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
+            *self.choices(),
             *(
                 Rule(0 <= rate < 1, f"learning_rate: {role}'s must be in [0, 1), not {rate}")
                 for role, rate in self.learning_rate.items()
             ),
+        )
+
+    def choices(self) -> Iterator[Rule]:
+        """That optimiser and schedule are chosen by a name that can be one, with settings that they have."""
+        foreign = ":" in self.schedule
+        guess = strict.nearest(self.schedule, SCHEDULES)
+        did = f"did you mean {guess!r}?" if guess else "or torch:NAME, transformers:NAME, module:Name"
+        known = foreign or self.schedule in SCHEDULES
+        yield Rule(known, f"schedule: must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}; {did}")
+        yield Rule(
+            foreign or not self.schedule_settings,
+            f"schedule_settings: {self.schedule} has none; remove them (its own are floor and warmup_steps)",
+        )
+        yield Rule(
+            not self.floor or self.schedule in ("linear", "cosine"),
+            f"floor: is where linear and cosine end, and schedule is {self.schedule!r}; set floor = 0",
+        )
+        other = ":" in self.optimiser
+        yield Rule(
+            other or self.optimiser == "adamw",
+            f"optimiser: must be adamw, torch:NAME or module:Name, not {self.optimiser!r}",
+        )
+        yield Rule(
+            other or not self.optimiser_settings,
+            "optimiser_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
+            'optimiser = "torch:AdamW"',
+        )
+        plain = self.betas == (0.9, 0.95) and not self.weight_decay
+        yield Rule(
+            plain or not other,
+            f"betas: betas and weight_decay are those of adamw, and optimiser is {self.optimiser!r}; write "
+            "them in optimiser_settings",
         )
 
 

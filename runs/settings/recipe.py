@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.runs.settings import observe
+from grpobench.runs.settings import observe, optimisers
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import read_draft
 from grpobench.runs.settings.expand import expand
@@ -97,23 +97,27 @@ def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), sour
     faults: list[str] = []
     draft = read_draft(table, stem, sets, faults)
     configs, left_out = expand(draft, faults)
-    configs = observed(draft.head, configs, folder, faults)
+    configs = opened(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, source)
     return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), tuple(left_out), folder)
 
 
-def observed(
+def opened(
     head: Head | strict.Bad, configs: Sequence[RunConfig], folder: Path, faults: list[str]
 ) -> list[RunConfig]:
-    """The runs with the recipe's callbacks; `folder` is the recipe's."""
-    if isinstance(head, strict.Bad) or not head.observe:
-        return list(configs)
-    callbacks = observe.read(head.observe, "observe", faults)
-    beside = str(folder.resolve()) if observe.demand(callbacks, folder, "observe", faults) else ""
-    return [
-        dataclasses.replace(config, observe=callbacks, beside=config.beside or beside) for config in configs
-    ]
+    """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they name what stands in
+    it. Optimisers and schedules of others are tried."""
+    callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, "observe", faults)
+    observed = observe.demand(callbacks, folder, "observe", faults)
+    for train in {str(config.train): config.train for config in configs}.values():
+        faults += optimisers.faults(train, folder)
+    found = []
+    for config in configs:
+        used = observed or optimisers.beside(config.train, folder)
+        beside = config.beside or (str(folder.resolve()) if used else "")
+        found.append(dataclasses.replace(config, observe=callbacks, beside=beside))
+    return found
 
 
 def locate(source: str) -> Path:

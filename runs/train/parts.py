@@ -23,6 +23,8 @@ from grpobench.runs.sample.choose import sampler_for
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings.config import RunConfig, rates
+from grpobench.runs.settings.optimisers import maker
+from grpobench.runs.settings.schedules import Schedule, schedule
 from grpobench.runs.tools.clock import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.collect import OnPolicy, Preferences, Replay, Source, demand_problems
@@ -44,6 +46,8 @@ class Parts:
     curriculum: Curriculum
     evaluator: Evaluator
     clock: Clock
+    schedule: Schedule
+    """Of the learning rates."""
     limit: int
     """Most tokens of a completion."""
     origin: dict[str, Any]
@@ -81,7 +85,18 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
         long_prompts=config.model.long_prompts,
     )
     return Parts(
-        algorithm, loaded, models, sampler, source, curriculum, evaluator, clock, limit, origin, pins
+        algorithm,
+        loaded,
+        models,
+        sampler,
+        source,
+        curriculum,
+        evaluator,
+        clock,
+        schedule(config.train, beside(config)),
+        limit,
+        origin,
+        pins,
     )
 
 
@@ -120,8 +135,14 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
     )
     wanted = rates(train.learning_rate, algorithm.trains)
     trained = {role: rate for role, rate in wanted.items() if role in algorithm.trains}
-    models.optimise(trained, train.betas, train.weight_decay, train.max_grad_norm)
+    make = maker(train, beside(config))
+    models.optimise(trained, train.betas, train.weight_decay, train.max_grad_norm, make)
     return models
+
+
+def beside(config: RunConfig) -> Path | None:
+    """The recipe's folder, where the run names something in it."""
+    return Path(config.beside) if config.beside else None
 
 
 def source_for(

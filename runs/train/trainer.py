@@ -14,6 +14,7 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.measure.rollout_metrics import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.measure.tally import Tally
+from grpobench.runs.models.errors import ModelError
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
@@ -65,10 +66,13 @@ class Trainer:
             "generated": self.source.generated,
             "trained": self.updater.trained,
             "skipped": self.skipped,
+            "optimisers": self.models.counters(),
         }
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
-        self.models.restore(tensors)
+        if "optimisers" not in state:
+            raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
+        self.models.restore(tensors, state["optimisers"])
         self.sampler.sync()
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]

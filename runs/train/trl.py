@@ -99,9 +99,8 @@ class Steps(TrainerCallback):
         return self.work.ends[step - self.before - 1]
 
     def rate(self) -> float:
-        train = self.ours.config.train
-        rise = min(1.0, (self.done + 1) / train.warmup_steps) if train.warmup_steps else 1.0
-        return train.learning_rate["policy"] * rise
+        parts = self.ours.parts
+        return self.ours.config.train.learning_rate["policy"] * parts.schedule.scale(self.done + 1)
 
     def open(self) -> None:
         self.began, self.generated = time.perf_counter(), self.ours.source.generated

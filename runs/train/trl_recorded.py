@@ -74,7 +74,7 @@ class Recorded(Work):
             args=settings(**self.arguments),
             train_dataset=Dataset.from_list([text]),
             processing_class=loaded.tokenizer,
-            optimizers=(self.ours.models.optimisers["policy"].adam, None),
+            optimizers=(self.ours.models.optimisers["policy"].inner, None),
         )
         # TRL would tokenise texts itself, and end every completion, those too that the limit has cut
         collate, theirs.train_dataset = theirs.data_collator, self.items

@@ -69,7 +69,7 @@ class Sampled(Work):
             args=settings(**self.arguments),
             train_dataset=Dataset.from_list(table),
             processing_class=loaded.tokenizer,
-            optimizers=(self.ours.models.optimisers["policy"].adam, None),
+            optimizers=(self.ours.models.optimisers["policy"].inner, None),
         )
 
     def _rows_at_once(self, rows: int) -> int:

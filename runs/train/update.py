@@ -12,8 +12,9 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.measure.rollout_metrics import gap_metrics
 from grpobench.runs.measure.tally import Tally
+from grpobench.runs.models.optimiser import NonFinite
 from grpobench.runs.models.packing import micro_batches
-from grpobench.runs.models.roles import NonFinite, Ruined
+from grpobench.runs.models.roles import Ruined
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.corrections import Correction
@@ -40,6 +41,7 @@ class Updater:
     def __init__(self, config: RunConfig, parts: Parts) -> None:
         self.config, self.algorithm, self.models = config, parts.algorithm, parts.models
         self.source, self.sampler, self.clock = parts.source, parts.sampler, parts.clock
+        self.schedule = parts.schedule
         self.trained = 0
         """Tokens that were trained on so far."""
 
@@ -47,8 +49,8 @@ class Updater:
         self, batch: Batch, signal: Signal, tally: Tally, step: int, correction: Correction | None = None
     ) -> Updated:
         """All optimiser updates of a step."""
-        train, algorithm = self.config.train, self.algorithm
-        scale = min(1.0, step / train.warmup_steps) if train.warmup_steps else 1.0
+        algorithm = self.algorithm
+        scale = self.schedule.scale(step)
         roles = algorithm.updates(step)
         norms: dict[str, list[float]] = {}
         made = Updated()

@@ -15,7 +15,8 @@ from helpers.toys import tiny
 
 from grpobench.runs.inventory import doctor
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.roles import Models, Optimiser
+from grpobench.runs.models.optimiser import Optimiser
+from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare import warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import machine
@@ -62,17 +63,20 @@ def test_resumed_moments_are_where_the_weights_are() -> None:
     update(models)
     saved = {name: torch.ones(tensor.shape) for name, tensor in models.state()["policy"].items()}
     assert {tensor.device.type for tensor in saved.values()} == {"cpu"}
-    models.restore({"policy": saved})
-    (moments,) = models.optimisers["policy"].adam.state.values()
-    # the count too: that is where a fused update on a GPU looks for it
-    names = ("step", "exp_avg", "exp_avg_sq")
-    assert {name: value.device.type for name, value in moments.items()} == dict.fromkeys(names, "meta")
+    inner = models.optimisers["policy"].inner
+    for fused, place in ((False, "cpu"), (True, "meta")):
+        inner.param_groups[0]["fused"] = fused
+        models.restore({"policy": saved})
+        (moments,) = inner.state.values()
+        found = {name: value.device.type for name, value in moments.items()}
+        # the count too where the update is fused, as AdamW's is: that is where it looks for it on a GPU
+        assert found == {"step": place, "exp_avg": "meta", "exp_avg_sq": "meta"}
 
 
 def test_update_refuses_moments_from_elsewhere() -> None:
     models = elsewhere()
     update(models)
-    (moments,) = models.optimisers["policy"].adam.state.values()
+    (moments,) = models.optimisers["policy"].inner.state.values()
     moments["exp_avg"] = torch.zeros(3, 2)
     with pytest.raises(RuntimeError, match="device meta is not on the expected device cpu"):
         update(models)

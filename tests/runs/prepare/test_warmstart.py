@@ -15,7 +15,7 @@ import torch
 from grpobench.runs import cli
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.roles import Optimiser
+from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.prepare import measured, warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic

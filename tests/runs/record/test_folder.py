@@ -359,7 +359,7 @@ def test_changed_code_is_refused_once_there_is_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        origin, "code", lambda *_: {"runs/train/execute.py": origin.digest("runs/train/execute.py")}
+        origin, "code", lambda *_, **__: {"runs/train/execute.py": origin.digest("runs/train/execute.py")}
     )
     monkeypatch.setattr(origin, "digest", lambda name: "aaa")
     RunFolder.open(tmp_path, CONFIG).close()

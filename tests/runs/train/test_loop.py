@@ -22,7 +22,7 @@ from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
 from grpobench.runs.measure.catalogue import known
-from grpobench.runs.models.roles import Optimiser
+from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.record.status import status
 from grpobench.runs.settings.config import (
     CheckpointConfig,
@@ -430,7 +430,7 @@ def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_pat
     with pytest.raises(Preempted):
         run(config, tmp_path, lambda: next(polls))
     before, after = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
-    assert before.keys() == after.keys() and any(name.startswith("adam:exp_avg:") for name in before)
+    assert before.keys() == after.keys() and any(name.startswith("optimiser:exp_avg:") for name in before)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 

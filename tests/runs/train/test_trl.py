@@ -507,7 +507,7 @@ def test_weights_that_are_not_finite_are_a_divergence_though_loss_and_gradient_a
             adam.param_groups[0]["params"][0].data.view(-1)[-1] = math.inf
 
     def trainer(work: Any, place: Path) -> Any:
-        work.ours.models.optimisers["policy"].adam.register_step_post_hook(spoil)
+        work.ours.models.optimisers["policy"].inner.register_step_post_hook(spoil)
         return made(work, place)
 
     monkeypatch.setattr(backend.Sampled, "trainer", trainer)

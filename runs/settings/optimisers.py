@@ -1,0 +1,79 @@
+"""What makes the updates: `train.optimiser` as the function that makes one, tried out before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.settings import doors, schedules
+from grpobench.runs.settings.config import TrainConfig
+from grpobench.runs.tools.strict import ConfigError
+
+ADAMW = "adamw"
+"""The default: torch's, fused, with `train.betas` and `train.weight_decay`."""
+LIBRARIES = ("torch:", "transformers:")
+"""What begins like a module's name and is a library's own name: its code is pinned by its version."""
+Maker = Callable[[list[Any], float], Any]
+"""Makes a torch optimiser of parameters and a learning rate."""
+
+
+def maker(train: TrainConfig, folder: Path | None = None) -> Maker | None:
+    """What makes the optimiser of a role; None for the default. `folder` is the recipe's. Raises ConfigError
+    for one that is not there."""
+    if train.optimiser == ADAMW:
+        return None
+    found: Any = doors.load(train.optimiser.replace("torch:", "torch.optim:", 1), folder)
+    settings = dict(train.optimiser_settings)
+    return lambda parameters, rate: found(parameters, lr=rate, **settings)
+
+
+def faults(train: TrainConfig, folder: Path | None) -> list[str]:
+    """Why optimiser and schedule cannot be used as they are set, each with its place. Only those of others
+    are tried, for which torch is imported."""
+    found = []
+    try:
+        schedules.schedule(train, folder)
+    except ConfigError as error:
+        found += [f"train.schedule: {one}" for one in error.faults]
+    try:
+        if make := maker(train, folder):
+            tried(make, train)
+    except ConfigError as error:
+        found += [f"train.optimiser: {one}" for one in error.faults]
+    return found
+
+
+def tried(make: Maker, train: TrainConfig) -> None:
+    """Make one update of a small matrix. Raises ConfigError for what cannot: an optimiser that wants a
+    closure or other gradients, settings that do not exist, a state that no checkpoint could hold."""
+    import torch
+
+    from grpobench.runs.models.optimiser import Optimiser
+
+    parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    try:
+        made = make([parameter], 1e-3)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise TypeError(f"it is {type(made).__name__}, no torch.optim.Optimizer")
+        own = Optimiser({"weight": parameter}, made, 1e-3, 1.0)
+        own.update(1.0)
+        own.plain()
+    except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way
+        given = f" with {dict(train.optimiser_settings)}" if train.optimiser_settings else ""
+        why = f"{train.optimiser}{given} cannot be used: {type(error).__name__}: {error}"
+        raise ConfigError([why]) from error
+
+
+def code(train: TrainConfig, folder: Path | None) -> list[Path]:
+    """The source files of an optimiser and a schedule of others, but for those of torch and transformers."""
+    named = [name for name in (train.optimiser, train.schedule) if ":" in name]
+    own = [name for name in named if not name.startswith(LIBRARIES)]
+    return [path for name in own for path in doors.sources(name, folder)]
+
+
+def beside(train: TrainConfig, folder: Path | None) -> bool:
+    """Whether the optimiser or the schedule stands in the recipe's folder."""
+    named = [name for name in (train.optimiser, train.schedule) if ":" in name]
+    return any(doors.beside(name, folder) for name in named if not name.startswith(LIBRARIES))
