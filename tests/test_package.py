@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.metadata
 import os
 import re
@@ -63,6 +65,33 @@ def test_importing_the_package_imports_nothing_heavy_and_few_modules() -> None:
     loaded = python("-c", told).split()
     assert "grpobench" in loaded and len(loaded) < 40
     assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
+
+
+def test_every_public_name_is_imported_at_its_first_use_and_known_to_type_checkers() -> None:
+    text = (ROOT / ".src" / "grpobench" / "__init__.py").read_text(encoding="utf-8")
+    checked = {
+        alias.asname or alias.name: f"{node.module}".removeprefix("grpobench.")
+        for branch in ast.parse(text).body
+        if isinstance(branch, ast.If)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert checked == vars(grpobench)["_HOMES"]
+    assert {*checked, "__version__"} == set(grpobench.__all__)
+    listed = python("-c", "import grpobench; print(*dir(grpobench))").split()
+    assert set(grpobench.__all__) <= set(listed)
+    for name, home in checked.items():
+        assert getattr(grpobench, name) is getattr(importlib.import_module(f"grpobench.{home}"), name)
+    with pytest.raises(AttributeError, match="has no attribute 'laod'"):
+        _ = grpobench.laod
+
+
+def test_loading_results_needs_no_torch_and_reading_a_recipe_does_not_import_it() -> None:
+    used = "import sys, grpobench as g; g.{}; print('Tensor' in vars(sys.modules.get('torch', sys)))"
+    for use in ("load, g.compare", "recipe('quickstart')", "list('algorithms')", "run"):
+        assert python("-c", used.format(use)) == "False"
+    assert "torch" not in python("-c", "import sys, grpobench; grpobench.load; print(*sys.modules)").split()
 
 
 @pytest.fixture(scope="module")

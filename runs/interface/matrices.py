@@ -6,15 +6,17 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.console import Console
 
 from grpobench.runs.interface.recipes import Sets, Source, recipe
-from grpobench.runs.interface.results import Results, load
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.settings import doors
 from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.runs.interface.results import Results
 
 Progress: TypeAlias = bool | Literal["auto", "notebook"]
 FAILURES: tuple[Literal["disk full", "crashed", "refused"], ...] = ("disk full", "crashed", "refused")
@@ -80,6 +82,9 @@ def run(
         raise KeyboardInterrupt("stopped; the same call resumes")
     if check and outcome.code:
         raise RunError(outcome)
+    # Last, because SciPy, which the statistics need, loads torch where it is only deferred.
+    from grpobench.runs.interface.results import load
+
     return load(outcome.folder)
 
 

@@ -74,7 +74,9 @@ def checked(
     try:
         found = read_text(text, stem, folder, sets, source)
     except ConfigError as error:
-        raise ConfigError([*faults, *error.faults], source) from None
+        told = tuple(fault.partition(": ")[0] + ":" for fault in faults)
+        rest = [fault for fault in error.faults if not fault.startswith(told)]
+        raise ConfigError([*faults, *rest], source) from None
     if faults:
         raise ConfigError(faults, source)
     return found

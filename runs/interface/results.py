@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +20,7 @@ from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.report import FORMATS, write
 from grpobench.analysis.summary.settings import run_settings
 from grpobench.analysis.tables.table import Table
+from grpobench.runs.interface.notebook import show_figures
 from grpobench.runs.tools import strict
 
 KEYS = ["arm", "task", "seed", "step"]
@@ -149,6 +151,7 @@ class Results:
             raise ValueError(unknown("figure", name, self.figures))
         if path is not None:
             save(drawing, Path(path))
+        show_figures()
         return drawing.figure
 
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
@@ -163,15 +166,24 @@ class Results:
         definitions = {name: metric.definition for name, metric in catalogue().items()}
         return write(self.facts, formats, definitions, None if path is None else Path(path))
 
-    def __repr__(self) -> str:
-        """The state of its runs, and the report's accuracies."""
+    def _head(self) -> list[str]:
+        """The state of the runs, and what the report warns of."""
         matrix = self.matrix
         counts = matrix.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        lines = [f"Results {matrix.name}: {len(matrix.runs)} runs, {states}; {matrix.folder}"]
-        lines += [f"The report warns: {title}." for title in self.alarms]
+        warned = [f"The report warns: {title}." for title in self.alarms]
+        return [f"Results {matrix.name}: {len(matrix.runs)} runs, {states}; {matrix.folder}", *warned]
+
+    def __repr__(self) -> str:
+        """The state of its runs, and the report's accuracies."""
         table = self.summary()
-        return "\n".join([*lines, *([] if table.empty else [table.to_string(index=False)])])
+        return "\n".join([*self._head(), *([] if table.empty else [table.to_string(index=False)])])
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return "".join(f"<p>{escape(line)}</p>" for line in self._head()) + str(
+            self.summary().to_html(index=False)
+        )
 
 
 def save(drawing: Drawing, path: Path) -> None:

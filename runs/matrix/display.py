@@ -1,5 +1,5 @@
-"""The progress of a matrix: a live table in a terminal; elsewhere a line per run that ends, and one on all of
-them every `INTERVAL` seconds."""
+"""The progress of a matrix: a live table in a terminal or in a notebook's cell; elsewhere a line per run that
+ends, and one on all of them every `INTERVAL` seconds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
+from grpobench.runs.matrix.cell import Cell
 from grpobench.runs.tools.ticker import duration, number
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ COLOURS = {
 }
 
 
+def live(console: Console) -> Live | Cell | None:
+    """What is replaced in place; None where the console cannot do so."""
+    if console.is_terminal:
+        return Live(console=console, refresh_per_second=4)
+    return Cell(console) if console.is_jupyter else None
+
+
 class Display:
     """Shows the runs of a matrix until it is closed."""
 
@@ -42,7 +50,7 @@ class Display:
         self.runs = runs
         self.workers = workers
         self.began = self.told = time.monotonic()
-        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        self.live = live(console)
         self.ends = [run for run in runs if run.place != "waiting"]
         """Runs in the order of their end."""
 

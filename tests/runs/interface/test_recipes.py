@@ -99,7 +99,8 @@ def test_what_a_notebook_defines_itself_is_refused_with_the_remedy(stands: None)
     for algorithm in (here["Mine"], "__main__:Mine"):
         with pytest.raises(grpobench.ConfigError) as caught:
             grpobench.recipe(TABLE | {"arm": [{"algorithm": algorithm}]})
-        assert remedy in caught.value.faults[0] and caught.value.faults[0].startswith("arm[0].algorithm: ")
+        (told,) = caught.value.faults
+        assert remedy in told and told.startswith("arm[0].algorithm: ")
     with pytest.raises(grpobench.ConfigError, match='name it by its module: "pathlib:Path"'):
         grpobench.recipe(TABLE | {"arm": [{"algorithm": Path}]})
 

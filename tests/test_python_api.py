@@ -1,0 +1,76 @@
+"""The pages on the Python interface: every example and every script runs as it stands there, and nothing that
+is public is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpobench
+
+DOCS = Path(__file__).parents[1] / "docs"
+API, SCRIPTS = DOCS / "python-api.md", DOCS / "scripts.md"
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """(line, text) of each block of Python."""
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+def scripts() -> dict[str, str]:
+    """The scripts by name, in the order of the page."""
+    named = {text.partition("\n")[0].removeprefix("# "): text for _, text in blocks(SCRIPTS)}
+    assert all(name.endswith(".py") for name in named)
+    return named
+
+
+def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for line, text in blocks(API):
+        exec(compile("\n" * line + text, str(API), "exec"), names)  # errors tell the page's line
+    results, found = names["results"], names["found"]
+    assert results.runs["state"].tolist() == ["finished"] * 4
+    assert names["longer"].runs()[0].train.steps == 100
+    assert (tmp_path / "reward.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "results" / "tiny" / "report" / "index.html").is_file()
+    assert list((tmp_path / "for-the-paper" / "tables").glob("*.tex"))
+    assert [pair.task for pair in found] == ["arithmetic"]
+    assert names["figure"].get_figwidth() == 3.4
+
+
+def test_scripts_run_in_their_order_without_a_guard(tmp_path: Path) -> None:
+    found = scripts()
+    assert 3 <= len(found) <= 5
+    for name, text in found.items():
+        assert "__main__" not in text
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, name],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        made = tmp_path / done.stdout.splitlines()[-1]  # each ends with the path of what it made
+        assert made.is_file() and made.stat().st_size, name
+    width = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "accuracy.pdf").read_bytes())
+    assert width is not None and float(width[1]) == pytest.approx(3.4 * 72)  # points
+
+
+def test_the_page_leaves_nothing_public_out() -> None:
+    text = API.read_text(encoding="utf-8")
+    assert {name for name in grpobench.__all__ if f"grpobench.{name}" not in text} == set()
+    for cls, stem in ((grpobench.Results, "results"), (grpobench.Compared, "found")):
+        public = {name for name in dir(cls) if not name.startswith("_")} - {"facts", "matrix", "pairs"}
+        assert {name for name in public if f"{stem}.{name}" not in text} == set()
