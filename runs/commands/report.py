@@ -9,7 +9,6 @@ from pathlib import Path
 from grpobench.runs.commands.arguments import FORMATS
 from grpobench.runs.commands.output import DONE, say
 from grpobench.runs.commands.results_table import lines
-from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.tools.strict import ConfigError, nearest
 from grpobench.tasks.data.errors import DataError
 
@@ -34,13 +33,10 @@ def write_report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]
     """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
     # These load pandas and matplotlib.
     from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
-    from grpobench.analysis.report.facts import gather
-    from grpobench.analysis.report.report import write
+    from grpobench.runs.interface.results import load
 
-    definitions = {name: metric.definition for name, metric in catalogue().items()}
     try:
-        facts = gather(load(folder))
-        return write(facts, formats, definitions), lines(facts)
+        results = load(folder)
+        return results.report(formats=formats), lines(results.facts)
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error

@@ -45,7 +45,7 @@ class Compared:
         return {pair.task: pair for pair in self.pairs}[task]
 
     def __repr__(self) -> str:
-        return self.printed.to_string(index=False)
+        return str(self.printed.to_string(index=False))
 
     def _repr_html_(self) -> str:
         return str(self.printed.to_html(index=False))

@@ -42,8 +42,8 @@ class Cell:
 
     def bundle(self) -> dict[str, str]:
         """The latest as text and as HTML, for whichever the notebook shows."""
-        size = {"width": self.console.width, "height": self.console.height}
-        recorder = Console(file=io.StringIO(), record=True, force_jupyter=False, **size)
+        width, height = self.console.size
+        recorder = Console(file=io.StringIO(), record=True, force_jupyter=False, width=width, height=height)
         recorder.print(self.latest)
         return {
             "text/plain": recorder.export_text(clear=False),

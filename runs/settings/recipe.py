@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grpobench.runs.settings import observe, optimisers
 from grpobench.runs.settings.config import RunConfig
@@ -51,7 +52,7 @@ class Recipe:
 
     def __repr__(self) -> str:
         """Its arms, tasks, seeds and updates, a line each."""
-        told = {
+        told: dict[str, list[Any]] = {
             "arms": [config.arm for config in self.configs],
             "tasks": [config.task.name for config in self.configs],
             "seeds": [config.seed for config in self.configs],
