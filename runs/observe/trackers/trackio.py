@@ -1,0 +1,52 @@
+"""trackio: a local database, shown by ``trackio show``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.observe.callback import Callback
+from grpobench.runs.observe.trackers.naming import Told, numbers, parameters
+
+
+@dataclass
+class Trackio(Callback):
+    """One run of trackio per run."""
+
+    project: str = ""
+    """Empty: the matrix."""
+    group: str = ""
+    """Empty: the arm, or, in a project of another name, the matrix."""
+    folder: str = ""
+    """Where the databases stand; empty: trackio's own folder, which TRACKIO_DIR names."""
+    space: str = ""
+    """A Hugging Face Space to log to, OWNER/NAME; empty: this machine alone."""
+
+    def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
+        if self.folder:  # read once, at the import
+            os.environ["TRACKIO_DIR"] = str(Path(self.folder).expanduser().resolve())
+        import trackio
+
+        self._told = Told(folder, "trackio")
+        self._run = trackio.init(
+            project=self.project or config["matrix"],
+            name=f"{folder.name}-{self._told.run}",  # which is how trackio finds a run again
+            group=self.group or config["matrix" if self.project else "arm"],
+            space_id=self.space or None,
+            config=parameters(config) | {"run": folder.name},
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        if self._told.news(row):
+            self._run.log(numbers(row), step=row["step"])
+            self._told.keep(row)
+
+    def end(self, state: str, why: str) -> None:
+        self._run.finish()

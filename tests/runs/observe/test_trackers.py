@@ -1,0 +1,271 @@
+"""Built-in trackers against the real libraries: what they have on disk is what metrics.jsonl holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.whole_runs import configure, rows, run
+
+from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.observe import Observe
+
+Series = Mapping[str, Mapping[int, list[float]]]
+"""By metric and step, the values that a tracker has: one each, where nothing was told twice."""
+
+
+def installed(name: str) -> pytest.MarkDecorator:
+    absent = importlib.util.find_spec(name) is None
+    return pytest.mark.skipif(absent, reason=f"{name} is not installed; make test-trackers installs it")
+
+
+def observed(policy: str, *callbacks: Observe) -> RunConfig:
+    train = TrainConfig(steps=4, prompts=2, group=2, learning_rate={"policy": 1e-3})
+    evaluate = EvaluateConfig(every=2, problems=2, samples=1, test_problems=1)
+    checkpoint = CheckpointConfig(every=2)
+    return configure(policy, observe=callbacks, train=train, evaluate=evaluate, checkpoint=checkpoint)
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_and_resumed(config: RunConfig, path: Path) -> list[dict[str, Any]]:
+    """Killed once step 3 is told, behind the checkpoint of step 2, then carried to its end."""
+
+    def kill() -> bool:
+        if rows(path)[-1]["step"] == 3:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        run(config, path, kill)
+    written = run(config, path)
+    attempts = json.loads((path / "origin.json").read_text())["attempts"]
+    assert [attempt["resumed_at"] for attempt in attempts] == [0, 2]
+    assert not any("callbacks_failed" in attempt for attempt in attempts), attempts[-1]
+    return written
+
+
+def expected(written: list[dict[str, Any]]) -> dict[str, dict[int, list[float]]]:
+    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
+    for row in written:
+        for name, value in row.items():
+            if name != "step" and value is not None:
+                found[name][row["step"]] = [float(value)]
+    return dict(found)
+
+
+def timeless(series: Series) -> dict[str, Mapping[int, list[float]]]:
+    """Without what a step that is made again does not repeat."""
+    return {n: steps for n, steps in series.items() if not n.startswith(("time/", "cost/peak_memory"))}
+
+
+def same(found: Series, written: list[dict[str, Any]], rel: float = 0.0) -> None:
+    wanted, got = timeless(expected(written)), timeless(found)
+    assert got.keys() == wanted.keys()
+    for name, steps in wanted.items():
+        assert got[name].keys() == steps.keys(), name
+        for step, values in steps.items():
+            assert got[name][step] == pytest.approx(values, rel=rel, abs=0), (name, step)
+    assert found["time/wall"].keys() == {row["step"] for row in written}
+    assert all(len(values) == 1 for values in found["time/wall"].values())
+
+
+@installed("tensorboard")
+def test_tensorboard(policy: str, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = observed(policy, Observe("tensorboard", {}))
+    written = killed_and_resumed(config, tmp_path / "m" / "a-letters-s3")
+    reader = EventAccumulator(str(tmp_path / "m" / "a-letters-s3" / "tensorboard"), {"scalars": 0})
+    reader.Reload()
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for tag in reader.Tags()["scalars"]:
+        for event in reader.Scalars(tag):
+            found[tag][event.step].append(event.value)
+    same(found, written, rel=2**-23)  # TensorBoard keeps scalars in float32
+    texts = {tag: reader.Tensors(tag)[-1].tensor_proto.string_val[0] for tag in reader.Tags()["tensors"]}
+    assert texts["end/text_summary"] == b"finished"
+    assert json.loads(texts["run.toml/text_summary"])["train.steps"] == 4
+
+
+@installed("tensorboard")
+def test_tensorboard_in_a_folder_of_ones_own(policy: str, tmp_path: Path) -> None:
+    run(observed(policy, Observe("tensorboard", {"folder": str(tmp_path / "tb")})), tmp_path / "a-letters-s3")
+    assert list((tmp_path / "tb" / "m" / "a-letters-s3").glob("events.out.tfevents.*"))
+    assert not (tmp_path / "a-letters-s3" / "tensorboard").exists()
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The records of a W&B file: LevelDB's log format behind a header of 7 bytes, each a protobuf message."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, parts = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        left = 2**15 - place % 2**15
+        if left < 7:  # a record's header is not split over blocks
+            place += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last of several
+            yield Record.FromString(parts)
+            parts = b""
+
+
+@installed("wandb")
+def test_wandb_offline(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")  # what the recipe says comes first
+    config = observed(policy, Observe("wandb", {"project": "study", "mode": "offline"}))
+    path = tmp_path / "a-letters-s3"
+    written = killed_and_resumed(config, path)
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    starts, exits = [], []
+    for file in sorted(path.glob("wandb/offline-run-*/*.wandb")):
+        for record in records(file):
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                starts.append(record.run)
+            elif kind == "exit":
+                exits.append(record.exit.exit_code)
+            elif kind == "history":
+                row = {
+                    "/".join([item.key] if item.key else item.nested_key): item.value_json
+                    for item in record.history.item
+                }
+                for name, text in row.items():
+                    if not name.startswith("_"):
+                        found[name][int(row["_step"])].append(float(text))
+    same(found, written)
+    first = json.loads((path / "origin.json").read_text())["attempts"][0]["id"][:16]
+    assert {one.run_id for one in starts} == {first}
+    assert {(one.project, one.run_group, one.display_name) for one in starts} == {
+        ("study", "m", "a-letters-s3")
+    }
+    settings = {item.key: json.loads(item.value_json) for item in starts[0].config.update}
+    assert (settings["arm"], settings["task.name"], settings["seed"]) == ("a", "letters", 3)
+    assert exits == [1, 0]  # the killed attempt, and the one that finished
+
+
+@installed("trackio")
+def test_trackio(policy: str, tmp_path: Path) -> None:
+    config = observed(policy, Observe("trackio", {"folder": str(tmp_path / "db")}))
+    written = killed_and_resumed(config, tmp_path / "a-letters-s3")
+    script = (
+        "import json\nfrom trackio.sqlite_storage import SQLiteStorage as S\n"
+        "(name,) = S.get_runs('m')\n"
+        "print('\\n' + json.dumps([name, S.get_logs('m', name), S.get_run_config('m', name)]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"TRACKIO_DIR": str(tmp_path / "db")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    name, logs, settings = json.loads(told.stdout.splitlines()[-1])
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in logs:
+        for key, value in row.items():
+            if key not in ("step", "timestamp"):
+                found[key][row["step"]].append(value)
+    same(found, written)
+    assert name.startswith("a-letters-s3-") and settings["_Group"] == "a"
+    assert (settings["arm"], settings["task.name"], settings["seed"]) == ("a", "letters", 3)
+
+
+def mlflow_series(uri: str, experiment: str) -> tuple[Any, dict[str, dict[int, list[float]]]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    place = client.get_experiment_by_name(experiment)
+    assert place is not None
+    (kept,) = client.search_runs([place.experiment_id])
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for name in kept.data.metrics:
+        for one in client.get_metric_history(kept.info.run_id, name):
+            found[name][one.step].append(one.value)
+    return kept, found
+
+
+@installed("mlflow")
+@pytest.mark.parametrize("settings", [{}, {"experiment": "study"}])
+def test_mlflow(
+    settings: dict[str, str], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = observed(policy, Observe("mlflow", settings, seconds=120))
+    written = killed_and_resumed(config, tmp_path / "m" / "a-letters-s3")
+    uri = f"sqlite:///{tmp_path / 'm' / 'mlflow.db'}"
+    kept, found = mlflow_series(uri, settings.get("experiment", "m"))
+    same(found, written)
+    assert kept.info.run_name == "a-letters-s3" and kept.info.status == "FINISHED"
+    assert kept.data.params["train.steps"] == "4" and kept.data.tags["arm"] == "a"
+
+
+ALL: dict[str, Callable[[Path], Observe]] = {
+    "tensorboard": lambda path: Observe("tensorboard", {}),
+    "wandb": lambda path: Observe("wandb", {"mode": "offline"}),
+    "trackio": lambda path: Observe("trackio", {"folder": str(path / "db")}),
+    "mlflow": lambda path: Observe("mlflow", {}, seconds=120),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=installed(name)) for name in ALL])
+def test_a_run_that_begins_again_is_another_run(name: str, policy: str, tmp_path: Path) -> None:
+    """Preempted before its first checkpoint: step 0 is made again, and told to a run of its own."""
+    path = tmp_path / "m" / "a-letters-s3"
+    config = observed(policy, ALL[name](tmp_path))
+    config = dataclasses.replace(config, checkpoint=CheckpointConfig(every=0))
+
+    def kill() -> bool:
+        raise Killed
+
+    with pytest.raises(Killed):
+        run(config, path, kill)
+    run(config, path)
+    attempts = json.loads((path / "origin.json").read_text())["attempts"]
+    assert [attempt["resumed_at"] for attempt in attempts] == [0, 0]
+    assert not any("callbacks_failed" in attempt for attempt in attempts), attempts
+    if name != "tensorboard":
+        return
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(path / "tensorboard"), {"scalars": 0})
+    reader.Reload()
+    assert [event.step for event in reader.Scalars("time/wall")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=installed(name)) for name in ALL])
+def test_a_tracker_that_cannot_write_stops_no_run(
+    name: str, policy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file stands where its folder should be. W&B then writes to the system's folder for temporary files,
+    and trackio only warns; the others raise, and are dropped."""
+    path = tmp_path / "m" / "a-letters-s3"
+    path.mkdir(parents=True)
+    config = observed(policy, ALL[name](tmp_path))
+    for place in (path / "tensorboard", path / "wandb", tmp_path / "db", tmp_path / "m" / "mlflow.db"):
+        place.write_text("in the way")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        found = run(config, path)
+    assert [row["step"] for row in found] == [0, 1, 2, 3, 4]
+    noted = json.loads((path / "origin.json").read_text())["attempts"][-1].get("callbacks_failed", [])
+    if name == "trackio":
+        assert "trackio failed to flush metric logs" in capfd.readouterr().err
+    elif name != "wandb":
+        assert [one["name"] for one in noted] == [name]
