@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.console import Console
+from rich.text import Text
 
+from grpobench.analysis.tools.visible import visible
 from grpobench.runs.interface.recipes import Sets, Source, recipe
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.settings import doors
@@ -76,7 +78,7 @@ def run(
     console = console_for(progress)
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
-        console.print(f"left out: {why}", markup=False, soft_wrap=True)
+        console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
     outcome = run_matrix(found, Path(out), workers, allow_change=allow_change, console=console)
     if outcome.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call resumes")

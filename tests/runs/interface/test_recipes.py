@@ -105,6 +105,20 @@ def test_what_a_notebook_defines_itself_is_refused_with_the_remedy(stands: None)
         grpobench.recipe(TABLE | {"arm": [{"algorithm": Path}]})
 
 
+def test_files_beside_a_dict_are_in_the_folder_that_is_told(
+    stands: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("class Printer: ...\n")
+    table = TABLE | {"observe": ["mine:Printer"]}
+    found = grpobench.recipe(table, folder=tmp_path)
+    assert found.runs()[0].beside == str(tmp_path.resolve()) and found.folder == tmp_path
+    assert grpobench.recipe(found, set={"train.steps": 9}).runs()[0].beside == str(tmp_path.resolve())
+    with pytest.raises(grpobench.ConfigError, match="no module 'mine'"):
+        grpobench.recipe(table, folder=tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    assert grpobench.recipe(table).configs == found.configs  # the current folder, unless told
+
+
 def test_a_recipe_shows_its_arms_tasks_and_seeds(stands: None) -> None:
     assert repr(grpobench.recipe(TABLE, seeds=[0, 2])) == (
         "Recipe small: 4 runs\n"

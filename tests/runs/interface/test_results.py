@@ -13,6 +13,7 @@ from helpers.synthetic import Synthetic
 import grpobench
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.runs import cli
+from grpobench.runs.interface.notebook import image
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 STATES = {("gspo", "nanobias", 2): ("diverged", 4), ("ppo", "arithmetic", 1): ("crashed", 2)}
@@ -185,3 +186,13 @@ def test_a_single_figure_has_the_bytes_of_the_report(
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(grpobench.LogError, match="holds no run"):
         grpobench.load(tmp_path)
+
+
+def test_a_notebook_shows_a_figure_without_pyplot(results: grpobench.Results) -> None:
+    assert image(results.figure("final_accuracy")).startswith(b"\x89PNG")
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    bundle, _ = shell.display_formatter.format(results.figure("final_accuracy"))
+    assert "image/png" in bundle
