@@ -397,9 +397,9 @@ def refusal(path: Path, changes: list[str]) -> str:
     shown = "".join(f"\n  {change}" for change in changes[:20])
     more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
     allowed = (
-        "replace its result by a run from the beginning with --allow-change"
+        "replace its result by a run from the beginning with --allow-change (allow_change=True in Python)"
         if settled(path)
-        else "resume all the same with --allow-change, which is recorded"
+        else "resume all the same with --allow-change (allow_change=True in Python), which is recorded"
     )
     return (
         f"{path} was made with other settings, data or code:{shown}{more}\n"
