@@ -511,7 +511,7 @@ def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest
 def test_a_run_studies_the_initial_policy_also_when_it_goes_on(cache: Path, tmp_path: Path) -> None:
     config = on_few_problems(ADS(), steps=1)
     told: list[str] = []
-    first = trainer_for(config, lambda progress: told.append(progress.phase))
+    first = trainer_for(config, told.append)
     assert "studying the problems 0/40" in told
     again = trainer_for(config)
     assert first.curriculum.state() == again.curriculum.state()

@@ -448,6 +448,7 @@ def test_analysis_reads_logs_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_every_figure_can_be_drawn_alone_by_its_name(tmp_path: Path) -> None:
     matrix = matrix_of(tmp_path, samples=4)
     report = write_report(matrix.folder, ("svg",))

@@ -663,6 +663,7 @@ def words(tmp_path: Path) -> list[str]:
     return ["run", str(tmp_path / "both.toml"), "--out", str(tmp_path), "--workers", "1"]
 
 
+@pytest.mark.slow
 def test_both_backends_stand_in_one_report(words: list[str], tmp_path: Path) -> None:
     assert cli.main([*words, "--set", "train.steps=2"]) == 0
     report = (tmp_path / "both" / "report" / "tables" / "accuracy.csv").read_text()
