@@ -99,7 +99,7 @@ class Batch(Rows):
     reward: Rowwise
     """What the recipe rewards: a weighted sum of scores, or a placebo."""
     scores: Mapping[str, Rowwise]
-    """Every score that the task gave."""
+    """Every score that the task gave and every part of the reward; NaN where a part does not apply."""
     limit: int = field(kw_only=True)
     """Longest completion the sampler allows, L_max in tokens."""
     step: int = field(kw_only=True)
@@ -177,13 +177,13 @@ class Algorithm(ABC, Generic[S]):
     """One training algorithm; its fields are its hyperparameters, validated in `__post_init__`."""
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     """Title and arXiv number."""
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for `grpobench list algorithms`."""
-    formula: ClassVar[str]
+    formula: ClassVar[str] = ""
     """The objective in plain text for `grpobench show algorithm`."""
-    departures: ClassVar[str]
+    departures: ClassVar[str] = ""
     """What differs from the paper, and every default that is not the paper's."""
     evidence: ClassVar[str] = ""
     """What the formula was checked against; a reconstruction says that it is one, and of what."""

@@ -58,10 +58,12 @@ class GDPO(ClippedRatio):
         rest, total = batch.reward, torch.zeros_like(batch.reward)
         for name, weight in batch.weights.items():
             score = batch.scores[name]
-            total = total + weight * parts.group_advantage(
-                score, batch.group, "mean", "group", self.ddof, self.epsilon
+            has = (~score.isnan()).nonzero().squeeze(-1)  # elsewhere it does not apply
+            own = parts.group_advantage(
+                score[has], batch.group[has], "mean", "group", self.ddof, self.epsilon
             )
-            rest = rest - weight * score
+            total = total + weight * torch.zeros_like(total).index_copy(0, has, own)
+            rest = rest - weight * score.nan_to_num()
         total = total + parts.centred(rest, batch.group, parts.group_mean(rest, batch.group))
         freedom = max(1, len(batch) - self.ddof)
         return total / ((total.square().sum() / freedom).sqrt() + self.epsilon)

@@ -53,15 +53,15 @@ class Task(ABC):
     """A source of problems and their verifier; the fields are its settings."""
 
     name: ClassVar[str]
-    source: ClassVar[str]
+    source: ClassVar[str] = ""
     """Where the problems come from, with licence."""
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for `grpobench list tasks`."""
-    scores: ClassVar[tuple[str, ...]]
+    scores: ClassVar[tuple[str, ...]] = ("correct",)
     """Names of the scores that `verify` gives."""
     reward: ClassVar[Mapping[str, float]] = {"correct": 1.0}
     """Default weights of the scores in the reward."""
-    max_new_tokens: ClassVar[int]
+    max_new_tokens: ClassVar[int] = 256
     """Default completion budget in tokens of the model that the task is meant for."""
     turn_tokens: ClassVar[int] = 0
     """Most tokens of one turn, where `turns` is more than 1."""

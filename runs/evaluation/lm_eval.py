@@ -8,6 +8,7 @@ and nothing in between, and must agree.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -21,7 +22,6 @@ from typing import Any
 from grpobench.runs.measure.evaluator import Answer, Mode, Row
 from grpobench.runs.models import trust
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.settings import registries, stored
 from grpobench.runs.tools import strict
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
@@ -208,7 +208,8 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = SAFE.sub("_", f"grpobench_{task.name}_{split}_{mode}")
-    where = {"task": task.name, "settings": strict.plain(task), "split": split}
+    own = (type(task).__module__, type(task).__qualname__)
+    where = {"class": own, "settings": strict.plain(task), "split": split}
     rows = []
     for problem in problems:
         row: dict[str, str] = {
@@ -302,15 +303,16 @@ def _chosen(where: str, logp: tuple[float, ...], tokens: str) -> Verdict:
 def _place(where: str) -> tuple[Task, Problem]:
     told = json.loads(where)
     settings = json.dumps(told["settings"], sort_keys=True)
-    task, problems = _problems(told["task"], settings, told["split"])
+    task, problems = _problems(*told["class"], settings, told["split"])
     return task, problems[told["id"]]
 
 
 @functools.lru_cache(maxsize=16)
-def _problems(name: str, settings: str, split: Split) -> tuple[Task, dict[str, Problem]]:
+def _problems(module: str, name: str, settings: str, split: Split) -> tuple[Task, dict[str, Problem]]:
     faults: list[str] = []
-    task = stored.named(registries.tasks(), name, json.loads(settings), "task", faults)
-    if faults:
+    cls: type[Task] = getattr(importlib.import_module(module), name)
+    task = strict.build(cls, json.loads(settings), "task", faults)
+    if isinstance(task, strict.Bad):
         raise strict.ConfigError(faults)
     return task, {problem.id: problem for problem in task.problems(split)}
 

@@ -66,7 +66,7 @@ class Subject:
     def own_task(self) -> Task | None:
         """The task that the run was trained on, as it was set."""
         told = self.run.get("task")
-        return chosen_task(told["name"], told.get("settings", {})) if told else None
+        return chosen_task(told, self.run.get("beside", "")) if told else None
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,14 @@ def _run(place: Path) -> Subject:
 
 def resolve(wish: Wish, subject: Subject) -> Plan:
     """Fill in what the wish leaves open: a run's own task is asked as the run was set."""
-    tasks = registries.tasks()
     dtype = subject.model.dtype
-    if wish.task not in tasks:
+    told = subject.run.get("task", {})
+    own = subject.own_task if told.get("name") == wish.task else None
+    if not (own or wish.task in registries.tasks() or registries.elsewhere("task", wish.task)):
         return Plan(None, _theirs(wish, dtype))
-    own = subject.own_task if subject.run.get("task", {}).get("name") == wish.task else None
+    entry, beside = (told, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
     fields = strict.plain(own) if own else {}
-    task = chosen_task(wish.task, {**fields, **wish.sets})
+    task = chosen_task({**entry, "settings": {**fields, **wish.sets}}, beside)
     if lack := task.missing():
         raise ConfigError([f"task {wish.task}: {lack}"])
     sampler = subject.run.get("sampler", {}) if own else {}
@@ -185,9 +186,10 @@ def _theirs(wish: Wish, dtype: str) -> dict[str, Any]:
     }
 
 
-def chosen_task(name: str, settings: Mapping[str, Any]) -> Task:
+def chosen_task(entry: Mapping[str, Any], beside: str) -> Task:
+    """The task of a run.toml's section; `beside` is the folder of others' code and data."""
     faults: list[str] = []
-    task = stored.named(registries.tasks(), name, settings, "task", faults)
+    task = stored.built("task", entry, beside, faults)
     if faults:
         raise ConfigError(faults)
     assert isinstance(task, Task)

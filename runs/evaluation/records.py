@@ -107,7 +107,8 @@ class Desk:
         path = subject.place / "evals" / f"{plan.stem}-{through}.json"
         wanted = identity(subject, plan, self.wish.base)
         before = json_lines.read_json(path)
-        if before and not self.wish.again and unchanged(before, wanted):
+        code = origin.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
+        if before and not self.wish.again and unchanged(before, wanted, code):
             lines = path.with_suffix(".jsonl").read_bytes().splitlines()
             return Record(subject, path, before, [json.loads(line) for line in lines], kept=True)
         began = time.monotonic()
@@ -131,7 +132,7 @@ class Desk:
             "rows": len(rows),
             "versions": dict(origin.versions()),
             "harness": lm_eval.version() if through == "lm-eval" else "",
-            "code": origin.code("runs/evaluation/records.py", *([plan.task] if plan.task else [])),
+            "code": code,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -311,7 +312,7 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
     return plain
 
 
-def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any], code: Mapping[str, str]) -> bool:
     """Whether a record answers the question with weights, code and versions as they are now.
     A model of the hub is told by its name only.
     """
@@ -323,5 +324,5 @@ def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         before.get("settings") == wanted["settings"]
         and before.get("harness") in ("", lm_eval.version())
         and policies == wanted["policies"]
-        and not origin.code_differences({"versions": before["versions"], "code": before["code"]})
+        and not origin.code_differences(before, {"versions": origin.versions(), "code": code})
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.process import die_with, output_to
 from grpobench.runs.tools.strict import ConfigError
@@ -112,6 +113,8 @@ def run(
 def crashed(folder: RunFolder, error: BaseException) -> Ended:
     """Keep the traceback in the run folder as far as the disk lets us."""
     why = f"{type(error).__name__}: {error}"
+    if whose := others.blamed(folder.config, error):
+        why = f"{whose}: {why}"
     with contextlib.suppress(OSError):
         text = "".join(traceback.format_exception(error))
         (folder.path / "crash.txt").write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -12,9 +12,10 @@ they train on. What is over the rows that the updates used begins with ``trained
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from grpobench.algorithms import modifiers
-from grpobench.algorithms.algorithm import Metric
+from grpobench.algorithms.algorithm import Algorithm, Metric
 from grpobench.runs.settings.registries import algorithms
 
 REWARD = (
@@ -24,13 +25,14 @@ REWARD = (
         "reward/<component>",
         "as the component",
         "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
-        "random, constant) over all graded rollouts of the step; measured with weight 0 too",
+        "random, constant, a function) over all graded rollouts of the step, with a function over those to "
+        "which it applies; measured with weight 0 too",
     ),
     Metric(
         "reward/failed",
         "share of rollouts",
-        "masked because the verifier or the reward raised, or gave a number that is not finite, of all "
-        "rollouts of the step",
+        "masked because the verifier or the reward raised or gave a number that is not finite, or because no "
+        "part of the reward applies, of all rollouts of the step",
         "lower",
     ),
     Metric(
@@ -213,8 +215,8 @@ TRL = (
 HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL)
 
 
-def catalogue() -> dict[str, Metric]:
-    """Every metric by name: the harness's, then the algorithms'.
+def catalogue(*others: Algorithm[Any]) -> dict[str, Metric]:
+    """Every metric by name: the harness's, then the algorithms' and those of `others`.
 
     Raises ValueError when one name is declared with two definitions.
     """
@@ -223,6 +225,7 @@ def catalogue() -> dict[str, Metric]:
         ("the harness", HARNESS),
         ("modify", modifiers.METRICS),
         *((name, cls.metrics) for name, cls in algorithms().items()),
+        *((other.name, other.metrics) for other in others),
     ]
     by: dict[str, str] = {}
     for owner, metrics in declared:

@@ -74,16 +74,17 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The parts of the reward over the graded rollouts, and how often the reward could not be given."""
+    """The parts of the reward over the graded rollouts that they apply to, and how often there was none."""
     columns: dict[str, list[float]] = {}
     failed = total = 0
     for group in groups:
         total += len(group.rollouts)
         failed += sum(
-            map(any, zip(*(map(math.isnan, own) for own in group.components.values()), strict=True))
+            map(all, zip(*(map(math.isnan, own) for own in group.components.values()), strict=True))
         )
         for name, values in group.components.items():
-            kept = [v for v, verdict in zip(values, group.verdicts, strict=True) if graded(verdict)]
+            pairs = zip(values, group.verdicts, strict=True)
+            kept = [value for value, verdict in pairs if graded(verdict) and not math.isnan(value)]
             columns.setdefault(name, []).extend(kept)
     row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
     return row | {"reward/failed": failed / max(1, total)}

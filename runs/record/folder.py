@@ -31,7 +31,7 @@ import zstandard
 
 from grpobench.runs.record import origin, pins
 from grpobench.runs.record.status import State, mark, settled, status
-from grpobench.runs.settings import optimisers, stored
+from grpobench.runs.settings import others, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import line, read_json, size
@@ -109,13 +109,14 @@ class RunFolder:
         attempts = self.origin["attempts"]
         self.threads = attempts[0]["threads"] if attempts else threads
         self.attempt = len(attempts) + 1
-        chosen = optimisers.code(self.config.train, Path(self.config.beside) if self.config.beside else None)
-        code = origin.code("runs/train/execute.py", self.config.algorithm, self.config.task, files=chosen)
-        about = origin.attempt(self.attempt, self.threads, code)
+        theirs = [found.cls for found in others.others(self.config).values()]
+        parts = (self.config.algorithm, self.config.task, *theirs)
+        code = origin.code("runs/train/execute.py", *parts)
+        about = origin.attempt(self.attempt, self.threads, code, origin.packages(*theirs))
         now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
         changes = changed(self.path, self.config)
         if attempts and self.steps():
-            changes += origin.code_differences(attempts[-1])
+            changes += origin.code_differences(attempts[-1], about)
         self.refuse(changes)
         self.write_status("")  # First: a result never stands beside settings that did not make it.
         if ended and self.allow_change:

@@ -11,8 +11,9 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from grpobench.runs.settings import doors
@@ -32,30 +33,45 @@ BESIDE = re.compile(r"[\"'](\w+\.py)[\"']")
 LONGEST_DIFF = 200_000
 
 
-def code(start: str, *parts: object, files: Iterable[Path] = ()) -> dict[str, str]:
+def code(start: str, *parts: object) -> dict[str, str]:
     """Hash per source file that the numbers of a run can depend on: what is reached from `start`, such as
-    ``runs/train/trainer.py``, and from the files of the classes of `parts` (an algorithm, a task).
+    ``runs/train/trainer.py``, and from the files of `parts` (an algorithm, a task, others' classes and
+    functions).
 
     Read off the files' text, so that it depends neither on what else the process has loaded nor in which
-    order. A class from outside this package counts with its own file, by its absolute path, and so do further
-    `files` of others' code.
+    order. Files from outside this package are called as `foreign` says, wherever they lie.
     """
-    homes = [home for part in parts for home in sources(type(part))] + [str(file) for file in files]
-    return {name: digest(name) for name in sorted({*reached(start, *homes)})}
+    known = [part if isinstance(part, type | FunctionType) else type(part) for part in parts]
+    homes = [home for part in known for home in sources(part)]
+    found = {name: digest(name) for name in sorted({*reached(start, *homes)})}
+    return found | {name: digest(str(path)) for part in known for name, path in foreign(part).items()}
 
 
-def sources(cls: type) -> list[str]:
-    """The files that define a class and the bases that it has in the rooms; of a class beside a recipe also
-    those beside it that its file imports."""
+def sources(thing: type | FunctionType) -> list[str]:
+    """The files below the rooms that define a class, with its bases, or a function."""
     found = []
-    for base in cls.__mro__:
+    for base in getattr(thing, "__mro__", (thing,)):
         file = getattr(sys.modules.get(base.__module__), "__file__", None)
         path = Path(file).resolve() if file else None
         relative = path.relative_to(ROOMS).as_posix() if path and path.is_relative_to(ROOMS) else ""
         if relative.startswith(CODE_ROOMS):
             found.append(relative)
-        elif path and base is cls:
-            found += [str(one) for one in doors.files(cls)]
+    return found
+
+
+def foreign(thing: type | FunctionType) -> dict[str, Path]:
+    """The files of others' code, by the name that they have in origin.json: ``beside the recipe: FILE``, with
+    those that such a file imports beside it, or ``PACKAGE: FILE``."""
+    found = {}
+    for base in getattr(thing, "__mro__", (thing,)):
+        if base.__module__.partition(".")[0] in ("grpobench", *sys.stdlib_module_names):
+            continue
+        package = doors.distribution(base.__module__)
+        whose = "beside the recipe" if doors.stands_in_file(base) else package[0] if package else "elsewhere"
+        for path in doors.files(base):
+            home = doors.home(base) or path.parent
+            shown = path.relative_to(home) if path.is_relative_to(home) else path
+            found[f"{whose}: {shown}"] = path
     return found
 
 
@@ -158,8 +174,16 @@ def device() -> str:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else cpu()
 
 
-def attempt(number: int, threads: int, code: Mapping[str, str]) -> dict[str, Any]:
-    """What is recorded about one attempt at a run."""
+def packages(*parts: object) -> dict[str, str]:
+    """The versions of the installed packages that others' classes and functions are from, by name."""
+    found = [doors.distribution(part.__module__) for part in parts if not doors.stands_in_file(part)]
+    return dict(one for one in found if one)
+
+
+def attempt(
+    number: int, threads: int, code: Mapping[str, str], more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What is recorded about one attempt at a run; `more` are versions beside the usual ones."""
     return {
         "attempt": number,
         "id": uuid.uuid4().hex,
@@ -169,15 +193,16 @@ def attempt(number: int, threads: int, code: Mapping[str, str]) -> dict[str, Any
         "device": device(),
         "threads": threads,
         "command": sys.argv,
-        "versions": dict(versions()),
+        "versions": {**(more or {}), **versions()},
         **commit(),
         "code": dict(code),
     }
 
 
-def code_differences(attempt: Mapping[str, Any]) -> list[str]:
-    """What can change a run's numbers and has changed since an attempt: its versions and its files."""
-    now = versions()
-    pairs = [(name, before, now.get(name, "(absent)")) for name, before in attempt["versions"].items()]
-    pairs += [(name, before, digest(name)) for name, before in attempt["code"].items()]
+def code_differences(attempt: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What can change a run's numbers and differs between an attempt and the one that is made `now`: its
+    versions and its files."""
+    absent = "(absent)"
+    pairs = [(name, old, now["versions"].get(name, absent)) for name, old in attempt["versions"].items()]
+    pairs += [(name, old, now["code"].get(name) or digest(name)) for name, old in attempt["code"].items()]
     return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]

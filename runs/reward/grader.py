@@ -1,7 +1,7 @@
 """From a completion to its reward: the task's verdict, and what the recipe makes of it.
 
-A reward is a weighted sum of components: scores of the task, a learned reward model, a flawed proxy, and
-controls. Whatever is rewarded, the task's verdict is taken beside it.
+A reward is a weighted sum of components: scores of the task, a learned reward model, a flawed proxy,
+functions from elsewhere, and controls. Whatever is rewarded, the task's verdict is taken beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from grpobench.runs.models.loading import Loaded
+from grpobench.runs.reward.functions import Asked, FunctionError, RewardFunction
 from grpobench.runs.reward.model import Scorer
 from grpobench.runs.reward.proxy import proxy
 from grpobench.runs.sample.episodes import policy_turns
@@ -56,10 +57,23 @@ class Grader:
     A completion for which the verifier or a component raises, or gives a number that is not finite, is masked
     like one that could not be graded for reasons of the machine, and counted. More than 1 % of the last 200
     stop the run. The count starts anew when a run is resumed.
+
+    `functions` are the components that are reward functions from elsewhere, by name; what one raises ends the
+    run. A completion to which no component applies is masked, and is no failure. `steps` is how many the run
+    has, for functions that ask.
     """
 
-    def __init__(self, task: Task, reward: RewardConfig, loaded: Loaded, seed: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        reward: RewardConfig,
+        loaded: Loaded,
+        seed: int,
+        functions: Mapping[str, RewardFunction] | None = None,
+        steps: int = 0,
+    ) -> None:
         self.task, self.reward, self.loaded, self.seed = task, reward, loaded, seed
+        self.functions, self.steps = functions or {}, steps
         self.weights = reward.components(task)
         self.scorer = Scorer(reward, task, loaded.model.device) if "model" in self.weights else None
         self.recent: deque[bool] = deque(maxlen=WINDOW)
@@ -98,6 +112,7 @@ class Grader:
         for problem, rollouts, verdicts in zip(problems, sampled, judged, strict=True):
             own = [next(parts) if verdict is not None else None for verdict in verdicts]
             failed += [measured is None for measured in own]
+            own = [measured if measured and applies(measured, self.weights) else None for measured in own]
             found.append(self._group(problem, rollouts, verdicts, own))
         self._watch(failed)
         return found
@@ -120,10 +135,7 @@ class Grader:
             problem,
             rollouts,
             [verdict or masked for verdict in kept],
-            [
-                sum(w * parts[name] for name, w in self.weights.items()) if parts else 0.0
-                for parts in measured
-            ],
+            [weighted(parts, self.weights) if parts else 0.0 for parts in measured],
             {name: [(parts or nothing)[name] for parts in measured] for name in names},
             self.weights,
         )
@@ -154,14 +166,22 @@ class Grader:
             columns["model"] = [score.value for score in scores]
             columns[CUT] = [float(score.cut) for score in scores]
         for name, column in columns.items():
-            if bad := [value for value in column if not math.isfinite(value)]:
+            if bad := [value for value in column if not math.isfinite(value) and name not in self.functions]:
                 raise ArithmeticError(f"the reward {name} gave {bad[0]}")
         return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(graded))]
 
     def _component(self, name: str, graded: Sequence[Graded]) -> list[float]:
         if name in self.task.scores:
             return [one.verdict.scores.get(name, 0.0) for one in graded]
+        if name in self.functions:
+            found = self.functions[name](list(map(self._asked, graded)), steps_done(graded), self.steps)
+            return [math.nan if value is None else value for value in found]
         return [CONTROLS[name](self, one) for one in graded]
+
+    def _asked(self, one: Graded) -> Asked:
+        completion = one.rollout.completion
+        columns = self.task.columns(one.problem)
+        return Asked(one.problem.prompt, self.loaded.decode(completion), completion, columns)
 
     def _note(self, error: Exception) -> None:
         self.last = error
@@ -185,6 +205,22 @@ def demand_share(task: Task, problem: Problem, verdicts: Iterable[Verdict]) -> N
                 f"task {task.name}: the score `correct` must be from 0 to 1, and its verifier gave {score:g} "
                 f"for problem {problem.id}; mend its `verify`"
             )
+
+
+def applies(measured: Mapping[str, float], weights: Mapping[str, float]) -> bool:
+    """Whether any component says something of a completion."""
+    return not all(math.isnan(measured[name]) for name in weights)
+
+
+def weighted(measured: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """The reward: components that do not apply (NaN) count for nothing, as in TRL."""
+    return sum(w * measured[name] for name, w in weights.items() if not math.isnan(measured[name]))
+
+
+def steps_done(graded: Sequence[Graded]) -> int:
+    """How many steps came before that of these completions, by their stream; 0 for rollouts of the base."""
+    step = graded[0].stream.partition("/")[0] if graded else ""
+    return int(step) - 1 if step.isdigit() else 0
 
 
 def flipped(grader: Grader, one: Graded) -> float:
@@ -216,11 +252,11 @@ def guarded(
 ) -> list[B | None]:
     """`function(items)`; where it raises, each item alone, and None for those that it still raises for.
 
-    A DataError is the user's to mend and passes. `note` is told of every other error.
+    A DataError or FunctionError is the user's to mend and passes. `note` is told of every other error.
     """
     try:
         return list(function(items)) if items else []
-    except DataError:
+    except (DataError, FunctionError):
         raise
     except Exception as error:
         note(error)

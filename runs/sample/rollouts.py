@@ -72,7 +72,8 @@ class Group:
     verdicts: Sequence[Verdict]
     reward: Sequence[float]
     components: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What the reward is made of, before the weights; NaN for a completion whose reward failed."""
+    """What the reward is made of, before the weights; NaN for a part that does not apply to a completion, and
+    for a completion whose reward failed."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """The weights of those parts."""
     greedy: float | None = None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE, SETTINGS, Layer, Scope, read_layer, read_on
-from grpobench.runs.settings.names import name_list, no_such, registered
-from grpobench.runs.settings.task_settings import settings_of_tasks
+from grpobench.runs.settings.names import found, name_list, no_such, registered
+from grpobench.runs.settings.task_settings import Tasks, settings_of_tasks
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD
 
@@ -40,22 +41,24 @@ class Arm:
     """Whether it is left out, without an error, on a task that does not serve it."""
 
 
-def read_arms(table: Mapping[str, Any], tasks: Collection[str], faults: list[str]) -> dict[str, Arm]:
-    """The arms of a recipe by name; `tasks` are those that it lists."""
+def read_arms(
+    table: Mapping[str, Any], tasks: Tasks, folder: Path | None, faults: list[str]
+) -> dict[str, Arm]:
+    """The arms of a recipe in `folder` by name; `tasks` are those that it lists."""
     entries = table.get("arm", [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         faults.append("arm: must be a list of tables; write [[arm]]")
         return {}
-    found: dict[str, Arm] = {}
+    read: dict[str, Arm] = {}
     for index, entry in each_entry(entries, faults):
-        arm = read_arm(entry, f"arm[{index}]", tasks, faults)
-        if arm is not None and arm.name in found:
+        arm = read_arm(entry, f"arm[{index}]", tasks, folder, faults)
+        if arm is not None and arm.name in read:
             faults.append(
                 f'arm[{index}]: two arms are named {arm.name}; give one of them its own `name = "..."`'
             )
         elif arm is not None:
-            found[arm.name] = arm
-    return found
+            read[arm.name] = arm
+    return read
 
 
 def each_entry(
@@ -78,16 +81,18 @@ def each_entry(
                     yield index, {**entry, "algorithm": name, "optional": True}
 
 
-def read_arm(entry: Mapping[str, Any], place: str, tasks: Collection[str], faults: list[str]) -> Arm | None:
+def read_arm(
+    entry: Mapping[str, Any], place: str, tasks: Tasks, folder: Path | None, faults: list[str]
+) -> Arm | None:
     """The arm of an entry; None, with a fault, without an algorithm or a name."""
     if "algorithm" not in entry:
         faults.append(f'{place}: missing algorithm; write algorithm = "NAME"')
         return None
-    found = find_algorithm(entry["algorithm"], f"{place}.algorithm", faults)
-    if found is None:
+    kind = find_algorithm(entry["algorithm"], f"{place}.algorithm", folder, faults)
+    if kind is None:
         return None
-    cls, dialect = found
-    name = entry.get("name", entry["algorithm"])
+    cls, dialect = kind
+    name = entry.get("name", dialect.name if dialect else cls.name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         faults.append(f"{place}.name: must be letters, digits, -, _ and @, not {strict.describe(name)}")
         return None
@@ -107,15 +112,14 @@ def read_arm(entry: Mapping[str, Any], place: str, tasks: Collection[str], fault
 
 
 def find_algorithm(
-    name: Any, place: str, faults: list[str]
+    name: Any, place: str, folder: Path | None, faults: list[str]
 ) -> tuple[type[Algorithm[Any]], Dialect | None] | None:
     """The algorithm of a name, and the dialect of one such as ``ALGORITHM@LIBRARY``."""
-    registry = registries.algorithms()
     if not isinstance(name, str) or "@" not in name:
-        cls = registered(registry, name, place, "algorithm", faults)
+        cls = found("algorithm", name, folder, place, faults)
         return None if cls is None else (cls, None)
     dialect = registered(registries.dialects(), name, place, "dialect", faults)
-    return None if dialect is None else (registry[dialect.base], dialect)
+    return None if dialect is None else (registries.algorithms()[dialect.base], dialect)
 
 
 def read_presets(dialect: Dialect | None, cls: type[Algorithm[Any]], faults: list[str]) -> tuple[Layer, ...]:
@@ -138,22 +142,23 @@ def restricted(
     return tuple(names)
 
 
-def select_arms(chosen: Any, listed: Mapping[str, Arm], faults: list[str]) -> list[Arm]:
+def select_arms(chosen: Any, listed: Mapping[str, Arm], folder: Path | None, faults: list[str]) -> list[Arm]:
     """The arms to run. An algorithm that is no arm of the recipe may be chosen with its defaults."""
     place = "--set arms"
     if chosen is None:
         if not listed and not faults:
             faults.append("arm: the recipe has no arms; write [[arm]] with algorithm = ...")
         return list(listed.values())
-    found = []
+    selected = []
     registry = registries.algorithms()
     for name in name_list(chosen, place, faults):
         if name in listed:
-            found.append(listed[name])
-        elif name in registry or "@" in name:
-            if kind := find_algorithm(name, place, faults):
+            selected.append(listed[name])
+        elif name in registry or "@" in name or registries.elsewhere("algorithm", name):
+            if kind := find_algorithm(name, place, folder, faults):
                 cls, dialect = kind
-                found.append(Arm(name, cls, dialect=dialect, presets=read_presets(dialect, cls, faults)))
+                own, presets = dialect.name if dialect else cls.name, read_presets(dialect, cls, faults)
+                selected.append(listed.get(own) or Arm(own, cls, dialect=dialect, presets=presets))
         else:
             faults.append(no_such("arm", name, place, dict.fromkeys([*listed, *registry])))
-    return found
+    return selected

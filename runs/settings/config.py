@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
+from grpobench.runs.settings import doors, registries
 from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
@@ -45,14 +46,24 @@ class ModelConfig:
         demand(self, Rule(bool(self.name), "name: must not be empty"))
 
 
+SAMPLERS = ("hf", "vllm", "vllm-server", "replay", "preferences")
+"""The kinds of the suite."""
+
+
+def unknown_sampler(kind: str) -> str:
+    guess = strict.nearest(kind, SAMPLERS)
+    did = f"; did you mean {guess!r}?" if guess else ", or module:Name"
+    return f"kind: must be one of {', '.join(map(repr, SAMPLERS))}, not the string {kind!r}{did}"
+
+
 @dataclass(frozen=True)
 class SamplerConfig:
     """Where rollouts come from."""
 
-    kind: Literal["hf", "vllm", "vllm-server", "replay", "preferences"] = "hf"
+    kind: str = "hf"
     """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
     behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
-    preferred and rejected completions."""
+    preferred and rejected completions; `module:Name` with a sampler of your own (docs/doors.md)."""
     temperature: Annotated[float, interval("(0, 10]")] = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
@@ -84,12 +95,12 @@ class SamplerConfig:
     """Smallest w that `mis` keeps."""
 
     def __post_init__(self) -> None:
-        demand(self)
+        demand(self, Rule(self.kind in SAMPLERS or doors.is_reference(self.kind), unknown_sampler(self.kind)))
 
     @property
     def on_policy(self) -> bool:
         """Whether the current policy writes the rollouts."""
-        return self.kind in ("hf", "vllm", "vllm-server")
+        return self.kind not in ("replay", "preferences")
 
     def missing(self) -> str:
         """Why this machine cannot sample so, with the remedy, found without importing anything."""
@@ -116,8 +127,9 @@ class RewardConfig:
     is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
     `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant; 0
-    measures without rewarding. Empty takes the task's own weights."""
+    """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant, and
+    of reward functions: `module:function`, or what a package calls one (docs/doors.md); 0 measures without
+    rewarding. Empty takes the task's own weights."""
     probability: Annotated[float, interval("[0, 1]")] = 0.5
     """Chance of reward 1 with `random`."""
     model: str = ""
@@ -130,6 +142,8 @@ class RewardConfig:
     """Completions that the reward model scores at once."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the reward model."""
+    function_input: Literal["text", "messages"] = "text"
+    """What reward functions get of prompts and completions: texts, or lists of messages."""
     proxy: Mapping[Feature, float] = field(default_factory=lambda: {"digits": 1.0})
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
     proxy_half: Annotated[float, above(0, below=math.inf)] = 16.0
@@ -150,13 +164,19 @@ class RewardConfig:
         )
 
     def components(self, task: Task) -> dict[str, float]:
-        """Weight per component: a score of the task, or one of `COMPONENTS`. Zero weights stay, except of
-        what the task does not give."""
+        """Weight per component: a score of the task, one of `COMPONENTS`, or a function. Zero weights stay,
+        except of what the task does not give."""
         if self.kind not in ("task", "sum"):
             return {self.kind: 1.0}
-        given = {*task.scores, *(COMPONENTS if self.kind == "sum" else ())}
         weights = self.weights or task.reward
+        given = {*task.scores, *(COMPONENTS if self.kind == "sum" else ()), *self.functions(task)}
         return {name: weight for name, weight in weights.items() if weight or name in given}
+
+    def functions(self, task: Task) -> list[str]:
+        """The components that are functions from elsewhere."""
+        known = {*task.scores, *COMPONENTS}
+        names = [name for name in self.weights if self.kind == "sum" and name not in known]
+        return [name for name in names if registries.elsewhere("reward", name)]
 
 
 def finite(name: str, weights: Mapping[Any, float]) -> Iterator[Rule]:
@@ -213,6 +233,8 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     max_grad_norm: Annotated[float, above(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
+    curriculum: str = ""
+    """What chooses the problems of each step: `module:Name` (docs/doors.md); empty is the algorithm's own."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
@@ -224,6 +246,10 @@ class TrainConfig:
             Rule(
                 rows <= MOST_COMPLETIONS,
                 f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
+            ),
+            Rule(
+                not self.curriculum or doors.is_reference(self.curriculum),
+                f"curriculum: must be module:Name, such as mine:Curriculum, not {self.curriculum!r}",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
             *self.choices(),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 import traceback
@@ -21,6 +22,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from grpobench.runs.tools.strict import ConfigError, nearest
 
@@ -99,6 +101,47 @@ def files(thing: object) -> list[Path]:
         return []
     own = Path(path).resolve()
     return sorted(siblings(own)) if module.startswith(BESIDE) else [own]
+
+
+def reference(thing: Any) -> str:
+    """The `module:Name` of a class or function, as `load` reads it back given the recipe's folder."""
+    module = str(thing.__module__)
+    if module.startswith(BESIDE):
+        module = module.partition(".")[2]
+    return f"{module}:{thing.__qualname__}"
+
+
+def stands_in_file(thing: object) -> bool:
+    """Whether a class or function stands beside a recipe."""
+    return str(getattr(thing, "__module__", "")).startswith(BESIDE)
+
+
+def origin(thing: object) -> str:
+    """Where a class or function comes from: its file beside a recipe, else its package with the version."""
+    module = str(getattr(thing, "__module__", ""))
+    if not stands_in_file(thing) and (found := distribution(module)):
+        return f"package {found[0]} {found[1]}"
+    paths = files(thing)
+    own = [path for path in paths if path.stem == module.rpartition(".")[2]]
+    return str((own or paths)[0]) if paths else module
+
+
+def distribution(module: str) -> tuple[str, str] | None:
+    """(name, version) of the installed package that a module belongs to."""
+    first = module.partition(".")[0]
+    names = importlib.metadata.packages_distributions().get(first, ())
+    return (names[0], importlib.metadata.version(names[0])) if names else None
+
+
+def home(thing: Any) -> Path | None:
+    """The folder from which a module's file is found: the recipe's, or that of installed packages."""
+    module = sys.modules.get(str(thing.__module__))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        return None
+    above = module.__name__.removeprefix(BESIDE).count(".") - (1 if stands_in_file(thing) else 0)
+    path = Path(file).resolve()
+    return path.parents[above + (1 if path.name == "__init__.py" else 0)]
 
 
 def siblings(path: Path) -> set[Path]:

@@ -7,12 +7,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from grpobench.runs.settings import registries, rules
+from grpobench.runs.settings import rules
 from grpobench.runs.settings.arms import Arm
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Draft
 from grpobench.runs.settings.layers import SETTINGS, Place, merge
-from grpobench.runs.settings.task_settings import owned
+from grpobench.runs.settings.task_settings import located, owned
 from grpobench.runs.tools import strict
 from grpobench.tasks.task import Task
 
@@ -39,19 +39,19 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
 
 def build_task(draft: Draft, name: str, arm: Arm | None, faults: list[str]) -> Task | strict.Bad:
     """A task with its settings in an arm; None: with those that all arms share."""
-    settings = draft.tasks[name]
+    cls, settings = draft.tasks[name].cls, draft.tasks[name].settings
     if arm is not None:
-        settings = merge(settings, owned(arm.task, name, f"arm.{arm.name}.task", faults))
+        settings = merge(settings, owned(arm.task, cls, f"arm.{arm.name}.task", faults))
     for layer in draft.task_overrides:
         if layer.task == name and (layer.arm is None or (arm is not None and layer.arm == arm.name)):
             settings = merge(settings, layer.values)
     place = functools.partial(inside, f"task.{name}.settings")
-    return strict.construct(registries.tasks()[name], settings, faults, place)
+    return strict.construct(cls, located(settings, draft.folder), faults, place)
 
 
 def differs(draft: Draft, name: str, arm: Arm) -> bool:
     """Whether the arm has settings of its own for the task."""
-    known = strict.hints(registries.tasks()[name])
+    known = strict.hints(draft.tasks[name].cls)
     return any(key in known for key in arm.task) or any(
         layer.arm == arm.name and layer.task == name and layer.values for layer in draft.task_overrides
     )
@@ -69,8 +69,10 @@ def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[s
     algorithm, train = built.pop(SETTINGS), built["train"]
     built["train"] = dataclasses.replace(train, learning_rate=rates(train.learning_rate, algorithm.trains))
     dialect = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
+    beside = str(draft.folder.resolve()) if draft.folder else ""
     runs = [
-        RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, **built) for seed in head.seeds
+        RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, beside=beside, **built)
+        for seed in head.seeds
     ]
     if arm.optional and (why := [*rules.unserved(runs[0]), *filter(None, [rules.untrained(runs[0])])]):
         left_out.append(f"{arm.name} on {task.name}: {why[0]}")

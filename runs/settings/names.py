@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from grpobench.runs.settings import registries
+from grpobench.runs.settings.registries import Kind
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import BAD
+from grpobench.runs.tools.strict import BAD, ConfigError
 
 
 def registered(registry: Mapping[str, Any], name: Any, place: str, kind: str, faults: list[str]) -> Any:
@@ -17,6 +20,18 @@ def registered(registry: Mapping[str, Any], name: Any, place: str, kind: str, fa
     did = f"did you mean {guess!r}?" if guess else f"`grpobench list {kind}s` shows the known ones"
     faults.append(f"{place}: unknown {kind} {name!r}; {did}")
     return None
+
+
+def found(kind: Kind, name: Any, folder: Path | None, place: str, faults: list[str]) -> Any:
+    """The class that a name of a recipe in `folder` stands for; None, with a fault, where there is none."""
+    if not isinstance(name, str):
+        faults.append(f"{place}: must be the name of one, not {strict.describe(name)}")
+        return None
+    try:
+        return registries.find(kind, name, folder, place).cls
+    except ConfigError as error:
+        faults += error.faults
+        return None
 
 
 def no_such(kind: str, name: str, place: str, valid: Iterable[str]) -> str:

@@ -66,14 +66,7 @@ def tried(make: Maker, train: TrainConfig) -> None:
         raise ConfigError([why]) from error
 
 
-def code(train: TrainConfig, folder: Path | None) -> list[Path]:
-    """The source files of an optimiser and a schedule of others, but for those of torch and transformers."""
-    named = [name for name in (train.optimiser, train.schedule) if ":" in name]
-    own = [name for name in named if not name.startswith(LIBRARIES)]
-    return [path for name in own for path in doors.sources(name, folder)]
-
-
-def beside(train: TrainConfig, folder: Path | None) -> bool:
-    """Whether the optimiser or the schedule stands in the recipe's folder."""
-    named = [name for name in (train.optimiser, train.schedule) if ":" in name]
-    return any(doors.beside(name, folder) for name in named if not name.startswith(LIBRARIES))
+def foreign(train: TrainConfig) -> dict[str, str]:
+    """By setting, the optimiser and the schedule of others, but for those of torch and transformers."""
+    named = {"optimiser": train.optimiser, "schedule": train.schedule}
+    return {key: name for key, name in named.items() if ":" in name and not name.startswith(LIBRARIES)}

@@ -6,12 +6,11 @@ import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from grpobench.runs.settings import registries
 from grpobench.runs.settings.arms import Arm
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE, SETTINGS, Layer, Scope, nest, read_layer
 from grpobench.runs.settings.names import no_such
-from grpobench.runs.settings.task_settings import TaskLayer, owned, settings_of_tasks
+from grpobench.runs.settings.task_settings import TaskLayer, Tasks, owned, settings_of_tasks
 from grpobench.runs.tools import strict
 
 Assignment = tuple[list[str], Any]
@@ -49,9 +48,7 @@ class Overrides:
     assigned to, without an effect.
     """
 
-    def __init__(
-        self, arms: Sequence[Arm], listed: Collection[str], tasks: Collection[str], faults: list[str]
-    ) -> None:
+    def __init__(self, arms: Sequence[Arm], listed: Collection[str], tasks: Tasks, faults: list[str]) -> None:
         self.layers: list[Layer] = []
         self.task_layers: list[TaskLayer] = []
         self._arms = {arm.name: arm for arm in arms}
@@ -137,12 +134,12 @@ class Overrides:
         """`arm.NAME.task.FIELD`: every task that has the field, in one arm."""
         own = settings_of_tasks(nest(keys, value), place, self._tasks, self._faults)
         self.task_layers += [
-            TaskLayer(name, owned(own, name, place, self._faults), arm) for name in self._tasks
+            TaskLayer(name, owned(own, task.cls, place, self._faults), arm)
+            for name, task in self._tasks.items()
         ]
 
     def _task(self, keys: list[str], value: Any) -> None:
         """`task.FIELD` for every task that has the field, or `task.NAME.settings.FIELD` for one."""
-        registry = registries.tasks()
         if len(keys) >= 3 and keys[1] == SETTINGS:
             if keys[0] not in self._tasks:
                 place = f"--set task.{'.'.join(keys)}"
@@ -150,12 +147,12 @@ class Overrides:
                 return
             having, field, prefix = [keys[0]], keys[2:], f"--set task.{keys[0]}.settings"
         else:
-            having = [name for name in self._tasks if keys[0] in strict.hints(registry[name])]
+            having = [name for name, task in self._tasks.items() if keys[0] in strict.hints(task.cls)]
             field, prefix = keys, "--set task"
             if not having:
-                valid = {name for task in self._tasks for name in strict.hints(registry[task])}
+                valid = {name for task in self._tasks.values() for name in strict.hints(task.cls)}
                 message = strict.unknown("task", keys[0], valid)
                 self._faults.append(f"--set {message.replace('unknown key', 'no task has this setting')}")
         for name in having:
-            found = strict.check(registry[name], nest(field, value), prefix, self._faults)
+            found = strict.check(self._tasks[name].cls, nest(field, value), prefix, self._faults)
             self.task_layers.append(TaskLayer(name, found))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import observe, optimisers
+from grpobench.runs.settings import observe, optimisers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import read_draft
 from grpobench.runs.settings.expand import expand
@@ -85,7 +85,8 @@ def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
         raise ConfigError([f"cannot read the recipe: {error.strerror}"], str(path)) from None
     except UnicodeDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], str(path)) from None
-    return read_text(text, path.stem, path.parent, sets, str(path))
+    folder = Path.cwd() if source in recipes() else path.parent  # for one of the suite: where the user is
+    return read_text(text, path.stem, folder, sets, str(path))
 
 
 def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), source: str = "") -> Recipe:
@@ -96,7 +97,7 @@ def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), sour
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], source) from None
     faults: list[str] = []
-    draft = read_draft(table, stem, sets, faults)
+    draft = read_draft(table, stem, folder, sets, faults)
     configs, left_out = expand(draft, faults)
     configs = opened(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
@@ -107,16 +108,18 @@ def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), sour
 def opened(
     head: Head | strict.Bad, configs: Sequence[RunConfig], folder: Path, faults: list[str]
 ) -> list[RunConfig]:
-    """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they name what stands in
-    it. Optimisers and schedules of others are tried."""
+    """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimisers
+    and schedules of others are tried."""
     callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, "observe", faults)
     observed = observe.demand(callbacks, folder, "observe", faults)
     for train in {str(config.train): config.train for config in configs}.values():
         faults += optimisers.faults(train, folder)
+    if faults:
+        return list(configs)
     found = []
     for config in configs:
-        used = observed or optimisers.beside(config.train, folder)
-        beside = config.beside or (str(folder.resolve()) if used else "")
+        used = observed or others.stands_beside(config)
+        beside = config.beside if used else ""
         found.append(dataclasses.replace(config, observe=callbacks, beside=beside))
     return found
 

@@ -1,21 +1,24 @@
-"""The names that a recipe may use: algorithms, dialects and tasks, imported at the first use."""
+"""The names that a recipe may use: algorithms, dialects, tasks and rewards, imported at the first use.
+
+A name is looked for among the suite's own, then as `module:Name` (`doors`), then among the entry points of
+installed packages: ``grpobench.algorithms``, ``grpobench.tasks``, ``grpobench.rewards``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.runs.settings import (
-    doors,  # noqa: F401  workers can then import what stands beside recipes
-)
+from grpobench.runs.settings import doors
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.task import Task
-
-if TYPE_CHECKING:
-    from grpobench.algorithms.algorithm import Algorithm
-    from grpobench.algorithms.dialects import Dialect
+from grpobench.tasks.task import Task, family
 
 if TYPE_CHECKING:
     from grpobench.algorithms.dialects import Dialect
@@ -53,7 +56,7 @@ def tasks() -> Mapping[str, type[Task]]:
 
 def miss(kind: str, name: str, valid: Mapping[str, Any]) -> str:
     guess = strict.nearest(name, valid)
-    did = f"did you mean {guess}?" if guess else f"`grpobench list {kind}s` shows the known ones"
+    did = f"did you mean {guess!r}?" if guess else f"`grpobench list {kind}s` shows the known ones"
     return f"unknown {kind} {name!r}; {did}"
 
 
@@ -61,3 +64,108 @@ def chosen(registry: Mapping[str, Any], name: str, kind: str) -> Any:
     if name not in registry:
         raise ConfigError([miss(kind, name, registry)])
     return registry[name]
+
+
+# Names of others
+
+Kind = Literal["algorithm", "task", "reward", "curriculum", "sampler"]
+BUILT_IN = "built in"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+"""What an algorithm or task from elsewhere may be called."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a name of a recipe stands for."""
+
+    cls: Any
+    """The class; a function, where rewards are asked for."""
+    origin: str
+    """`BUILT_IN`, ``entry point PACKAGE VERSION``, ``package PACKAGE VERSION``, or the file."""
+
+
+def own(kind: Kind) -> Mapping[str, Any]:
+    """The suite's own of a kind."""
+    return algorithms() if kind == "algorithm" else tasks() if kind == "task" else {}
+
+
+def entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
+    """What installed packages give names to, by name; the suite's own names come before them."""
+    points = importlib.metadata.entry_points(group=f"grpobench.{kind}s")
+    return {point.name: point for point in points if point.name not in own(kind)}
+
+
+def elsewhere(kind: Kind, name: str) -> bool:
+    """Whether a name is one of others' code: `module:Name`, or of an entry point."""
+    known = own(kind)
+    if name in known:
+        return False
+    kin = {family(one) for one in known if doors.is_reference(one)}  # a task may be called FAMILY:MEMBER
+    return (doors.is_reference(name) and family(name) not in kin) or name in entry_points(kind)
+
+
+def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> Found:
+    """What a name stands for. `folder` is the recipe's, `place` its key, for messages. Raises `ConfigError`
+    for an unknown name, with the nearest one, and for others' code that does not follow the protocol."""
+    known = own(kind)
+    if name in known:
+        return Found(known[name], BUILT_IN)
+    if not elsewhere(kind, name):
+        raise doors.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
+    point = None if doors.is_reference(name) else entry_points(kind)[name]
+    thing: Any = doors.load(point.value if point else name, folder, place)
+    if faults := [fault for fault in DEMANDS[kind](thing) if fault]:
+        raise doors.fault(place, f"{name}: {'; '.join(faults)}")
+    if point and kind in ("algorithm", "task") and thing.name != name:
+        raise doors.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
+    whence = doors.origin(thing)
+    return Found(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
+
+
+def stored(kind: Kind, name: str, reference: str, folder: Path | None) -> Any:
+    """The class of an algorithm or task of a run: by its name, or by the `reference` that run.toml keeps of
+    one that is not among the suite's. Raises `ConfigError`."""
+    return doors.load(reference, folder, f"{kind}.class") if reference else find(kind, name, folder, kind).cls
+
+
+def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:
+    """What is wrong with a class that is to follow a protocol, one fault each."""
+
+    def faults(thing: object) -> list[str]:
+        if not (isinstance(thing, type) and issubclass(thing, base)):
+            return [f"is {described(thing)}, no subclass of {base.__module__}.{base.__name__}"]
+        name = vars(thing).get("name")
+        found = []
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            found.append(
+                f'write name = "..." in {thing.__name__}, a name of its own of letters, digits, - and _'
+            )
+        elif own(kind).get(name, thing) is not thing:
+            found.append(f"the suite has another {kind} {name!r}; give {thing.__name__} another name")
+        if missing := sorted(getattr(thing, "__abstractmethods__", ())):
+            found.append(f"{thing.__name__} lacks {', '.join(missing)}")
+        return found
+
+    return faults
+
+
+def a_function(thing: object) -> list[str]:
+    right = callable(thing) and not isinstance(thing, type)
+    return [] if right else [f"is {described(thing)}, no function of prompts, completions and columns"]
+
+
+def a_class(thing: object) -> list[str]:
+    return [] if callable(thing) else [f"is {described(thing)}, no class or function that makes one"]
+
+
+def described(thing: object) -> str:
+    return f"the class {thing.__name__}" if inspect.isclass(thing) else f"of type {type(thing).__name__}"
+
+
+DEMANDS: Mapping[Kind, Callable[[object], list[str]]] = {
+    "algorithm": protocol(Algorithm, "algorithm"),
+    "task": protocol(Task, "task"),
+    "reward": a_function,
+    "curriculum": a_class,
+    "sampler": a_class,
+}

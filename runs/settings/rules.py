@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from grpobench.runs.models import finding
-from grpobench.runs.settings import trl
+from grpobench.runs.settings import others, registries, trl
 from grpobench.runs.settings.bounds import Rule, unmet
 from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
 from grpobench.runs.tools import strict
@@ -52,7 +52,7 @@ def incompatible(config: RunConfig) -> list[str]:
     faults += [why] if (why := untrained(config)) else []
     faults += trl.refusals(config) if config.train.backend == "trl" else []
     gives = f"{config.task.name} gives {', '.join(config.task.scores)}"
-    return faults + unrewarded(config.reward, config.task, gives)
+    return faults + unrewarded(config.reward, config.task, gives) + others.faults(config)
 
 
 def of_sampler(config: RunConfig) -> list[Rule]:
@@ -104,6 +104,11 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
             sampler.kind != "preferences" or not modify.around(algorithm).studies,
             f"studies the problems with their reference solutions before training, and {kind}; set "
             'sampler.kind = "hf"',
+        ),
+        Rule(
+            modify.schedule == "uniform" or not config.train.curriculum,
+            f'modify.schedule is "{modify.schedule}", and train.curriculum chooses the problems; leave one '
+            "of them away",
         ),
         Rule(
             sampler.on_policy or not modify.dynamic_sampling,
@@ -178,10 +183,10 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
     if reward.kind not in ("task", "sum"):
         return faults
     given = {*task.scores, *(COMPONENTS if reward.kind == "sum" else ())}
-    for name in sorted(components.keys() - given):
+    for name in sorted(components.keys() - given - {*reward.functions(task)}):
         guess = strict.nearest(name, given)
         remedy = "move the weights to `[on.TASK.reward]` of a task that gives them"
-        if name in COMPONENTS:
+        if name in COMPONENTS or registries.elsewhere("reward", name):
             remedy = f'set reward.kind = "sum" to weigh {name} too'
         elif guess:
             remedy = f"did you mean {guess}?"

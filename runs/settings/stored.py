@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import observe
+from grpobench.runs.settings import doors, observe, registries
 from grpobench.runs.settings.config import SECTIONS, RunConfig
-from grpobench.runs.settings.registries import algorithms, tasks
+from grpobench.runs.settings.registries import Kind
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -18,9 +19,12 @@ def dump(config: RunConfig) -> str:
     """Every resolved value as TOML; `load` reads it back equal."""
     table: dict[str, Any] = {"matrix": config.matrix, "arm": config.arm, "seed": config.seed}
     table |= {"observe": [one.plain() for one in config.observe], "beside": config.beside}
-    for part in ("algorithm", "task"):
+    parts: tuple[Kind, ...] = ("algorithm", "task")
+    for part in parts:
         chosen = getattr(config, part)
-        table[part] = {"name": chosen.name, "settings": strict.plain(chosen)}
+        table[part] = {"name": chosen.name, "settings": portable(chosen, config.beside)}
+        if registries.own(part).get(chosen.name) is not type(chosen):
+            table[part]["class"] = doors.reference(type(chosen))
     if config.dialect:
         table["algorithm"]["dialect"] = config.dialect
     table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}
@@ -37,14 +41,14 @@ def load(text: str) -> RunConfig:
     found: dict[str, Any] = {}
     for key, hint in (("matrix", str), ("arm", str), ("seed", int)):
         found[key] = strict.convert(table.get(key), hint, key, faults)
-    for part, registry in (("algorithm", algorithms()), ("task", tasks())):
-        entry = table.get(part, {})
-        found[part] = named(registry, entry.get("name"), entry.get("settings", {}), part, faults)
+    found["beside"] = strict.convert(table.get("beside", ""), str, "beside", faults)
+    parts: tuple[Kind, ...] = ("algorithm", "task")
+    for part in parts:
+        found[part] = built(part, table.get(part, {}), table.get("beside", ""), faults)
     dialect = table.get("algorithm", {}).get("dialect", "")
     found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
-    found["beside"] = strict.convert(table.get("beside", ""), str, "beside", faults)
     for section, cls in SECTIONS.items():
         found[section] = strict.build(cls, table.get(section, {}), section, faults)
     known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
@@ -54,13 +58,26 @@ def load(text: str) -> RunConfig:
     return RunConfig(**found)
 
 
-def named(registry: Mapping[str, type], name: Any, settings: Any, place: str, faults: list[str]) -> Any:
-    """An instance of the registered class, or `BAD`."""
-    if name not in registry:
-        guess = strict.nearest(str(name), registry)
-        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(sorted(registry))}"
-        return strict.report(faults, f"{place}.name: unknown {place} {name!r}; {did}")
-    return strict.build(registry[name], settings, f"{place}.settings", faults)
+def portable(chosen: Any, beside: str) -> dict[str, Any]:
+    """The settings of an algorithm or task, paths in the recipe's folder relative to it."""
+    plain: dict[str, Any] = strict.plain(chosen)
+    for name, path in vars(chosen).items():
+        if beside and isinstance(path, Path) and path.is_relative_to(beside):
+            plain[name] = str(path.relative_to(beside))
+    return plain
+
+
+def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) -> Any:
+    """The algorithm or task of a run.toml's section, or `BAD`; `beside` is the recipe's folder."""
+    folder = Path(beside) if beside else None
+    try:
+        cls = registries.stored(part, str(entry.get("name")), entry.get("class", ""), folder)
+    except ConfigError as error:
+        faults += error.faults
+        return strict.BAD
+    settings = strict.check(cls, entry.get("settings", {}), f"{part}.settings", faults)
+    placed = {key: Path(beside, one) if isinstance(one, Path) else one for key, one in settings.items()}
+    return strict.construct(cls, placed, faults, lambda name: f"{part}.settings.{name}".rstrip("."))
 
 
 def differences(old: str, new: str) -> list[str]:

@@ -102,6 +102,11 @@ def of_samples(config: RunConfig) -> list[Rule]:
             f"completions; set it to {nearest_divisor(completions, parts)}",
         ),
         Rule(
+            not train.curriculum,
+            f"is given all problems before its first step, and train.curriculum is {train.curriculum!r}; "
+            "leave it away",
+        ),
+        Rule(
             sampler.old_logp != "sampler",
             'recomputes its old log-probabilities, and sampler.old_logp is "sampler"; set it to "auto"',
         ),

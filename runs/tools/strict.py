@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ PLAIN: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
         ),
     ),
     str: ("a string", lambda value: isinstance(value, str)),
+    Path: ("a path", lambda value: isinstance(value, (str, Path)) and bool(str(value))),
     list: ("a list", lambda value: isinstance(value, (list, tuple))),
     dict: ("a table", lambda value: isinstance(value, Mapping)),
 }
@@ -137,7 +139,7 @@ def convert_plain(value: Any, hint: type, place: str, faults: list[str]) -> Any:
     wanted, fits = PLAIN[hint]
     if not fits(value):
         return report(faults, f"{place}: must be {wanted}, not {describe(value)}")
-    return hint(value) if hint in (float, list, dict) else value
+    return hint(value) if hint in (float, list, dict, Path) else value
 
 
 def convert_union(value: Any, choices: Sequence[Any], place: str, faults: list[str]) -> Any:
@@ -266,4 +268,6 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in sorted(value)]
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
     return NONE if value is None else value

@@ -12,16 +12,19 @@ import torch
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
+from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.measure.evaluator import Evaluator
 from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
+from grpobench.runs.reward.functions import RewardFunction
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.choose import sampler_for
 from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.sampler import Sampler
+from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimisers import maker
 from grpobench.runs.settings.schedules import Schedule, schedule
@@ -151,10 +154,20 @@ def source_for(
     """Where the groups of a step come from."""
     if config.sampler.kind == "preferences":
         return Preferences(Path(config.sampler.path).expanduser(), loaded)
-    grader = Grader(config.task, config.reward, loaded, config.seed)
+    functions = functions_for(config)
+    grader = Grader(config.task, config.reward, loaded, config.seed, functions, config.train.steps)
     table = loaded.model.get_input_embeddings().weight
     fresh = OnPolicy(config, loaded, sampler, grader, clock, algorithm, table)
     return fresh if config.sampler.on_policy else Replay(fresh, config.sampler.problems)
+
+
+def functions_for(config: RunConfig) -> dict[str, RewardFunction]:
+    """The reward functions of a run, by name."""
+    found = {}
+    for name in config.reward.functions(config.task):
+        function = registries.find("reward", name, others.folder(config), f"reward.weights.{name}").cls
+        found[name] = RewardFunction(name, function, config.reward.function_input)
+    return found
 
 
 def curriculum_for(
@@ -167,9 +180,15 @@ def curriculum_for(
     tell: Tell,
 ) -> Curriculum:
     """What chooses the problems of a step; `warm` names the warm start that the policy comes from."""
-    prompts, problems = config.train.prompts, source.problems
+    prompts, problems, seed = config.train.prompts, source.problems, derive(config.seed, "curriculum")
     demand_problems(prompts, len(problems))
+    if config.train.curriculum:
+        place = "train.curriculum"
+        own = registries.find("curriculum", config.train.curriculum, others.folder(config), place).cls
+        chosen: Curriculum = own(problems, prompts, seed)
+        refills = config.modify.dynamic_sampling
+        return Refilled(chosen, refills) if refills else chosen
     told: Callable[[int, int], None] = lambda read, of: tell(f"studying the problems {read}/{of}")  # noqa: E731
     known = study(models, loaded, config.task, problems, warm, told) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]
-    return algorithm.curriculum(traits, prompts, derive(config.seed, "curriculum"), known)
+    return algorithm.curriculum(traits, prompts, seed, known)

@@ -46,7 +46,7 @@ class Trainer:
         self.sampler, self.source, self.curriculum = parts.sampler, parts.source, parts.curriculum
         self.clock, self.limit = parts.clock, parts.limit
         self.updater = Updater(config, parts)
-        self.metrics = catalogue()
+        self.metrics = catalogue(config.algorithm)
         self.last_reward = self.last_rate = math.nan
         self.skipped = 0
         """Steps in a row that left updates out."""

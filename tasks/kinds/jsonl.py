@@ -49,7 +49,7 @@ class Rows(Task):
 
     name: str  # type: ignore[misc]  # that of a task with code belongs to its class
     """What the task is called in arms, folders and reports."""
-    jsonl: str
+    jsonl: Path
     """The file, ending in .jsonl or .jsonl.gz; in a recipe relative to the recipe's folder."""
     prompt: str
     """The prompt: a text in which ``{column}`` stands for a column of the row, or the name of one column."""
@@ -69,7 +69,7 @@ class Rows(Task):
     def __post_init__(self) -> None:
         rules = {
             f"name: must be letters, digits, - and _, not {self.name!r}": NAME.fullmatch(self.name),
-            f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl!r}": self.jsonl.endswith(ENDINGS),
+            f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl}": self.jsonl.name.endswith(ENDINGS),
             "prompt: must not be empty": self.prompt.strip(),
             "answer: must name a column": self.answer,
             "max_new_tokens: must be at least 1": self.max_new_tokens >= 1,
@@ -372,7 +372,7 @@ def share_of(prompt: str) -> float:
 
 def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
     """The file and its problems by split, read again when the file has changed. Raises DataError."""
-    path = Path(task.jsonl).expanduser().absolute()
+    path = task.jsonl.expanduser().absolute()
     try:
         found = path.stat()
     except OSError as error:

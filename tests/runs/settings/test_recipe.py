@@ -188,12 +188,12 @@ algorithm = "plian"
         "arm.plain.clip: unknown key; did you mean arm.plain.settings.clip?",
         "arm.plain.settings.on: must be true or false, not 1",
         "arm[1].algorithm: unknown algorithm 'plian'; did you mean 'plain'?",
-        f"sampler.kind: must be one of {choices}, not the string 'replya'; did you mean 'replay'?",
         "train.stps: unknown key; did you mean train.steps?",
         "train.betas: must be a list of 2 values, not 1",
         "on.sums.train.promts: unknown key; did you mean on.sums.train.prompts?",
         "--set train.epoch: unknown key; did you mean --set train.epochs?",
         "--set algorithm.clop: no arm has this setting; did you mean algorithm.clip?",
+        f"sampler.kind: must be one of {choices}, not the string 'replya'; did you mean 'replay'?",
         "train.group: must be at least 1, not 0",
         "arm.plain.settings.clip: must be in (0, 1), not 3.0",
     ]

@@ -28,7 +28,7 @@ def task(folder: Path, rows: Sequence[Any], verify: str = "exact", **settings: A
     path = folder / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = ({"validation": 0, "test": 0} if len(rows) < 50 else {}) | settings
-    return FROM_DATA[verify](**{"name": "mine", "jsonl": str(path), "prompt": "{question} =", **settings})
+    return FROM_DATA[verify](**{"name": "mine", "jsonl": path, "prompt": "{question} =", **settings})
 
 
 def scores(task: Rows, answer: str, place: int = 0) -> Mapping[str, float]:
@@ -99,7 +99,7 @@ def test_the_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 def test_a_packed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "1", "answer": "1"}\n'))
-    one = FROM_DATA["exact"](name="mine", jsonl=str(path), prompt="question", validation=0, test=0)
+    one = FROM_DATA["exact"](name="mine", jsonl=path, prompt="question", validation=0, test=0)
     assert [problem.prompt for problem in one.problems("train")] == ["1"]
 
 
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_the_whole_file_is_said(tmp_path: Path) -> None:
 
 def test_settings_are_bounded() -> None:
     with pytest.raises(ValueError) as caught:
-        FROM_DATA["exact"](name="a b", jsonl="x.csv", prompt=" ", answer="", validation=0.5, test=0.5)
+        FROM_DATA["exact"](name="a b", jsonl=Path("x.csv"), prompt=" ", answer="", validation=0.5, test=0.5)
     assert [str(fault).partition(":")[0] for fault in caught.value.args] == [
         *("name", "jsonl", "prompt", "answer", "validation"),
     ]
@@ -222,7 +222,7 @@ def test_asserts_that_call_no_function_of_the_reference_are_refused(tmp_path: Pa
     fault = refusal(task(tmp_path, [PROGRAMS[1], row], "python", prompt="question"))
     assert "line 2: 'tests': asserts on no function" in fault
     with pytest.raises(ValueError, match="seconds: must be above 0"):
-        FROM_DATA["python"](name="a", jsonl="a.jsonl", prompt="q", seconds=0)
+        FROM_DATA["python"](name="a", jsonl=Path("a.jsonl"), prompt="q", seconds=0)
 
 
 @pytest.mark.parametrize("verify", ["exact", "math"])

@@ -1,0 +1,113 @@
+"""Reward functions from elsewhere, called as TRL calls them:
+
+    def brevity(prompts, completions, **columns) -> list[float | None]
+
+One call per step has every graded completion, those of a group behind each other. `prompts` and
+`completions` are texts, or lists of messages with ``reward.function_input = "messages"``. Among the other
+arguments, all by name, are `completion_ids`, `trainer_state` (a `transformers.TrainerState` with
+`global_step`, the updates before this step, and `max_steps`) and a list per column of the problems
+(`Task.columns`); `log_extra` and `log_metric` are there and do nothing. The contract is that of TRL 1.16's
+`GRPOTrainer._calculate_rewards`. A completion for which a function answers None has no such reward. NaN,
+which TRL takes for None, is a fault here, and so is any other answer than one number per completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OWN = ("prompt", "prompts", "completion", "completions", "completion_ids")
+"""Columns that are not passed on: TRL has arguments of its own for these."""
+Input = Literal["text", "messages"]
+
+
+class FunctionError(RuntimeError):
+    """A reward function raised, or answered something that is no reward: the run cannot go on with it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One completion, as reward functions see it."""
+
+    prompt: str
+    completion: str
+    tokens: Sequence[int]
+    """The completion's tokens, the end token with them."""
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RewardFunction:
+    """A function, by the name that the recipe gives it."""
+
+    name: str
+    call: Callable[..., Any]
+    input: Input = "text"
+
+    def __call__(self, asked: Sequence[Asked], done: int = 0, steps: int = 0) -> list[float | None]:
+        """A reward per completion, None where it does not apply. `done` of `steps` steps are behind us.
+        Raises FunctionError for whatever the function raises, and for an answer that is none."""
+        if not asked:
+            return []
+        try:
+            answer = self.call(**arguments(asked, self.input, done, steps))
+            if inspect.isawaitable(answer):
+                answer = asyncio.run(awaited(answer))
+            found = list(answer)
+        except Exception as error:
+            raise FunctionError(
+                f"the reward {self.name} raised {type(error).__name__}: {error}; mend it"
+            ) from error
+        if len(found) != len(asked):
+            raise FunctionError(
+                f"the reward {self.name} gave {len(found)} rewards for {len(asked)} completions; give "
+                "one each"
+            )
+        return [self.number(value, one) for value, one in zip(found, asked, strict=True)]
+
+    def number(self, value: Any, asked: Asked) -> float | None:
+        if value is None:
+            return None
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if not math.isfinite(found):
+            raise FunctionError(
+                f"the reward {self.name} gave {value!r:.80} for the completion {asked.completion!r:.80}; "
+                "give a finite number, or None where it does not apply"
+            )
+        return found
+
+
+def arguments(asked: Sequence[Asked], input: Input, done: int, steps: int) -> dict[str, Any]:
+    """What a function is called with."""
+    from transformers import TrainerState
+
+    names = dict.fromkeys(name for one in asked for name in one.columns if name not in OWN)
+    prompts: list[Any] = [one.prompt for one in asked]
+    completions: list[Any] = [one.completion for one in asked]
+    if input == "messages":
+        prompts = [[{"role": "user", "content": text}] for text in prompts]
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    return {
+        **{name: [one.columns.get(name) for one in asked] for name in names},
+        "prompts": prompts,
+        "completions": completions,
+        "completion_ids": [list(one.tokens) for one in asked],
+        "trainer_state": TrainerState(global_step=done, max_steps=steps),
+        "log_extra": ignore,
+        "log_metric": ignore,
+    }
+
+
+def ignore(*_: Any, **__: Any) -> None:
+    """What TRL would log beside the rewards."""
+
+
+async def awaited(answer: Any) -> Any:
+    return await answer

@@ -1,0 +1,91 @@
+"""Others' code in a run: what its configuration names that is no part of the suite, checked and found."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.settings import doors, optimisers, registries
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.registries import Found, Kind
+from grpobench.runs.tools.strict import ConfigError
+
+SUITE = "grpobench."
+
+
+def named(config: RunConfig) -> dict[str, tuple[Kind, str]]:
+    """(kind, name) by the place in the recipe, of what is looked up when a run begins."""
+    found: dict[str, tuple[Kind, str]] = {
+        f"reward.weights.{name}": ("reward", name) for name in config.reward.functions(config.task)
+    }
+    if config.train.curriculum:
+        found["train.curriculum"] = ("curriculum", config.train.curriculum)
+    if doors.is_reference(config.sampler.kind):
+        found["sampler.kind"] = ("sampler", config.sampler.kind)
+    return found
+
+
+def faults(config: RunConfig) -> list[str]:
+    """Why something that a run names cannot be had, each with its place."""
+    lacking: list[str] = []
+    for place, (kind, name) in named(config).items():
+        try:
+            registries.find(kind, name, folder(config), place)
+        except ConfigError as error:
+            lacking += error.faults
+    return lacking
+
+
+def others(config: RunConfig) -> dict[str, Found]:
+    """Everything in a run that is others' code, by its name: `module:Name`, or what an entry point calls it.
+    Raises ConfigError where something is no longer there."""
+    found: dict[str, Found] = {}
+    for part in (config.algorithm, config.task):
+        if not type(part).__module__.startswith(SUITE):
+            found[doors.reference(type(part))] = Found(type(part), doors.origin(type(part)))
+    for key, name in optimisers.foreign(config.train).items():
+        thing = doors.load(name, folder(config), f"train.{key}")
+        found[name] = Found(thing, doors.origin(thing))
+    for place, (kind, name) in named(config).items():
+        one = registries.find(kind, name, folder(config), place)
+        if one.origin != registries.BUILT_IN:
+            found[name] = one
+    return found
+
+
+def blamed(config: RunConfig, error: BaseException) -> str:
+    """Whose code raised an error, or the one behind it: ``mine:Name (FILE, line N)``; empty where it was the
+    suite's own."""
+    owners: dict[Path, list[str]] = {}
+    for name, one in others(config).items():
+        for path in doors.files(one.cls):
+            owners.setdefault(path, []).append(name)
+    behind: BaseException | None = error
+    while behind is not None:
+        for frame, line in reversed(list(traceback.walk_tb(behind.__traceback__))):
+            path = Path(frame.f_code.co_filename).resolve()
+            if names := owners.get(path):
+                top = frame.f_code.co_qualname.partition(".")[0]
+                name = next((name for name in names if name.partition(":")[2] == top), names[0])
+                return f"{name} ({path}, line {line})"
+        behind = behind.__cause__ or behind.__context__
+    return ""
+
+
+def folder(config: RunConfig) -> Path | None:
+    """Where others' files are looked for: the recipe's folder."""
+    return Path(config.beside) if config.beside else None
+
+
+def stands_beside(config: RunConfig) -> bool:
+    """Whether a run needs its recipe's folder: for code, or for a file that a setting of its task names."""
+    return any(doors.stands_in_file(one.cls) for one in others(config).values()) or any(
+        path.is_relative_to(config.beside) for path in paths(config.task).values()
+    )
+
+
+def paths(settings: Any) -> Mapping[str, Path]:
+    """The settings of a task that are paths."""
+    return {name: value for name, value in vars(settings).items() if isinstance(value, Path)}

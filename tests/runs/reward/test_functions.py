@@ -1,0 +1,181 @@
+"""Reward functions with TRL's signature: what they are given, what they may answer, and TRL's own numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import characters, close, rollouts
+
+from grpobench.algorithms.gdpo import GDPO
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.reward.functions import Asked, FunctionError, RewardFunction
+from grpobench.runs.reward.grader import Grader
+from grpobench.runs.sample.rollouts import Group, Rollout
+from grpobench.runs.settings.config import RewardConfig
+from grpobench.tasks.kinds.jsonl import ExactRows
+from grpobench.tasks.task import Problem, Task
+
+ROWS = '{"question": "1+1", "answer": "2", "level": 1}\n{"question": "2+2", "answer": "4", "level": 2}\n'
+
+
+def brevity(prompts: Any, completions: Any, completion_ids: Any, level: Any, **_: Any) -> list[float | None]:
+    """Fewer tokens, and characters of the prompt; nothing for the second level."""
+    pairs = zip(prompts, completions, completion_ids, level, strict=True)
+    return [
+        None if n == 2 and text.startswith("a") else len(p) / 8 - len(ids) - len(text) / 4
+        for p, text, ids, n in pairs
+    ]
+
+
+def of_messages(prompts: Any, completions: Any, **_: Any) -> list[float]:
+    assert [prompt[0]["role"] for prompt in prompts] == ["user"] * len(prompts)
+    return [float(len(completion[0]["content"])) for completion in completions]
+
+
+async def later(completions: Any, trainer_state: Any, log_metric: Any, log_extra: Any, **_: Any) -> Any:
+    log_metric("length", 1.0)
+    log_extra("kept", completions)
+    return [trainer_state.global_step / trainer_state.max_steps for _ in completions]
+
+
+def asked(*texts: str, level: int = 1) -> list[Asked]:
+    return [
+        Asked("Q", text, tuple(range(len(text))), {"level": level, "completions": "hidden"}) for text in texts
+    ]
+
+
+@pytest.fixture
+def loaded() -> Loaded:
+    from grpobench.runs.models.nano import character_tokenizer
+
+    return Loaded(None, character_tokenizer(), {}, (1,))
+
+
+def task(folder: Path) -> Task:
+    (folder / "problems.jsonl").write_text(ROWS)
+    return ExactRows(name="mine", jsonl=folder / "problems.jsonl", prompt="{question}=", validation=0, test=0)
+
+
+def groups(loaded: Loaded, task: Task, weights: dict[str, float], function: Any, *texts: str) -> list[Group]:
+    """Each text as an answer to each problem of the task."""
+    import numpy as np
+
+    problems = task.problems("train")
+    sampled = [
+        [
+            Rollout((5,), (*loaded.tokenizer.encode(text),), np.zeros(len(text), np.float32), stopped=True)
+            for text in texts
+        ]
+        for _ in problems
+    ]
+    functions = {"mine:f": RewardFunction("mine:f", function)}
+    reward = RewardConfig(kind="sum", weights=weights)
+    return Grader(task, reward, loaded, 0, functions, 10).groups(["3/0", "3/0"], problems, sampled)
+
+
+def test_rewards_are_those_of_trls_own_trainer(tmp_path: Path, loaded: Loaded) -> None:
+    trl = pytest.importorskip("trl", reason="trl is the reference: pip install 'grpobench[trl]'")
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+
+    mine = task(tmp_path)
+    ours = groups(loaded, mine, {"mine:f": 1.0}, brevity, "2", "a4", "aaa", "44")
+    problems = [problem for problem in mine.problems("train") for _ in range(4)]
+    texts = ["2", "a4", "aaa", "44"] * 2
+    inputs = [{"prompt": problem.prompt, **mine.columns(problem)} for problem in problems]
+    trainer = trl.GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(characters(tmp_path / "policy")),
+        reward_funcs=brevity,
+        args=trl.GRPOConfig(output_dir=str(tmp_path), report_to="none", use_cpu=True, bf16=False),
+        train_dataset=Dataset.from_list(inputs),
+        processing_class=loaded.tokenizer,
+    )
+    tokens = [loaded.tokenizer.encode(text) for text in texts]
+    theirs = trainer._calculate_rewards(inputs, [one["prompt"] for one in inputs], texts, tokens)
+    found = [value for group in ours for value in group.components["mine:f"]]
+    assert sum(map(math.isnan, found)) == 2  # where the function answered None
+    torch.testing.assert_close(torch.tensor(found), theirs[:, 0], equal_nan=True, rtol=0, atol=0)
+
+
+def test_what_does_not_apply_counts_for_nothing(tmp_path: Path, loaded: Loaded) -> None:
+    def picky(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float | None]:
+        return [None if a == "2" else 3.0 for a in answer]
+
+    first, second = groups(loaded, task(tmp_path), {"correct": 1.0, "mine:f": 0.5}, picky, "2", "4")
+    assert [list(first.reward), list(second.reward)] == [[1.0, 0.0], [1.5, 2.5]]
+    assert all(map(math.isnan, first.components["mine:f"]))
+    assert [verdict.outcome for verdict in first.verdicts] == ["graded", "graded"]
+    # with nothing that applies a completion is left out, like one that TRL cannot score
+    first, second = groups(loaded, task(tmp_path), {"mine:f": 0.5}, picky, "2", "4")
+    assert [verdict.outcome for verdict in first.verdicts] == ["infra_error", "infra_error"]
+    assert list(second.reward) == [1.5, 1.5]
+
+
+def test_leaving_out_what_does_not_apply_is_no_failure(tmp_path: Path, loaded: Loaded) -> None:
+    nothing = lambda completions, **_: [None] * len(completions)  # noqa: E731
+    for _ in range(100):  # more than the failures that a run bears
+        groups(loaded, task(tmp_path), {"mine:f": 1.0}, nothing, "2", "4", "5")
+
+
+def test_gdpo_normalises_a_reward_where_it_applies(tmp_path: Path) -> None:
+    """A score of NaN says nothing; the others of its group are normalised among themselves."""
+    nan = math.nan
+    batch = rollouts([[2, 2, 2, 2]], [[1.0, 3.0, 0.0, 4.0]])
+    scores = {"one": torch.tensor([1.0, 3.0, nan, nan]), "two": torch.tensor([nan, nan, nan, 4.0])}
+    scores["none"] = torch.full((4,), nan)
+    given = dataclasses.replace(batch, scores=scores, weights=dict.fromkeys(scores, 1.0))
+    found = GDPO(epsilon=1e-9).advantage(given, None)  # type: ignore[arg-type]
+    # (1 − 2)/√2 and (3 − 2)/√2; one value alone has no spread; then over √(Σ S²/3) = √(1/3)
+    close(found, [-math.sqrt(1.5), math.sqrt(1.5), 0.0, 0.0], rtol=1e-6, atol=1e-7)  # float32
+
+
+def test_messages_and_coroutines_are_served() -> None:
+    function = RewardFunction("mine:f", of_messages, "messages")
+    assert function(asked("abc", "")) == [3.0, 0.0]
+    assert RewardFunction("mine:f", later)(asked("a", "b"), done=2, steps=8) == [0.25, 0.25]
+
+
+def test_a_step_tells_how_many_came_before(tmp_path: Path, loaded: Loaded) -> None:
+    first, _ = groups(loaded, task(tmp_path), {"mine:f": 1.0}, later, "2")
+    assert first.components["mine:f"] == [0.2]  # 2 of 10 steps, in the stream 3/0
+
+
+def failing(completions: Any, **_: Any) -> list[float]:
+    return [1 / 0 for _ in completions]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (failing, "the reward mine:f raised ZeroDivisionError: division by zero"),
+        (lambda prompts: [1.0], "got an unexpected keyword argument"),
+        (lambda completions, **_: [1.0], "gave 1 rewards for 2 completions"),
+        (lambda completions, **_: [1.0, math.nan], "gave nan for the completion 'b'"),
+        (lambda completions, **_: [1.0, math.inf], "gave inf for the completion 'b'"),
+        (lambda completions, **_: [1.0, "high"], "gave 'high' for the completion 'b'"),
+        (lambda completions, **_: None, "'NoneType' object is not iterable"),
+    ],
+)
+def test_a_fault_of_a_function_is_no_reward_and_ends_the_run(function: Any, said: str) -> None:
+    with pytest.raises(FunctionError) as caught:
+        RewardFunction("mine:f", function)(asked("a", "b"))
+    assert said in str(caught.value)
+
+
+def test_a_grader_does_not_swallow_the_fault_of_a_function(tmp_path: Path, loaded: Loaded) -> None:
+    with pytest.raises(FunctionError, match="mine:f raised ZeroDivisionError"):
+        groups(loaded, task(tmp_path), {"correct": 1.0, "mine:f": 0.0}, failing, "2", "4")
+
+
+def test_any_task_gives_columns_of_traits_and_truth() -> None:
+    from helpers.toys import Letters
+
+    problem = Problem("p", "Q", {"answer": 7}, {"category": "sum"})
+    assert Letters().columns(problem) == {"category": "sum", "answer": 7}
+    assert Letters().columns(Problem("p", "Q", 7)) == {"truth": 7}
