@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
-KINDS = ("algorithms", "dialects", "tasks", "recipes", "metrics", "models")
+KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     export_words(add("export", "write a run's policy as a Hugging Face folder", light=False))
     warmstart_words(add("warmstart", "train a model on a task's reference answers", light=False))
     list_words(add("list", "list what the suite knows"))
-    show_words(add("show", "everything about one algorithm, dialect, task, recipe or metric"))
+    show_words(
+        add("show", "everything about one algorithm, dialect, task, reward function, recipe or metric")
+    )
     keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
     docs_words(add("docs", "write the pages on algorithms and dialects, and tables of results"))
     doctor_words(add("doctor", "try what this machine can run", light=False))
@@ -192,7 +194,9 @@ def list_words(listing: argparse.ArgumentParser) -> None:
 
 
 def show_words(show: argparse.ArgumentParser) -> None:
-    show.add_argument("kind", choices=("algorithm", "dialect", "dialects", "task", "recipe", "metric"))
+    show.add_argument(
+        "kind", choices=("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric")
+    )
     show.add_argument("name", nargs="?", help="needed but for dialects, which are all shown")
     show.add_argument(
         "--as",
@@ -261,7 +265,12 @@ def tasks_words(tasks: argparse.ArgumentParser) -> None:
         help="0 when every task accepts its references and rejects corrupted answers and constants, else 70",
     )
     check.set_defaults(command="tasks check", light=True)
-    check.add_argument("names", nargs="*", metavar="NAME", help="default: every task")
+    check.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="default: every task; module:Name, or a recipe's FILE.toml with its tasks",
+    )
     check.add_argument("--all", action="store_true", help="every task, as without a name")
     check.add_argument(
         "--problems", type=int, metavar="N", help="most problems of a task; 0 for all; default: 10,000"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
 from grpobench.runs.inventory import dialects, listing, showing
 from grpobench.runs.tools.strict import ConfigError, nearest
 
-Listed = Literal["algorithms", "dialects", "tasks", "recipes", "metrics", "models"]
-Shown = Literal["algorithm", "dialect", "task", "recipe", "metric"]
+Listed = Literal["algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models"]
+Shown = Literal["algorithm", "dialect", "task", "reward", "recipe", "metric"]
 
 
 def list(kind: Listed) -> pd.DataFrame:
@@ -30,7 +30,7 @@ def show(kind: Shown, name: str, library: str | None = None) -> dict[str, Any]:
 
     Raises `ConfigError` for an unknown kind, name or library.
     """
-    known = ("algorithm", "dialect", "task", "recipe", "metric")
+    known = get_args(Shown)
     if kind not in known:
         raise ConfigError([unknown(kind, known)])
     if library is None:

@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.runs.inventory import constants
 from grpobench.runs.settings import registries
+from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.registries import tasks
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.errors import DataError
@@ -96,25 +98,35 @@ def checks(
     names: Sequence[str], most: int = MOST, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Check]:
     """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
-    The tasks of a family, which its name stands for, share that number. `tell` hears of each task before it
-    is checked. Raises ConfigError for an unknown name before anything is checked."""
+    The tasks of a family, which its name stands for, share that number. A name may be `module:Name`, with
+    the file in the current folder, or the path of a recipe, which stands for its tasks with their settings.
+    `tell` hears of each task before it is checked. Raises ConfigError for an unknown name before anything is
+    checked."""
     registry = tasks()
     members = Counter(map(family, registry))
-    chosen: dict[str, type[Task]] = {}
+    chosen: dict[str, Callable[[], Task]] = {}
     for name in names or registry:
+        if name.endswith(".toml"):
+            chosen |= {run.task.name: always(run.task) for run in read_recipe(name).configs}
+            continue
         kin = [task for task in registry if family(task) == name] or [name]
-        chosen |= {task: registries.chosen(registry, task, "task") for task in kin}
-    for number, (name, cls) in enumerate(chosen.items(), 1):
+        chosen |= {task: registries.find("task", task, Path.cwd()).cls for task in kin}
+    for number, (name, make) in enumerate(chosen.items(), 1):
         tell(f"checking {name}, task {number} of {len(chosen)}")
         began = time.monotonic()
         try:
-            own = -(-most // members[family(name)])
-            for found in check(name, fewer(cls(), own), own):
+            own = -(-most // max(1, members[family(name)]))
+            for found in check(name, fewer(make(), own), own):
                 yield dataclasses.replace(found, seconds=round(time.monotonic() - began, 3))
                 began = time.monotonic()
         except Exception as error:  # whatever a faulty task raises is its result
             took = round(time.monotonic() - began, 3)
             yield Check(name, state="failed", why=f"{type(error).__name__}: {error}", seconds=took)
+
+
+def always(task: Task) -> Callable[[], Task]:
+    """What gives this task, as a class gives one with its defaults."""
+    return lambda: task
 
 
 def fewer(task: Task, most: int) -> Task:

@@ -7,19 +7,24 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 
+from grpobench.runs.inventory import nearby
 from grpobench.runs.inventory.describing import Row
 from grpobench.runs.inventory.dialects import described, differences
 from grpobench.runs.measure import catalogue
 from grpobench.runs.models import finding, packages
 from grpobench.runs.settings import recipe, registries
+from grpobench.runs.settings.config import COMPONENTS
+from grpobench.runs.settings.registries import BUILT_IN
 from grpobench.tasks.data import sources
 
 
 def algorithm_rows() -> list[Row]:
-    return [
-        {"name": name, "paper": cls.paper, "summary": cls.summary}
+    """Those of the suite, then others'."""
+    own = [
+        {"name": name, "paper": cls.paper, "summary": cls.summary, "origin": BUILT_IN}
         for name, cls in registries.algorithms().items()
     ]
+    return [*own, *({"paper": "", **row} for row in nearby.rows("algorithm"))]
 
 
 def dialect_rows() -> list[Row]:
@@ -35,10 +40,18 @@ def dialect_rows() -> list[Row]:
 
 
 def task_rows() -> list[Row]:
-    return [
-        {"name": name, "source": cls.source, "summary": cls.summary}
+    """Those of the suite, then others'."""
+    own = [
+        {"name": name, "source": cls.source, "summary": cls.summary, "origin": BUILT_IN}
         for name, cls in registries.tasks().items()
     ]
+    return [*own, *({"source": "", **row} for row in nearby.rows("task"))]
+
+
+def reward_rows() -> list[Row]:
+    """What `reward.weights` may name beside the scores of a task: the suite's own, then others' functions."""
+    own = [{"name": name, "summary": text, "origin": BUILT_IN} for name, text in COMPONENTS.items()]
+    return [*own, *nearby.rows("reward")]
 
 
 def recipe_rows() -> list[Row]:
@@ -86,6 +99,7 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "algorithms": algorithm_rows,
     "dialects": dialect_rows,
     "tasks": task_rows,
+    "rewards": reward_rows,
     "recipes": recipe_rows,
     "metrics": metric_rows,
     "models": model_rows,
@@ -94,7 +108,9 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
 
 def as_lines(rows: list[Row]) -> list[str]:
     """Rows as text: the name, then what is said about it; of a family such as ``gym:NAME`` only the names."""
-    kin: dict[str, list[str]] = {}
+    theirs = [row for row in rows if row.get("origin", BUILT_IN) != BUILT_IN]
+    rows = [row for row in rows if row not in theirs]
+    kin: dict[str, list[str]] = {row["name"]: [] for row in theirs}
     for row in rows:
         head, colon, member = row["name"].partition(":")
         kin.setdefault(f"{head}:NAME" if colon else row["name"], []).append(member)
@@ -113,4 +129,7 @@ def as_lines(rows: list[Row]) -> list[str]:
         unit = f" [{row['unit']}]" if "unit" in row else ""
         absent = "" if row.get("present", True) else " (not installed)"
         lines.append(f"{row['name']:<{width}}  {text}{unit}{absent}")
+    for row in theirs:
+        text = f"{row['summary']} [{row['origin']}]".strip()
+        lines.append(f"{row['name']:<{width}}  {text}")
     return lines

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from grpobench.runs.inventory.describing import Row, degenerate, needs, settings
 from grpobench.runs.inventory.dialects import dialects_of, show_dialect
 from grpobench.runs.measure import catalogue
-from grpobench.runs.settings import recipe, registries
-from grpobench.runs.settings.registries import chosen, miss
+from grpobench.runs.settings import doors, recipe, registries
+from grpobench.runs.settings.registries import Kind, chosen, miss
 from grpobench.runs.tools.strict import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def show(kind: str, name: str) -> Row:
-    """Everything about one algorithm, dialect, task, recipe or metric. Raises `ConfigError` for an unknown
-    name."""
+    """Everything about one algorithm, dialect, task, reward function, recipe or metric. Others' may be named
+    as `module:Name`, with the file in the current folder. Raises `ConfigError` for an unknown name."""
     if kind == "dialect":
         return show_dialect(chosen(registries.dialects(), name, kind))
-    if kind == "algorithm":
-        return show_algorithm(chosen(registries.algorithms(), name, kind))
-    if kind == "task":
-        return show_task(chosen(registries.tasks(), name, kind))
+    for known, described in SHOWN.items():
+        if kind == known:
+            found = registries.find(known, name, Path.cwd())
+            origin = {} if found.origin == registries.BUILT_IN else {"origin": found.origin}
+            return {**origin, **described(found.cls)}
     if kind == "recipe":
         return show_recipe(name)
     metric = catalogue.find(name)
@@ -44,31 +45,59 @@ def show_algorithm(cls: Any) -> Row:
         "evidence": cls.evidence,
         "degenerate": degenerate(cls),
         "cost": cls.cost,
-        "needs": needs(cls),
+        "needs": needs(cls) if not required(cls) else [],
         "settings": settings(cls),
         "modify": dict(cls.modifiers),
         "dialects": [dialect.name for dialect in dialects_of(cls.name)],
         "metrics": [dataclasses.asdict(metric) for metric in cls.metrics],
         "off_policy": cls.off_policy,
-        "minimum_group": cls().minimum_group,
+        **({} if required(cls) else {"minimum_group": cls().minimum_group}),
     }
 
 
+def required(cls: type) -> list[str]:
+    """The settings without a default, without which there is no instance to ask."""
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+
+
 def show_task(cls: Any) -> Row:
+    made = None if required(cls) else cls()
     return {
         "name": cls.name,
         "summary": cls.summary,
         "source": cls.source,
         "scores": list(cls.scores),
         "reward": dict(cls.reward),
-        "max_new_tokens": cls().max_new_tokens,
-        "turns": cls().turns,
+        "max_new_tokens": made.max_new_tokens if made else cls.max_new_tokens,
+        **({"turns": made.turns} if made else {}),
         "splits": list(cls.splits),
         "modes": list(cls.modes),
         **({"caveat": cls.caveat} if cls.caveat else {}),
         "settings": settings(cls),
-        "missing": cls().missing(),
+        **({"missing": made.missing()} if made else {}),
     }
+
+
+def show_reward(function: Any) -> Row:
+    return {
+        "name": doors.reference(function),
+        "summary": inspect.getdoc(function) or "",
+        "signature": f"{function.__name__}{inspect.signature(function)}",
+    }
+
+
+SHOWN: Mapping[Kind, Callable[[Any], Row]] = {
+    "algorithm": show_algorithm,
+    "task": show_task,
+    "reward": show_reward,
+}
+"""What others may bring too."""
 
 
 def show_recipe(name: str) -> Row:

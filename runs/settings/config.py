@@ -113,8 +113,14 @@ Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "
 """What a flawed proxy can count; `runs/reward/proxy.py` defines each."""
 TINY = "tiny"
 """The name of the reward model that the suite trains itself, one per task."""
-COMPONENTS = ("model", "proxy", "flipped", "random", "constant")
-"""What can be rewarded beside the scores of a task."""
+COMPONENTS: Mapping[str, str] = {
+    "model": "what a learned reward model says",
+    "proxy": "surface features of the completion; flawed on purpose",
+    "flipped": "1 − correct: a control",
+    "random": "independent coin flips: a control",
+    "constant": "1: a control",
+}
+"""What can be rewarded beside the scores of a task and functions from elsewhere."""
 
 
 @dataclass(frozen=True)

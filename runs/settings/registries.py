@@ -56,7 +56,7 @@ def tasks() -> Mapping[str, type[Task]]:
 
 def miss(kind: str, name: str, valid: Mapping[str, Any]) -> str:
     guess = strict.nearest(name, valid)
-    did = f"did you mean {guess!r}?" if guess else f"`grpobench list {kind}s` shows the known ones"
+    did = f"did you mean {guess}?" if guess else f"`grpobench list {kind}s` shows the known ones"
     return f"unknown {kind} {name!r}; {did}"
 
 

@@ -351,7 +351,7 @@ def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
     ("words", "said"),
     [
         (("show", "algorithm", "grpo", "--as", "tlr"), "no dialect grpo@tlr; did you mean trl?"),
-        (("show", "dialect", "grpo@vrl"), "unknown dialect 'grpo@vrl'; did you mean 'grpo@verl'?"),
+        (("show", "dialect", "grpo@vrl"), "unknown dialect 'grpo@vrl'; did you mean grpo@verl?"),
         (("show", "algorithm"), "show algorithm: needs a name"),
         (("show", "dialects", "grpo"), "show dialects: takes no name"),
         (("show", "task", "arithmetic", "--as", "trl"), "write grpobench show algorithm NAME --as trl"),

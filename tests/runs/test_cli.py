@@ -93,7 +93,7 @@ def test_deferred_torch_loads_at_its_first_use_and_once() -> None:
     [
         (["report", "nowhere"], "nowhere: no such folder"),
         (["report", ".", "--format", "htlm"], "unknown format 'htlm'; did you mean html?"),
-        (["show", "algorithm", "plian"], "unknown algorithm 'plian'; did you mean 'plain'?"),
+        (["show", "algorithm", "plian"], "unknown algorithm 'plian'; did you mean plain?"),
         (["show", "metric", "gap/meen"], "did you mean gap/mean?"),
         (["run", "quikstart"], "unknown recipe 'quikstart'; did you mean quickstart?"),
         (["run", "quickstart", "--seeds", "x"], "--seeds x: write numbers such as 0,1,2 or 0-4"),

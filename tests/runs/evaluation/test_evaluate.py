@@ -283,7 +283,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nano", "--task", "arithmetik"], "unknown task 'arithmetik'; did you mean 'arithmetic'?"),
+        (["nano", "--task", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
         (["nanoo", "--task", "arithmetic"], "unknown model 'nanoo'"),
         (["nano", "--task", "arithmetic", "--no-greedy", "--samples", "0"], "nothing to evaluate"),
         (["nano", "--task", "arithmetic", "--set", "operatons=[2]"], "did you mean"),

@@ -46,7 +46,7 @@ def test_another_library_and_what_is_unknown(capsys: pytest.CaptureFixture[str])
     for call, told in (
         (lambda: grpobench.list("algorithm"), "unknown kind 'algorithm'; did you mean 'algorithms'"),
         (lambda: grpobench.show("algorithms", "grpo"), "unknown kind 'algorithms'; did you mean 'algorithm'"),
-        (lambda: grpobench.show("algorithm", "grop"), "unknown algorithm 'grop'; did you mean 'grpo'"),
+        (lambda: grpobench.show("algorithm", "grop"), "unknown algorithm 'grop'; did you mean grpo"),
         (lambda: grpobench.show("task", "bbq", library="trl"), 'write show\\("algorithm"'),
     ):
         with pytest.raises(grpobench.ConfigError, match=told):

@@ -184,10 +184,10 @@ algorithm = "plian"
     assert found == [
         "--set foo: write --set KEY=VALUE, such as --set train.steps=100",
         "nmae: unknown key; did you mean name?",
-        "tasks[1]: unknown task 'profs'; did you mean 'proofs'?",
+        "tasks[1]: unknown task 'profs'; did you mean proofs?",
         "arm.plain.clip: unknown key; did you mean arm.plain.settings.clip?",
         "arm.plain.settings.on: must be true or false, not 1",
-        "arm[1].algorithm: unknown algorithm 'plian'; did you mean 'plain'?",
+        "arm[1].algorithm: unknown algorithm 'plian'; did you mean plain?",
         "train.stps: unknown key; did you mean train.steps?",
         "train.betas: must be a list of 2 values, not 1",
         "on.sums.train.promts: unknown key; did you mean on.sums.train.prompts?",
