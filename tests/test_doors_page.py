@@ -1,4 +1,4 @@
-"""The study of docs/doors.md, as it stands: an algorithm, a task from a file, a reward and a callback."""
+"""docs/doors.md as it stands: its study, its recipe, and what is said of them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,36 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "doors.md"
 
 
+FILES = ["mine.py", "study.py", "sums.toml", "ordered.py", "pyproject.toml"]
+
+
+def write(folder: Path) -> None:
+    """The page's files, each under the name in its first line."""
+    text = PAGE.read_text(encoding="utf-8")
+    files = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    assert list(files) == FILES and text.count("```") == 2 * len(FILES)
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """What a fresh process says in that folder."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
 def test_the_study_of_the_page_runs_and_is_found_done(tmp_path: Path) -> None:
-    files = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
-    assert list(files) == ["mine.py", "study.py"]
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
+    write(tmp_path)
     for _ in (1, 2):  # the second time everything is there
-        done = subprocess.run(
-            [sys.executable, "study.py"],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.rstrip().endswith("results/study/report/index.html")
+        assert python(tmp_path, "study.py").rstrip().endswith("results/study/report/index.html")
     place = tmp_path / "results" / "study"
     runs = {path.parent.name for path in place.glob("*/run.toml")}
     assert runs == {f"{arm}-sums-s{seed}" for arm in ("grpo", "half") for seed in (0, 1)}
@@ -35,3 +49,27 @@ def test_the_study_of_the_page_runs_and_is_found_done(tmp_path: Path) -> None:
     row = json.loads((place / "half-sums-s0" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["reward/mine:brevity"] < 0
     assert "step 3: reward" in (place / "half-sums-s0" / "log.txt").read_text()
+    code = json.loads((place / "half-sums-s0" / "origin.json").read_text())["attempts"][-1]["code"]
+    assert "beside the recipe: mine.py" in code
+    assert 'class = "mine:Half"' in (place / "half-sums-s0" / "run.toml").read_text()
+
+
+def test_the_commands_of_the_page_find_what_is_in_the_folder(tmp_path: Path) -> None:
+    write(tmp_path)
+    rows = [{"question": f"{a}+{b}", "answer": a + b} for a in range(8) for b in range(8)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grpobench = ("-m", "grpobench")
+    assert "factor = 0.5" in python(tmp_path, *grpobench, "show", "algorithm", "mine:Half")
+    mine = re.escape(str(tmp_path / "mine.py"))
+    listed = python(tmp_path, *grpobench, "list", "algorithms")
+    assert re.search(rf"^mine:Half +GRPO with scaled advantages \[{mine}\]$", listed, re.M)
+    rewards = python(tmp_path, *grpobench, "list", "rewards")
+    assert re.search(rf"^mine:brevity +A reward as TRL calls it.* \[{mine}\]$", rewards, re.M)
+    chosen = ("--set", "arms=grpo,mine:Half", "--set", "tasks=arithmetic", "--dry-run")
+    assert "(2 arms, 1 task" in python(tmp_path, *grpobench, "run", "quickstart", *chosen)
+    checked = python(tmp_path, *grpobench, "tasks", "check", "sums.toml")
+    assert checked.startswith("sums (written): 100 % of 64 references accepted, 0 % of 64 corrupted")
+    python(tmp_path, *grpobench, "run", "sums.toml", "--workers", "1")
+    run = tmp_path / "results" / "sums" / "grpo-sums-s0"
+    assert "4 prompts" in (run / "log.txt").read_text()
+    assert "ordered:Easy" in (run / "run.toml").read_text()

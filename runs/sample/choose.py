@@ -6,14 +6,14 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Sampler
-from grpobench.runs.settings import doors, others, registries
+from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig
 
 
 def sampler_for(config: RunConfig, models: Models, loaded: Loaded) -> Sampler:
     """The sampler that the configuration asks for; where rollouts are not drawn from the current policy, the
     one that evaluates it. Raises DataError for an engine that is not there or does not serve."""
-    if doors.is_reference(config.sampler.kind):
+    if config.sampler.foreign:
         own = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
         made: Sampler = own.cls(config, models, loaded)
         return made

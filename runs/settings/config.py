@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs.settings import doors, registries
+from grpobench.runs.settings import registries
 from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
@@ -95,7 +95,12 @@ class SamplerConfig:
     """Smallest w that `mis` keeps."""
 
     def __post_init__(self) -> None:
-        demand(self, Rule(self.kind in SAMPLERS or doors.is_reference(self.kind), unknown_sampler(self.kind)))
+        demand(self, Rule(self.kind in SAMPLERS or self.foreign, unknown_sampler(self.kind)))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the sampler is others' code."""
+        return self.kind not in SAMPLERS and registries.elsewhere("sampler", self.kind)
 
     @property
     def on_policy(self) -> bool:
@@ -254,8 +259,8 @@ class TrainConfig:
                 f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
             ),
             Rule(
-                not self.curriculum or doors.is_reference(self.curriculum),
-                f"curriculum: must be module:Name, such as mine:Curriculum, not {self.curriculum!r}",
+                not self.curriculum or registries.elsewhere("curriculum", self.curriculum),
+                f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
             *self.choices(),

@@ -22,7 +22,7 @@ def named(config: RunConfig) -> dict[str, tuple[Kind, str]]:
     }
     if config.train.curriculum:
         found["train.curriculum"] = ("curriculum", config.train.curriculum)
-    if doors.is_reference(config.sampler.kind):
+    if config.sampler.foreign:
         found["sampler.kind"] = ("sampler", config.sampler.kind)
     return found
 

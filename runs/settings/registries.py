@@ -1,7 +1,7 @@
 """The names that a recipe may use: algorithms, dialects, tasks and rewards, imported at the first use.
 
 A name is looked for among the suite's own, then as `module:Name` (`doors`), then among the entry points of
-installed packages: ``grpobench.algorithms``, ``grpobench.tasks``, ``grpobench.rewards``.
+installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curriculums``, ``.samplers``.
 """
 
 from __future__ import annotations

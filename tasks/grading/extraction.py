@@ -17,7 +17,7 @@ LONGEST = 300
 APART = 60
 """Boxes with more characters than this between them are two answers."""
 
-How = Literal["marker", "boxed", "phrase", "last number"]
+How = Literal["marker", "boxed", "phrase", "last number", "whole"]
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+"
 _LAST_NUMBER = re.compile(rf"(?<![0-9A-Za-z.])-?\$?(?:{_NUMBER})(?![0-9])")
 _PHRASE = re.compile(r"answer(?: is|:)[ \t]{0,5}:?[ \t]{0,5}([^\n]{1,300})", re.IGNORECASE)
@@ -41,7 +41,8 @@ def extract(
     completion: str, ways: Sequence[How] = ("marker", "boxed", "phrase", "last number")
 ) -> Found | None:
     """The final answer by the first of `ways` that finds one: behind the last ``####``, in the last
-    ``\\boxed{}``, behind the last "answer is" or "answer:", the last number. None where none does.
+    ``\\boxed{}``, behind the last "answer is" or "answer:", the last number, the whole of one line. None
+    where none does.
 
     Boxes that only "and", "or" or a comma part are one answer with commas.
     """
@@ -84,9 +85,16 @@ def _last_number(tail: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
+def _whole(tail: str) -> str | None:
+    """All of a completion that is one line."""
+    text = tail.strip()
+    return text if len(text) <= LONGEST and "\n" not in text else None
+
+
 _FINDERS = {
     "marker": _behind_marker,
     "boxed": _boxed,
     "phrase": _behind_phrase,
     "last number": _last_number,
+    "whole": _whole,
 }

@@ -29,6 +29,10 @@ class Valued(Task):
     def formatted(self, found: Found) -> bool:
         """Whether an answer stands where the prompt asks for it."""
 
+    def find(self, completion: str) -> Found | None:
+        """The final answer of a completion."""
+        return extract(completion, self.ways)
+
     def reasoned(self, completion: str, found: Found) -> Mapping[str, float]:
         """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
         return {}
@@ -41,7 +45,7 @@ class Valued(Task):
     ) -> list[list[Verdict]]:
         """What needs algebra is asked for all problems at once."""
         texts = [[turns[-1] if turns else "" for turns in own] for own in episodes]
-        found = [[extract(text, self.ways) for text in own] for own in texts]
+        found = [[self.find(text) for text in own] for own in texts]
         compared = iter(
             compare_all(
                 [

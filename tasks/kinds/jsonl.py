@@ -23,7 +23,7 @@ from grpobench.tasks.data.sources import Row, parse
 from grpobench.tasks.data.tables import Source, Table
 from grpobench.tasks.grading import letters
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
-from grpobench.tasks.grading.extraction import MARKER, Found
+from grpobench.tasks.grading.extraction import LONGEST, Found, extract
 from grpobench.tasks.grading.final_answer import normalise, number
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.kinds.answered import Valued
@@ -37,6 +37,7 @@ SPLIT: Final = "split"
 TRAITS: Final = ("category", "difficulty", "cluster")
 """Columns that describe a problem to reports and curricula."""
 ENDINGS: Final = (".jsonl", ".jsonl.gz")
+BOX: Final = "\\boxed{"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +173,12 @@ class Rows(Task):
 class MathRows(Rows, Valued):
     """Answers with a value, graded as those of the task `math` are: ``1/2`` is ``0.5`` and ``\\frac{1}{2}``.
 
-    The answer is looked for in ``\\boxed{}``, behind ``####``, behind "answer is", and is else the last
-    number. `format` is 1 where it stands in a box or behind ``####``.
+    With `answer_marker` the answer is the rest of the line behind it. Without, it is looked for in
+    ``\\boxed{}``, behind ``####``, behind "answer is", and is else a completion of one line as a whole.
+    `format` is 1 where it stands behind the marker, in a box or behind ``####``.
     """
 
-    ways = ("boxed", "marker", "phrase", "last number")
+    ways = ("boxed", "marker", "phrase", "whole")
 
     def graded(self, row: Row) -> Any:
         return {"answer": normalise(text_of(row, self.answer))}
@@ -188,11 +190,21 @@ class MathRows(Rows, Valued):
             [replace(problem, truth=self.asked(problem)) for problem in problems], episodes
         )
 
+    def find(self, completion: str) -> Found | None:
+        if not self.answer_marker:
+            return super().find(completion)
+        if self.answer_marker == BOX:
+            return extract(completion, ("boxed",))
+        _, marker, behind = completion.rpartition(self.answer_marker)
+        text = behind.strip().partition("\n")[0].strip()
+        return Found(text, "marker") if marker and 0 < len(text) <= LONGEST else None
+
     def formatted(self, found: Found) -> bool:
         return found.how in ("boxed", "marker")
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
-        return (f"{MARKER} {answer}" if self.answer_marker == MARKER else f"\\boxed{{{answer}}}",)
+        marker = self.answer_marker or BOX
+        return (f"{marker}{answer}{'}' * (marker == BOX)}",)
 
     def reference(self, problem: Problem) -> str:
         return self.state(problem, self.asked(problem)["answer"])[0]

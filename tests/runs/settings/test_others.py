@@ -116,6 +116,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (about / "top_level.txt").write_text("theirs\n")
     (about / "RECORD").write_text("theirs/__init__.py,,\ntheirs/code.py,,\n")
     points = {"algorithms": ("halved", "Mine"), "tasks": ("sums", "Sums"), "rewards": ("brief", "brevity")}
+    points |= {"curriculums": ("ordered", "Ordered"), "samplers": ("counted", "sampler")}
     lines = [f"[grpobench.{kind}]\n{name} = theirs.code:{cls}\n" for kind, (name, cls) in points.items()]
     (about / "entry_points.txt").write_text("".join(lines))
     monkeypatch.syspath_prepend(folder)
@@ -178,7 +179,7 @@ def test_a_study_that_moved_is_the_same_one(study: Path) -> None:
         (["arms=mine:Sums"], "mine:Sums: is the class Sums, no subclass of grpobench.algorithms.algorithm."),
         (["tasks=mine:Mine"], "mine:Mine: is the class Mine, no subclass of grpobench.tasks.task.Task"),
         (["tasks=reasoning_gym:leg_cuonting"], "unknown task 'reasoning_gym:leg_cuonting'; did you mean"),
-        (["train.curriculum=ordered"], "--set train.curriculum: must be module:Name"),
+        (["train.curriculum=ordered"], "--set train.curriculum: must be module:Name or what a package"),
         (["train.curriculum=mine:Order"], "train.curriculum: {0}/mine.py has no 'Order'; did you mean"),
         (
             ["sampler.kind=mine:sample"],
@@ -230,6 +231,8 @@ def test_packages_give_names_by_entry_points(
         "tasks=sums",
         "reward.kind=sum",
         'reward.weights={brief = 1, "mine:brevity" = 0}',
+        "train.curriculum=ordered",
+        "sampler.kind=counted",
     ]
     (study / "study.toml").write_text(
         RECIPE.replace('"mine:Sums"', '"sums"').replace('"mine:Mine"', '"halved"')
@@ -243,6 +246,8 @@ def test_packages_give_names_by_entry_points(
         "theirs.code:Sums": "package their-package 1.2",
         "brief": "entry point their-package 1.2",
         "mine:brevity": str(study / "mine.py"),
+        "ordered": "entry point their-package 1.2",
+        "counted": "entry point their-package 1.2",
     }
 
 

@@ -159,8 +159,16 @@ def test_math_answers_are_compared_by_value(tmp_path: Path) -> None:
     one = task(tmp_path, [{"question": "1", "answer": 0.5}], "math")
     assert scores(one, "so \\boxed{\\frac{1}{2}}") == {"correct": 1.0, "format": 1.0}
     assert scores(one, "#### 1/2") == {"correct": 1.0, "format": 1.0}
-    assert scores(one, "it is .5") == {"correct": 1.0, "format": 0.0}
+    assert scores(one, "the answer is .5") == scores(one, " 2/4 ") == {"correct": 1.0, "format": 0.0}
+    # a number that happens to stand last is no answer
+    assert scores(one, "1\nor .5")["correct"] == scores(one, "it is 3 or " * 99 + ".5")["correct"] == 0.0
     assert scores(one, "\\boxed{0.25}") == {"correct": 0.0, "format": 1.0}
+    marked = task(tmp_path, [{"question": "1", "answer": 0.5}], "math", answer_marker="=>")
+    assert scores(marked, "1 => 2 => 1/2\nyes") == {"correct": 1.0, "format": 1.0}
+    assert scores(marked, "\\boxed{0.5}") == {"correct": 0.0, "format": 0.0}
+    passes(marked)
+    boxed = task(tmp_path, [{"question": "1", "answer": 0.5}], "math", answer_marker="\\boxed{")
+    assert scores(boxed, "#### 0.5")["correct"] == 0.0 and scores(boxed, "\\boxed{.5}")["correct"] == 1.0
 
 
 def test_choices_are_answered_by_letter(tmp_path: Path) -> None:
