@@ -46,13 +46,19 @@ def load(reference: str, folder: Path | None, place: str = "") -> object:
     parts = module.split(".")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in parts):
         raise fault(place, f"{reference!r} is not of the form module:Name, such as mine:Printer")
+    if module == "__main__":
+        raise fault(
+            place,
+            f"{reference} is in a program that the processes that train do not run; write it "
+            f'to a file, such as mine.py, and name it "mine:{name}"',
+        )
     found = imported(module, folder, place)
     if hasattr(found, name):
         return getattr(found, name)
     public = [key for key in vars(found) if not key.startswith("_")]
     guess = nearest(name, public)
     did = f"did you mean {module}:{guess}?" if guess else f"it has {', '.join(sorted(public)) or 'no names'}"
-    raise fault(place, f"{found.__file__ or module} has no {name!r}; {did}")
+    raise fault(place, f"{getattr(found, '__file__', None) or module} has no {name!r}; {did}")
 
 
 def imported(module: str, folder: Path | None, place: str = "") -> ModuleType:

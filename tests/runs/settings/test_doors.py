@@ -93,6 +93,13 @@ def test_an_absent_module_is_named_with_the_nearest_file(tmp_path: Path) -> None
     assert "no installed package has a module 'mien'" in complaint("mien:Thing", None)
 
 
+def test_what_the_program_itself_defines_is_refused_and_a_module_without_a_file_is_named() -> None:
+    assert 'write it to a file, such as mine.py, and name it "mine:Thing"' in complaint(
+        "__main__:Thing", None
+    )
+    assert "sys has no 'Thing'" in complaint("sys:Thing", None)
+
+
 def test_an_absent_name_is_named_with_the_nearest_one(tmp_path: Path) -> None:
     fault = complaint("mine:Prnter", write(tmp_path, mine="class Printer: pass"))
     assert f"{tmp_path / 'mine.py'} has no 'Prnter'; did you mean mine:Printer?" in fault

@@ -150,8 +150,8 @@ def test_ones_own_code_is_pinned(policy: str, mine: Path, tmp_path: Path) -> Non
     given = config(policy, mine, optimiser="mine:Counting", schedule="mine:down")
     with RunFolder.open(tmp_path / "run", given) as folder:
         code = folder.origin["attempts"][-1]["code"]
-        assert str(mine / "mine.py") in code
-        folder.origin["attempts"][-1]["code"][str(mine / "mine.py")] = "another"
+        assert "beside the recipe: mine.py" in code
+        folder.origin["attempts"][-1]["code"]["beside the recipe: mine.py"] = "another"
         folder.write_origin()
         folder.save(1, {}, {})
     with pytest.raises(FolderError, match=r"mine\.py: another -> "):
