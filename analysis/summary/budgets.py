@@ -26,7 +26,8 @@ def with_axis(matrix: Matrix, frame: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 
 def spent(matrix: Matrix) -> pd.DataFrame:
-    """What each arm spent per run, mean over seeds: updates, tokens, seconds of training and evaluation."""
+    """What each arm spent per run, mean over seeds: updates, tokens, seconds of training and evaluation. The
+    evaluation of the base is left out: the arms share it, and the run that made it would bear its time."""
     sources = {
         "updates": None,
         "generated_tokens": "cost/generated_tokens",
@@ -38,7 +39,8 @@ def spent(matrix: Matrix) -> pd.DataFrame:
     steps = matrix.metrics.groupby(keys, sort=False)["step"].max().rename("updates").reset_index()
     for name, metric in sources.items():
         if metric:
-            grouped = matrix.select(metric).groupby(keys, sort=False)["value"]
+            logged = matrix.select(metric)
+            grouped = logged[logged["step"] > 0].groupby(keys, sort=False)["value"]
             spent = grouped.max() if metric.startswith("cost/") else grouped.sum()  # tokens are cumulative
             steps = steps.merge(spent.rename(name).reset_index(), on=keys, how="left")
     rows = []

@@ -27,10 +27,9 @@ def budgets_table(matrix: Matrix) -> Table:
         ]
         for r in frame.to_dict("records")
     ]
+    note = "Mean over seeds, failed runs included; evaluation of the base, which the arms share, left out."
     header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
-    return Table(
-        "budgets", "What each run spent", header, rows, frame, note="Mean over seeds, failed runs included."
-    )
+    return Table("budgets", "What each run spent", header, rows, frame, note=note)
 
 
 def equal_budgets_table(matrix: Matrix) -> Table:

@@ -244,11 +244,6 @@ def find(name: str) -> Metric | None:
     return next((metric for pattern, metric in declared.items() if matches(pattern, name)), None)
 
 
-def known(name: str) -> bool:
-    """Whether a name may stand in metrics.jsonl."""
-    return name == "step" or find(name) is not None
-
-
 def matches(pattern: str, name: str) -> bool:
     """Whether a name is one of a pattern's. The last placeholder may span slashes (bias by category)."""
     parts = re.split(r"<\w+>", pattern)

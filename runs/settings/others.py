@@ -12,8 +12,6 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Found, Kind
 from grpobench.runs.tools.strict import ConfigError
 
-SUITE = "grpobench."
-
 
 def named(config: RunConfig) -> dict[str, tuple[Kind, str]]:
     """(kind, name) by the place in the recipe, of what is looked up when a run begins."""
@@ -43,7 +41,7 @@ def others(config: RunConfig) -> dict[str, Found]:
     Raises ConfigError where something is no longer there."""
     found: dict[str, Found] = {}
     for part in (config.algorithm, config.task):
-        if not type(part).__module__.startswith(SUITE):
+        if not registries.of_the_suite(type(part)):
             found[doors.reference(type(part))] = Found(type(part), doors.origin(type(part)))
     for key, name in optimisers.foreign(config.train).items():
         thing = doors.load(name, folder(config), f"train.{key}")

@@ -89,6 +89,11 @@ def own(kind: Kind) -> Mapping[str, Any]:
     return algorithms() if kind == "algorithm" else tasks() if kind == "task" else {}
 
 
+def of_the_suite(cls: type) -> bool:
+    """Whether a class is this package's, and no one else's."""
+    return cls.__module__.startswith("grpobench.")
+
+
 def entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     """What installed packages give names to, by name; the suite's own names come before them."""
     points = importlib.metadata.entry_points(group=f"grpobench.{kind}s")

@@ -23,8 +23,11 @@ def dump(config: RunConfig) -> str:
     for part in parts:
         chosen = getattr(config, part)
         table[part] = {"name": chosen.name, "settings": portable(chosen, config.beside)}
-        if registries.own(part).get(chosen.name) is not type(chosen):
-            table[part]["class"] = doors.reference(type(chosen))
+        # Data of a recipe are a task of the suite's that no registry has; others' code has its reference even
+        # where this process knows it by name, since another may not.
+        cls = type(chosen)
+        if registries.own(part).get(chosen.name) is not cls or not registries.of_the_suite(cls):
+            table[part]["class"] = doors.reference(cls)
     if config.dialect:
         table["algorithm"]["dialect"] = config.dialect
     table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}

@@ -188,7 +188,10 @@ def curriculum_for(
         chosen: Curriculum = own(problems, prompts, seed)
         refills = config.modify.dynamic_sampling
         return Refilled(chosen, refills) if refills else chosen
-    told: Callable[[int, int], None] = lambda read, of: tell(f"studying the problems {read}/{of}")  # noqa: E731
+
+    def told(read: int, of: int) -> None:
+        tell(f"studying the problems {read}/{of}")
+
     known = study(models, loaded, config.task, problems, warm, told) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]
     return algorithm.curriculum(traits, prompts, seed, known)

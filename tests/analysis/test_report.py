@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.logs import known
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks.pairing import check_pairing
@@ -466,8 +467,6 @@ def test_every_figure_can_be_drawn_alone_by_its_name(tmp_path: Path) -> None:
 
 def test_captions_define_metrics_that_are_logged() -> None:
     """A panel of a metric that was renamed would be left out without a word."""
-    from grpobench.runs.measure.catalogue import known
-
     drawn = [panel.metric for _, panels in TRAINING.values() for panel in panels]
     assert all(known(name) for name in drawn) and set(drawn) <= DEFINITIONS.keys()
     named = [name.replace("<split>", "test").replace("<mode>", "greedy") for name in DEFINITIONS]

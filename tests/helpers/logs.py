@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import json
 
+from grpobench.runs.measure import catalogue
+
+
+def known(name: str) -> bool:
+    """Whether a name may stand in metrics.jsonl."""
+    return name == "step" or catalogue.find(name) is not None
+
 
 def rows(steps: int, seconds: float, start: float = 5.0) -> str:
     """metrics.jsonl of an attempt of which each step takes so long and samples 100 tokens."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_ins
+from helpers.logs import known
 from helpers.shell import command
 
 from grpobench.runs import cli
@@ -282,9 +283,9 @@ def test_names_of_patterns_are_known_and_others_are_not() -> None:
         "eval/test/greedy/correct",
         "eval/validation/sampled/bias_ambiguous/Age",
     ):
-        assert catalogue.known(name), name
+        assert known(name), name
     for name in ("reward", "score/", "eval/test/correct", "unheard/of"):
-        assert not catalogue.known(name), name
+        assert not known(name), name
 
 
 def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

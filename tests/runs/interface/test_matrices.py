@@ -100,7 +100,8 @@ def test_runs_that_crash_are_an_error_that_names_them_and_what_the_others_gave(
     told = str(caught.value).splitlines()
     crash = tmp_path / "m" / "raise-sums-s0" / "crash.txt"
     assert told[0] == "1 of 3 runs failed"  # that one diverged is a result
-    assert told[1] == f"  raise-sums-s0: crashed: ArithmeticError: it went wrong; see {crash}"
+    assert told[1].startswith("  raise-sums-s0: crashed: helpers.stand_ins:Plain (")
+    assert told[1].endswith(f"): ArithmeticError: it went wrong; see {crash}")
     assert told[2] == f"  what the others gave: grpobench.load({str(tmp_path / 'm')!r})"
     assert places(caught.value.outcome) == {"fine": "finished", "raise": "crashed", "diverge": "diverged"}
     results = grpobench.run(given, tmp_path, workers=2, progress=False, check=False)

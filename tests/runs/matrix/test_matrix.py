@@ -54,7 +54,8 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert len(told) == 6  # one line per finished run, not per step
     folder = tmp_path / "m"
     assert "it went wrong" in (folder / "raise-sums-s0" / "crash.txt").read_text()
-    assert status(folder / "raise-sums-s0")["why"] == "ArithmeticError: it went wrong"
+    why = status(folder / "raise-sums-s0")["why"]  # a stand-in is others' code, which its message names
+    assert why.startswith("helpers.stand_ins:Plain (") and why.endswith("): ArithmeticError: it went wrong")
     assert "SIGKILL" in status(folder / "kill-sums-s0")["why"]
     assert status(folder / "diverge-sums-s0")["state"] == "diverged"
     assert (folder / "fine1-sums-s0" / "log.txt").read_text() == "running fine1\n"
@@ -114,7 +115,9 @@ def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
     given = recipe(tmp_path, "sticky", "fine1", "fine2")
     outcome, _ = launch(given, tmp_path, workers=1)
     assert places(outcome) == {"sticky": "crashed", "fine1": "finished", "fine2": "finished"}
-    assert status(tmp_path / "m" / "sticky-sums-s0")["why"] == "RuntimeError: the device was broken by sticky"
+    assert status(tmp_path / "m" / "sticky-sums-s0")["why"].endswith(
+        "RuntimeError: the device was broken by sticky"
+    )
 
 
 def test_a_crashed_process_that_does_not_end_is_killed(

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.logs import known
 from helpers.toys import Letters, arithmetic_run, rollouts, trainer_for
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Signal
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.measure.rollout_metrics import entropy, group_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import ModelConfig, RunConfig, SamplerConfig

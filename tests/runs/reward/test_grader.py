@@ -13,11 +13,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from helpers.logs import known
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.measure.rollout_metrics import group_metrics
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 import zstandard
+from helpers.logs import known
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.measure.evaluator import Evaluator
 from grpobench.runs.measure.rollout_metrics import gap_metrics, group_metrics, length_metrics
 from grpobench.runs.models.loading import Loaded, load

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.logs import known
 from helpers.toys import Letters, arithmetic_run
 from helpers.whole_runs import configure, rows, run, timeless, transcript, weights
 
@@ -21,7 +22,6 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.record.status import status
 from grpobench.runs.settings.config import (

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.logs import known
 from helpers.toys import Letters
 
 from grpobench.algorithms import ALGORITHMS
@@ -27,7 +28,6 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.trl_arguments import TABLE, Splitting, translate
 from grpobench.runs import cli
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.record.status import status
 from grpobench.runs.settings.config import (

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import stand_ins
+from helpers.logs import known
 from helpers.toys import Copy, tiny
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.roles import Models
 from grpobench.runs.record.folder import RunFolder

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.logs import known
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.inventory import doctor
 from grpobench.runs.matrix.matrix import run_matrix
-from grpobench.runs.measure.catalogue import known
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import Models
