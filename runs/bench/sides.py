@@ -19,41 +19,24 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from grpobench.runs.bench.cases import Case
+from grpobench.runs.bench.floor import Floor, floor
 from grpobench.runs.tools.process import die_with
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 if TYPE_CHECKING:
     from grpobench.runs.models.loading import Loaded
+    from grpobench.runs.train.trainer import Trainer
 
 LETTER = "e"
 """The reward of a completion is this character's share of it."""
 LEARNING_RATE = 1e-6
 WORDS = ("one", "two", "six", "ten", "red", "sun", "map", "cat", "dog", "hat", "cup", "pen", "box", "key")
+STEP, FLOOR = "step", "floor"
+"""What a side is asked for; only ours knows the floor."""
 PHASES = ("sample", "verify", "read", "backward", "optimise")
 """What our trainer's clock tells apart; what is left of a step is `other`."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A shape that both sides work on. Each of `prompts` prompts gets `group` completions per step."""
-
-    name: str
-    model: str
-    prompts: int
-    group: int
-    prompt_tokens: int
-    completion_tokens: int
-    steps: int
-    """Steps in all, with those that warm up."""
-    threads: int = 1
-    texts: tuple[str, ...] = ()
-    """The prompts, which the first side to start makes and the other is given."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all sequences of a step, the prompt counted once per completion."""
-        return self.prompts * self.group * (self.prompt_tokens + self.completion_tokens)
 
 
 @dataclass(frozen=True)
@@ -91,8 +74,11 @@ class Failed:
     """Whether the user can put it right."""
 
 
+Message = Ready | Step | Floor
+
+
 class Closed(Exception):
-    """The parent wants no more steps."""
+    """The parent wants no more."""
 
 
 class Line:
@@ -101,19 +87,20 @@ class Line:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def wait(self) -> None:
-        """Until the parent asks for a step. Raises Closed when it has gone."""
+    def wait(self) -> str:
+        """What the parent asks for next. Raises Closed when it has gone."""
         try:
-            self.connection.recv()
+            asked: str = self.connection.recv()
         except EOFError:
             raise Closed from None
+        return asked
 
-    def tell(self, message: Ready | Step | Failed) -> None:
+    def tell(self, message: Message | Failed) -> None:
         self.connection.send(message)
 
 
 Side = Callable[[Case, Line], None]
-"""Loads the model, tells Ready, then answers every command with a Step."""
+"""Loads the model, tells Ready, then answers what it is asked for until the parent has gone."""
 
 
 def serve(connection: Connection, side: Side, case: Case, parent: int) -> None:
@@ -215,19 +202,42 @@ def ours(case: Case, line: Line) -> None:
     """`runs/train/trainer.py`'s own trainer, in the precision and with the defaults of a run."""
     import torch
 
-    from grpobench.algorithms.grpo import GRPO
     from grpobench.runs.models.roles import deterministic
-    from grpobench.runs.sample.in_process import HFSampler
-    from grpobench.runs.settings import config
     from grpobench.runs.tools.memory import peak_memory_gb, reset_peak_memory
-    from grpobench.runs.train.parts import build
-    from grpobench.runs.train.trainer import Trainer
 
     torch.set_num_threads(case.threads)
     deterministic()
     import_models()
+    import_loop()
     reset_peak_memory()
     before = peak_memory_gb()
+    trainer = our_trainer(case)
+    prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
+    line.tell(Ready(case.texts, facts(), before))
+    number = 0
+    while line.wait() == STEP:
+        number += 1
+        clock = Stopwatch()
+        row = trainer.step(number)
+        seconds, cpu_seconds = clock.read()
+        phases = {name: row.get(f"time/{name}", 0.0) for name in PHASES}
+        phases["other"] = seconds - sum(phases.values())
+        completions = [completion for group in trainer.transcript for completion in group["completions"]]
+        tokens = prompt_tokens + sum(int(completion["tokens"]) for completion in completions)
+        line.tell(Step(seconds, cpu_seconds, tokens, peak_memory_gb(), phases))
+    line.tell(floor(case, trainer.loaded.model))
+
+
+def our_trainer(case: Case) -> Trainer:
+    """Our trainer on the case's prompts, with completions that nothing ends."""
+    import torch
+
+    from grpobench.algorithms.grpo import GRPO
+    from grpobench.runs.sample.in_process import HFSampler
+    from grpobench.runs.settings import config
+    from grpobench.runs.train.parts import build
+    from grpobench.runs.train.trainer import Trainer
+
     run = config.RunConfig(
         matrix="bench",
         arm="grpo",
@@ -247,20 +257,9 @@ def ours(case: Case, line: Line) -> None:
         checkpoint=config.CheckpointConfig(),
     )
     trainer = Trainer(run, build(run))
-    prompt_tokens = sum(len(trainer.loaded.encode(text)) for text in case.texts) * case.group
     assert isinstance(trainer.sampler, HFSampler)
     trainer.sampler.end = torch.tensor([impossible(trainer.loaded)], device=trainer.models.device)
-    line.tell(Ready(case.texts, facts(), before))
-    for number in range(1, case.steps + 1):
-        line.wait()
-        clock = Stopwatch()
-        row = trainer.step(number)
-        seconds, cpu_seconds = clock.read()
-        phases = {name: row.get(f"time/{name}", 0.0) for name in PHASES}
-        phases["other"] = seconds - sum(phases.values())
-        completions = [completion for group in trainer.transcript for completion in group["completions"]]
-        tokens = prompt_tokens + sum(int(completion["tokens"]) for completion in completions)
-        line.tell(Step(seconds, cpu_seconds, tokens, peak_memory_gb(), phases))
+    return trainer
 
 
 def impossible(loaded: Loaded) -> int:
@@ -274,6 +273,13 @@ def import_models() -> None:
     import transformers
 
     _ = transformers.AutoModelForCausalLM, transformers.AutoTokenizer, torch.optim.AdamW
+
+
+def import_loop() -> None:
+    """Import what our side is made of, so that it does not count as memory of the model."""
+    from grpobench.runs.train import parts, trainer
+
+    _ = parts, trainer
 
 
 # TRL's

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
+CASES = ("short", "long-prompt", "grid", "scaling")
 KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models")
 
 
@@ -243,6 +244,15 @@ def serve_words(serve: argparse.ArgumentParser) -> None:
 def bench_words(bench: argparse.ArgumentParser) -> None:
     add_trust(bench)
     bench.add_argument("--model", default="nano", metavar="MODEL")
+    bench.add_argument(
+        "--case",
+        choices=CASES,
+        action="append",
+        default=[],
+        help="may be given again: steps with short or long prompts, each against TRL's; a grid of whole runs "
+        "against TRL's; scaling of our own step. Default: short and long-prompt for nano and nano-moe, "
+        "long-prompt for others",
+    )
     bench.add_argument("--sandbox", action="store_true", help="programs a minute in each tier, instead")
     bench.add_argument("--json", action="store_true")
 

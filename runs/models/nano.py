@@ -58,9 +58,9 @@ def character_tokenizer() -> Any:
     )
 
 
-def architecture(kind: str) -> Any:
+def architecture(kind: str, **sizes: int) -> Any:
     """An untrained model: `dense` is a Llama of 0.9 M parameters; `moe` a Mixtral of 2.6 M with the same
-    attention and four experts, of which each token uses two."""
+    attention and four experts, of which each token uses two. `sizes` replace values of its configuration."""
     import transformers
 
     shared: dict[str, Any] = {
@@ -75,6 +75,7 @@ def architecture(kind: str) -> Any:
         "pad_token_id": 0,
         "eos_token_id": 1,
         "bos_token_id": None,
+        **sizes,
     }
     if kind == "dense":
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared, rms_norm_eps=1e-6))
