@@ -37,7 +37,7 @@ class Course:
         self.bar: Progress | None = None
         if console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-            self.bar = Progress(*columns, console=console, transient=True)
+            self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
             self.line = self.bar.add_task("starting", total=None)
 
     def __enter__(self) -> Self:
