@@ -36,7 +36,7 @@ class Run:
 
     @property
     def cost(self) -> float:
-        """What a run costs, in tokens that go forward once, for an order: the longest should not begin last."""
+        """What a run costs, in tokens that go forward once; the longest should not begin last."""
         train, algorithm, task = self.config.train, self.config.algorithm, self.config.task
         tokens = (self.config.sampler.max_new_tokens or task.max_new_tokens) * train.prompts * train.group
         written = 0 if algorithm.off_policy else 1
