@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from grpobench.analysis.statistics.intervals import Floats
+if TYPE_CHECKING:  # SciPy, which a run does not need
+    from grpobench.analysis.statistics.intervals import Floats
 
 
 def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Floats:

@@ -112,10 +112,11 @@ class Decoding:
         with self.models.precision():
             return self.network.head(states).float()  # type: ignore[no-any-return]
 
-    def advance(self, drawn: torch.Tensor, stopped: torch.Tensor, mixture: Any) -> None:
-        """Feed the drawn tokens (R,) and drop sequences that have ended; `stopped` is over all jobs."""
-        done = stopped[self.alive]
-        if not self.keeps and int(done.sum()) * DROP_SHARE >= len(done):
+    def advance(self, drawn: torch.Tensor, stopped: torch.Tensor | None, mixture: Any) -> None:
+        """Feed the drawn tokens (R,) and drop sequences that have ended, if it is said which: `stopped` is
+        over all jobs."""
+        done = None if stopped is None or self.keeps else stopped[self.alive]
+        if done is not None and int(done.sum()) * DROP_SHARE >= len(done):
             keep = (~done).nonzero().squeeze(-1)
             self._select(keep)
             drawn = drawn[keep]

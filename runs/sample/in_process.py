@@ -26,6 +26,9 @@ LARGEST_ROUNDED_GAP = 0.2
 measurements); a sampler that reads something else is off by nats."""
 NEVER = -1e4
 """Nats: its exponential is nought in float64, and times that it is nought, as p·log p is at p = 0."""
+LOOK, LOOK_CPU = 8, 1
+"""Tokens after which a batch is asked which of its sequences have ended. A GPU has to be waited for, a CPU
+does not."""
 TAIL = 64
 """Tokens: more than a marker of some letters can take."""
 
@@ -110,6 +113,7 @@ class HFSampler:
         keeps = kept is not None
         run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, fused)
         written = Written(len(jobs), limit, self.pad, self.models.device)
+        look = LOOK_CPU if self.models.device.type == "cpu" else LOOK
         plain = greedy.clone()  # jobs that are fed no mixtures, or no more
         mixed: list[tuple[int, torch.Tensor, Mixture]] = []
         for t in range(limit):
@@ -121,7 +125,9 @@ class HFSampler:
                 drawn, written.entropy[run.alive, t] = draw(logp, noise[run.alive, t])
                 drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn) if some_greedy else drawn
             written.add(t, run.alive, drawn, logp, self.end)
-            if t + 1 == limit or bool(written.stopped[run.alive].all()):
+            # The device is asked now and then: each time it has to finish what it was given first.
+            looks = (t + 1) % look == 0
+            if t + 1 == limit or (looks and bool(written.stopped[run.alive].all())):
                 break
             mixture = None
             if mixing is not None and noise is not None:
@@ -132,7 +138,7 @@ class HFSampler:
                 mixture = _mixed(mixing, rows, drawn, logits, noise[run.alive, t] * 2**20 % 1)
             if mixture is not None:
                 mixed.append((t, run.alive, mixture))
-            run.advance(drawn, written.stopped, mixture)
+            run.advance(drawn, written.stopped if looks else None, mixture)
         feeds = _feeds(mixed, len(jobs), limit)
         rollouts = written.rollouts([requests[i].prompt for i, _ in jobs], noise is not None, feeds)
         if kept is not None:
@@ -159,9 +165,10 @@ class Written:
         job."""
         self.tokens[alive, t] = drawn
         self.logp[alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
-        first = torch.isin(drawn, end) & ~self.stopped[alive]
-        self.length[alive[first]] = t + 1
-        self.stopped[alive[first]] = True
+        before = self.stopped[alive]
+        now = before | torch.isin(drawn, end)
+        self.length[alive] = torch.where(before | ~now, self.length[alive], t + 1)
+        self.stopped[alive] = now
 
     def rollouts(
         self,

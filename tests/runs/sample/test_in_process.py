@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from helpers.sampling import END, EXACT, PROMPTS, requests, same, sampler
 from helpers.toys import ARCHITECTURES, VOCABULARY
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.sample.in_process import draw, uniforms
@@ -278,3 +280,49 @@ def test_greedy_decoding_does_not_mix() -> None:
     one, other = source.sample(requests(1), 8, 0.0), source.sample(requests(1), 8, 0.0, Mixing(half_mixed))
     assert [r.completion for (r,) in one] == [r.completion for (r,) in other]
     assert all(r.mixture is None for (r,) in other)
+
+
+class Waits(TorchDispatchMode):
+    """Counts what a GPU has to be waited for: a number taken to Python, a shape that depends on values."""
+
+    NAMES = ("item", "_local_scalar_dense", "nonzero", "is_nonzero", "unique", "_unique2", "bincount")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name().removeprefix("aten::").partition(".")[0]
+        given = args[1] if name in ("index", "index_put", "index_put_") else ()
+        masks = [one for one in given if one is not None]
+        if name in self.NAMES or any(mask.dtype == torch.bool for mask in masks):
+            self.found[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fuses", [True, False])
+def test_decoding_waits_for_a_device_now_and_then_and_not_at_every_token(
+    fuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sampler(end=[VOCABULARY + 1])  # no sequence ends, so that no row leaves the batch
+    assert source.fuses
+    source.fuses = fuses
+    monkeypatch.setattr("grpobench.runs.sample.in_process.LOOK_CPU", 8)  # as on a GPU
+    counted = []
+    for tokens in (9, 41):
+        with Waits() as waits:
+            source.sample(requests(), tokens, 1.0)
+        counted.append(waits.found.total())
+    assert 0 < counted[1] - counted[0] <= 2 * (41 - 9) // 8
+
+
+def test_how_often_a_batch_is_asked_who_has_ended_changes_no_completion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    often = sampler().sample(requests(), 30, 1.0)
+    monkeypatch.setattr("grpobench.runs.sample.in_process.LOOK_CPU", 7)
+    seldom = sampler().sample(requests(), 30, 1.0)
+    assert len({rollout.length for group in often for rollout in group}) > 2
+    assert all(
+        same(*pair) for one, other in zip(often, seldom, strict=True) for pair in zip(one, other, strict=True)
+    )
