@@ -28,7 +28,7 @@ from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
 from grpobench.runs.settings.optimisers import maker
 from grpobench.runs.settings.schedules import Schedule, schedule
-from grpobench.runs.tools.clock import Clock
+from grpobench.runs.tools.clock import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.collect import OnPolicy, Preferences, Replay, Source, demand_problems
 
@@ -62,7 +62,7 @@ class Parts:
 def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
     """The parts of a run. Raises DataError or ModelError for what is absent or cannot be used."""
     tell("loading")
-    algorithm, clock = config.modify.around(config.algorithm), Clock()
+    algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     loaded = load(config.model.name)
     limit = config.sampler.max_new_tokens or config.task.max_new_tokens
     origin, pins = origin_of(config, loaded), dict[str, str]()
