@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,6 +54,13 @@ class Buffer(DynamicLayer):
         """Start behind these (R, heads, known, size)."""
         self.lazy_initialization(keys, values)
         self.update(keys, values)
+
+    def join(self, others: Sequence[Buffer]) -> None:
+        """Append the rows of others, of as many columns."""
+        self.store = tuple(
+            torch.cat(stores) for stores in zip(self.store, *(o.store for o in others), strict=True)
+        )
+        self._show(self.written)
 
     def keep_prompt(self, rows: int, columns: int) -> None:
         """What is written becomes the prompts' part; from here on `rows` sequences write their own."""

@@ -24,6 +24,8 @@ from grpobench.runs.sample.fused import Fused, fits
 
 DROP_SHARE = 8
 """Finished sequences are dropped from the batch when they are at least one in so many."""
+PREFILL = 2**15
+"""Most tokens of prompts that go forward at once."""
 SHARED = "grpobench_shared_prompt"
 """The name under which transformers knows the attention function below."""
 
@@ -47,8 +49,6 @@ class Decoding:
         keeps: bool = False,
         fused: Fused | None = None,
     ) -> None:
-        from grpobench.runs.sample.buffers import buffers  # loads transformers
-
         self.models, self.network = models, models.networks["policy"]
         self.share, self.keeps = share, keeps
         self.fused = fused if share else None
@@ -67,13 +67,7 @@ class Decoding:
             seen = torch.cat([known.seen, seen], -1)
         columns = before + width
         position = (seen.cumsum(-1) - 1).clamp(min=0)[:, before:]
-        causal = torch.ones(width, columns, dtype=torch.bool, device=models.device).tril(before)
-        itself = causal.triu(before)
-        self.cache = buffers(models.language.config, columns if share else columns + limit)
-        if known is not None:
-            for number, layer in enumerate(self.cache.layers):
-                layer.begin(*known.layer(number))
-        states = self._forward({"input_ids": tokens}, (seen[:, None, None, :] & causal) | itself, position)
+        states = self._prefill(tokens, seen, position, known, 0 if share else limit)
         self.position = position[:, -1][owner]
         self.ragged = not bool(seen.all())
         self.column = self.prompt_columns = columns
@@ -89,6 +83,37 @@ class Decoding:
             self.seen = torch.cat([seen[owner], seen.new_ones(len(owner), limit)], -1)
             for layer in self.cache.layers:
                 layer.select(owner)
+
+    def _prefill(
+        self,
+        tokens: torch.Tensor,
+        seen: torch.Tensor,
+        position: torch.Tensor,
+        known: Known | None,
+        more: int,
+    ) -> torch.Tensor:
+        """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `seen` (prompts,
+        columns) is no padding; states (prompts, H) behind them. Some prompts at a time: what a layer holds of
+        a token is much more than its keys and values."""
+        from grpobench.runs.sample.buffers import buffers  # loads transformers
+
+        width, columns = tokens.shape[1], seen.shape[1]
+        causal = torch.ones(width, columns, dtype=torch.bool, device=tokens.device).tril(columns - width)
+        itself = causal.triu(columns - width)
+        at_once = max(1, PREFILL // width)
+        states, caches = [], []
+        for start in range(0, len(tokens), at_once):
+            part = slice(start, start + at_once)
+            self.cache = buffers(self.models.language.config, columns + more)
+            for number, layer in enumerate(self.cache.layers if known is not None else ()):
+                layer.begin(*(held[part] for held in known.layer(number)))
+            mask = (seen[part, None, None, :] & causal) | itself
+            states.append(self._forward({"input_ids": tokens[part]}, mask, position[part]))
+            caches.append(self.cache)
+        self.cache = caches[0]
+        for number, layer in enumerate(self.cache.layers if len(caches) > 1 else ()):
+            layer.join([cache.layers[number] for cache in caches[1:]])
+        return torch.cat(states)
 
     def _see(self, seen: torch.Tensor) -> None:
         """Bool (prompts, columns): what there is of the prompts, of which the rest is padding."""

@@ -3,6 +3,7 @@ found out."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,31 @@ def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str
     for one, other in zip(shared, repeated, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=EXACT)
     assert models.language.config._attn_implementation != SHARED
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("share", [True, False])
+def test_prompts_that_are_read_some_at_a_time_give_the_same(
+    share: bool, remembers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, sizes = Decoding._forward, list[int]()
+
+    def counted(self: Decoding, inputs: Any, mask: Any, position: torch.Tensor) -> torch.Tensor:
+        sizes.append(position.numel())
+        return forward(self, inputs, mask, position)
+
+    def play() -> list[Rollout]:
+        source = sampler()
+        source.shares = share
+        with source.remembering() if remembers else contextlib.nullcontext():
+            return flat(conversation(source))
+
+    whole = play()
+    monkeypatch.setattr(Decoding, "_forward", counted)
+    monkeypatch.setattr("grpobench.runs.sample.decoding.PREFILL", 2 * max(map(len, PROMPTS)))
+    for one, other in zip(play(), whole, strict=True):
+        assert one.prompt == other.prompt and same(one, other)
+    assert len(sizes) > 3 and max(sizes) <= 60, "a few prompts at once"
 
 
 def test_model_that_does_more_in_its_attention_decodes_with_repeated_prompts(
