@@ -11,6 +11,8 @@ from typing import Literal
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.progress import Progress
 
+FORWARD_AND_BACKWARD = 3
+"""What an update costs, in forward passes."""
 Place = Literal["waiting", "running", "finished", "diverged", "crashed", "preempted", "refused", "disk full"]
 
 
@@ -33,10 +35,13 @@ class Run:
         return self.path.name
 
     @property
-    def cost(self) -> int:
-        """What a run costs, in completions; only its order matters."""
-        train = self.config.train
-        return train.steps * train.prompts * train.group * train.epochs
+    def cost(self) -> float:
+        """What a run costs, in tokens that go forward once, for an order: the longest should not begin last."""
+        train, algorithm, task = self.config.train, self.config.algorithm, self.config.task
+        tokens = (self.config.sampler.max_new_tokens or task.max_new_tokens) * train.prompts * train.group
+        written = 0 if algorithm.off_policy else 1
+        read = train.epochs * (len(algorithm.reads) + FORWARD_AND_BACKWARD * len(algorithm.trains))
+        return train.steps * tokens * (written + read)
 
     def heard(self, progress: Progress) -> None:
         if self.progress is None:

@@ -20,6 +20,7 @@ import torch
 
 from grpobench.runs.models.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
 from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.fused import Fused, fits
 
 DROP_SHARE = 8
 """Finished sequences are dropped from the batch when they are at least one in so many."""
@@ -44,11 +45,13 @@ class Decoding:
         share: bool,
         known: Known | None = None,
         keeps: bool = False,
+        fused: Fused | None = None,
     ) -> None:
         from grpobench.runs.sample.buffers import buffers  # loads transformers
 
         self.models, self.network = models, models.networks["policy"]
         self.share, self.keeps = share, keeps
+        self.fused = fused if share else None
         self.alive = torch.arange(len(owner), device=models.device)
         if known is not None:
             prompts = [prompt[length:] for prompt, length in zip(prompts, known.lengths, strict=True)]
@@ -77,13 +80,19 @@ class Decoding:
         self.logits = self._logits(states)[owner]
         if share:
             self.groups = Groups(owner, len(prompts))
-            self.seen = seen
+            self._see(seen)
             for layer in self.cache.layers:
                 layer.keep_prompt(len(owner), limit)
+            if self.fused is not None:
+                self.rotary = self.fused.rotary(columns + limit)
         else:
             self.seen = torch.cat([seen[owner], seen.new_ones(len(owner), limit)], -1)
             for layer in self.cache.layers:
                 layer.select(owner)
+
+    def _see(self, seen: torch.Tensor) -> None:
+        """Bool (prompts, columns): what there is of the prompts, of which the rest is padding."""
+        self.seen, self.padding = seen, ~seen[:, None, None, :]
 
     def _forward(
         self, inputs: dict[str, torch.Tensor], mask: torch.Tensor | None, position: torch.Tensor
@@ -114,11 +123,12 @@ class Decoding:
         self.position = self.position + 1
         self.column += 1
         inputs = {"input_ids": drawn[:, None]}
-        if mixture is not None:
-            table = self.network.trunk.get_input_embeddings()  # type: ignore[operator]
-            blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
-            mixes = mixture.weight.sum(-1, keepdim=True) > 0
-            inputs = {"inputs_embeds": torch.where(mixes, blend, table(drawn))[:, None]}
+        if mixture is not None or self.fused is not None:
+            inputs = {"inputs_embeds": self._embedded(drawn, mixture)[:, None]}
+        if self.fused is not None:
+            turn = (table[self.position] for table in self.rotary)
+            self.logits = self.fused.step(self, inputs["inputs_embeds"][:, 0], *turn)
+            return
         position = self.position[:, None]
         if self.share:
             with shared_attention(self):
@@ -127,6 +137,15 @@ class Decoding:
             mask = self.seen[:, None, None, : self.column] if self.ragged else None
             states = self._forward(inputs, mask, position)
         self.logits = self._logits(states)
+
+    def _embedded(self, drawn: torch.Tensor, mixture: Any) -> torch.Tensor:
+        """What is fed (R, H): the embeddings of the drawn tokens, or mixtures in their place."""
+        table = self.network.trunk.get_input_embeddings()  # type: ignore[operator]
+        if mixture is None:
+            return table(drawn)  # type: ignore[no-any-return]
+        blend = (table(mixture.token) * mixture.weight[..., None]).sum(1)
+        mixes = mixture.weight.sum(-1, keepdim=True) > 0
+        return torch.where(mixes, blend, table(drawn))
 
     def _select(self, keep: torch.Tensor) -> None:
         """Go on with these rows only, and with the prompts that still have one."""
@@ -139,9 +158,23 @@ class Decoding:
         prompts, owner = self.groups.owner[keep].unique(return_inverse=True)
         self.groups = Groups(owner, len(prompts))
         if len(prompts) < len(self.seen):
-            self.seen = self.seen[prompts]
+            self._see(self.seen[prompts])
             for layer in self.cache.layers:
                 layer.select_prompts(prompts)
+
+    def attention(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Of scaled queries (R, K, r, D), over the prompts' keys and values in `layer` and over each row's
+        own (R, K, T, D), as one softmax; (R, K, r, D). Each of K key heads serves r heads."""
+        groups, repeat = self.groups, query.shape[2]
+        prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
+        if self.ragged:
+            prompt.masked_fill_(self.padding, float("-inf"))
+        scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
+        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+        of_prompt, own = weights.split((prompt.shape[-1], key.shape[2]), -1)
+        return groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + own @ value
 
     def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
         """Bool (n, columns): what is known of these jobs (n,): their prompts, and what they have written but
@@ -285,23 +318,17 @@ def attend(
     """Attention of one query per row, (R, heads, 1, D), over its prompt's keys and its own, which are `key`
     and `value` (R, K, T, D). Returns (R, 1, heads, D). Several heads may share one of the K key heads."""
     decoding = _decoding[-1]
-    groups, layer = decoding.groups, decoding.cache.layers[module.layer_idx]
+    layer = decoding.cache.layers[module.layer_idx]
     rows, heads, _one, size = query.shape
-    repeat = heads // key.shape[1]
-    query = query.reshape(rows, key.shape[1], repeat, size) * (size**-0.5 if scaling is None else scaling)
-    prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
-    if decoding.ragged:
-        prompt = prompt.masked_fill(~decoding.seen[:, None, None, :], float("-inf"))
-    scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-    of_prompt, own = weights.split((prompt.shape[-1], key.shape[2]), -1)
-    out = groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + own @ value
+    query = query.reshape(rows, key.shape[1], heads // key.shape[1], size)
+    out = decoding.attention(layer, query * (size**-0.5 if scaling is None else scaling), key, value)
     return out.reshape(rows, 1, heads, value.shape[-1]), None
 
 
-def serves(models: Models, pad: int) -> bool:
-    """Whether decoding with shared prompts gives what decoding with repeated prompts gives. Raises ModelError
-    where that is not what the model's own forward pass gives, in float32."""
+def ways(models: Models, pad: int) -> tuple[bool, bool]:
+    """Whether decoding with shared prompts gives what decoding with repeated prompts gives, and whether fused
+    layers do. Raises ModelError where the latter is not what the model's own forward pass gives, in
+    float32."""
     whole = length(models)
     tokens = random_tokens(models, 2, whole)
     prompts = [
@@ -316,24 +343,33 @@ def serves(models: Models, pad: int) -> bool:
         own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
         wanted = torch.stack(own)
         demand_equal(models, wanted, repeated, "decoded tokens")
-    try:
-        shared, _ = forced(models, prompts, pad, share=True)
-    except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-        return False
     if models.dtype != torch.float32:
         repeated, _ = forced(models, prompts, pad, share=False)
-    return torch.allclose(repeated, shared, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
+
+    def same(fused: bool) -> bool:
+        try:
+            found, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
+        except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+            return False
+        return torch.allclose(repeated, found, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
+
+    shares = same(fused=False)
+    return shares, shares and fits(models) and same(fused=True)
 
 
 def forced(
-    models: Models, prompts: Sequence[Sequence[int]], pad: int, share: bool
+    models: Models,
+    prompts: Sequence[Sequence[int]],
+    pad: int,
+    share: bool,
+    fused: Fused | None = None,
 ) -> tuple[torch.Tensor, list[list[int]]]:
     """Log-probabilities (3, V) behind three completions of two tokens, and the whole texts so far; the first
     and the last belong to the first prompt."""
     owner = torch.tensor([0, 1, 0], device=models.device)
     stopped = torch.zeros(3, dtype=torch.bool, device=models.device)
     drawn = random_tokens(models, 2, 3)
-    run = Decoding(models, prompts, owner, 3, pad, share)
+    run = Decoding(models, prompts, owner, 3, pad, share, fused=fused)
     for column in drawn:
         run.advance(column, stopped, None)
     texts = [[*prompts[p], *drawn[:, row].tolist()] for row, p in enumerate(owner.tolist())]

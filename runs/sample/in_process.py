@@ -14,7 +14,8 @@ import torch
 
 from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.models.roles import Models
-from grpobench.runs.sample.decoding import Decoding, History, serves
+from grpobench.runs.sample.decoding import Decoding, History, ways
+from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, demand_room
 
@@ -45,7 +46,7 @@ class HFSampler:
         self.largest_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
         self.history: History | None = None
         with torch.inference_mode():
-            self.shares = serves(models, pad)
+            self.shares, self.fuses = ways(models, pad)
 
     def sync(self) -> dict[str, float]:
         """Nothing to do: sampler and trainer share the weights."""
@@ -77,10 +78,11 @@ class HFSampler:
         jobs.sort(key=lambda job: len(requests[job[0]].prompt))
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
+        fused = Fused(self.models) if self.shares and self.fuses else None
         for start in range(0, len(jobs), self.rows):
             part = jobs[start : start + self.rows]
             for (i, j), rollout in zip(
-                part, self._decode(requests, part, limit, temperature, mixing, kept), strict=True
+                part, self._decode(requests, part, limit, temperature, mixing, kept, fused), strict=True
             ):
                 out[i][j] = rollout
         if self.history is not None:
@@ -95,6 +97,7 @@ class HFSampler:
         temperature: float,
         mixing: Mixing | None,
         kept: History | None,
+        fused: Fused | None,
     ) -> list[Rollout]:
         indices = list(dict.fromkeys(i for i, _ in jobs))
         owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
@@ -105,7 +108,7 @@ class HFSampler:
         prompts = [requests[i].prompt for i in indices]
         known = self.history.find(prompts) if self.history else None
         keeps = kept is not None
-        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps)
+        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, fused)
         written = Written(len(jobs), limit, self.pad, self.models.device)
         plain = greedy.clone()  # jobs that are fed no mixtures, or no more
         mixed: list[tuple[int, torch.Tensor, Mixture]] = []

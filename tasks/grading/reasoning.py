@@ -13,6 +13,7 @@ of the last equation.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ LONGEST = 8192
 """Characters at the end of a chain that are read."""
 MOST = 64
 """Numbers, signs and words of one side of an equation that are read."""
+REMEMBERED = 8192
+"""Chains whose judgement is kept: answers to one problem are often the same."""
 CURRENCIES = "$£€¢"
 _NUMBER = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,15})?|[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _TOKEN = re.compile(
@@ -73,12 +76,14 @@ class Equation:
         return any(left == value or abs(left - value) < u for value, u in zip(values, units, strict=True))
 
 
+@functools.lru_cache(REMEMBERED)
 def consistent(chain: str, answer: Fraction | None) -> float:
     """1 where the chain's last value is the answer; 0 where it is not or where there is none."""
     last = _last(chain)
     return float(answer is not None and last is not None and answer in _meant(last.value, last.percent))
 
 
+@functools.lru_cache(REMEMBERED)
 def supported(chain: str, answer: Fraction | None) -> float:
     """1 where the chain has equations, all of them hold, and the last comes to the answer."""
     found = equations(chain)

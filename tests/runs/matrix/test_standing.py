@@ -18,6 +18,8 @@ from rich.console import Console
 
 from grpobench.runs import cli
 from grpobench.runs.matrix import standing
+from grpobench.runs.matrix.run import Run
+from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import Lock, Owner
 
 NAMES = ("grpo-sums-s0", "grpo-sums-s1", "grpo-sums-s2", "rloo-sums-s0")
@@ -169,3 +171,13 @@ def test_a_run_that_is_going_on_is_seen_from_another_process(tmp_path: Path) -> 
         child.kill()
     (found,) = standing.overviews(folder)
     assert found.launcher is None and found.runs[0].state == "interrupted"
+
+
+def test_a_run_with_a_critic_or_longer_answers_is_known_to_take_longer(tmp_path: Path) -> None:
+    """So that it does not begin last, with every other worker idle."""
+    costs = {(one.arm, one.task.name): Run(one, tmp_path).cost for one in read_recipe("quickstart").runs()}
+    arms = ("grpo", "gspo", "dpo")
+    assert all(costs["ppo", "arithmetic"] > 1.5 * costs[arm, "arithmetic"] for arm in arms)
+    assert all(costs[arm, "arithmetic"] > costs[arm, "nanobias"] for arm in ("ppo", *arms))
+    twice = read_recipe("quickstart", ["train.epochs=2"]).runs()[0]
+    assert costs["grpo", "arithmetic"] < Run(twice, tmp_path).cost < 2 * costs["grpo", "arithmetic"]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.runs.models.roles import Models
-from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, serves
+from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, ways
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import Request
@@ -41,7 +41,7 @@ def logits(models: Models, share: bool, end: Callable[[int], list[int]]) -> list
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str) -> None:
     models = Models(tiny(architecture))
-    assert serves(models, 0)
+    assert ways(models, 0)[0]
     leaving = {1: [5], 2: [1, 3], 4: [0, 4]}  # whole groups and parts of one
     repeated = logits(models, False, lambda step: leaving.get(step, []))
     shared = logits(models, True, lambda step: leaving.get(step, []))
@@ -65,7 +65,7 @@ def test_model_that_does_more_in_its_attention_decodes_with_repeated_prompts(
 
     monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", capped)
     # Of the prompt, sdpa sees nothing here: only what a sequence wrote is in `key`.
-    assert not serves(Models(tiny()), 0)
+    assert ways(Models(tiny()), 0) == (False, False)
 
 
 def test_sampler_without_sharing_samples_the_same() -> None:

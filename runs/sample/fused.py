@@ -1,0 +1,197 @@
+"""A decoded token in few, large operations, for the family of Llama.
+
+What is fewer: the query, key and value layers are one matrix product, and so are the gate and the up layer;
+the weight of a norm is part of the layer behind it; the rotary table is made once a batch; adding what a
+layer says is part of its product. The trunk's own modules are not called, so the weights are copied, into
+bfloat16 where that is the run's precision (autocast would cast every weight at every token). A copy is good
+for one call of the sampler, between whose calls the weights may move.
+
+Which models: those whose layers have the parts named here and no others. That a model computes just this is
+not believed but tried (`decoding.serves`), so that one with another norm, scale or cap in the same parts is
+decoded by its own forward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+if TYPE_CHECKING:
+    from grpobench.runs.models.roles import Models
+
+MOST_COPIED = 2**24
+"""Most weights of a trunk that are copied in float32; larger ones are bound by their products anyway, and a
+copy of them would be felt."""
+UNMOVING = {"default", "linear", "llama3"}
+"""Kinds of rotary table that do not depend on how long a text has become."""
+LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weights. Matrices are (in, out)."""
+
+    qkv: torch.Tensor
+    """(H, (A + 2 K) × D): queries scaled for the softmax, keys, values."""
+    qkv_bias: torch.Tensor | None
+    out: torch.Tensor
+    """(A × D, H)."""
+    gate_up: torch.Tensor
+    """(H, 2 I)."""
+    down: torch.Tensor
+    """(I, H)."""
+    epsilon: tuple[float, float]
+    """Of the norm before attention, and of the one before the feed-forward layer."""
+
+
+class Fused:
+    """The weights of `models`' policy as they are now: A attention heads that share K heads of keys."""
+
+    def __init__(self, models: Models) -> None:
+        network = models.networks["policy"]
+        trunk: Any = network.trunk
+        assert network.head is not None
+        self.trunk, self.dtype = trunk, models.dtype
+        config = trunk.config
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.size: int = trunk.layers[0].self_attn.head_dim
+        self.layers = [self._layer(layer) for layer in trunk.layers]
+        self.epsilon = float(trunk.norm.variance_epsilon)
+        self.norm: torch.Tensor = trunk.norm.weight
+        self.head: torch.Tensor = network.head.weight.to(self.dtype)  # type: ignore[union-attr, operator]
+
+    def _layer(self, layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        before, behind = layer.input_layernorm, layer.post_attention_layernorm
+        scaled = (attention.scaling, 1.0, 1.0)
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+        qkv = torch.cat([part.weight * scale for part, scale in zip(parts, scaled, strict=True)])
+        biases = [part.bias for part in parts]
+        bias = None
+        if any(one is not None for one in biases):
+            bias = torch.cat(
+                [
+                    part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias * scale
+                    for part, scale in zip(parts, scaled, strict=True)
+                ]
+            )
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        return Layer(
+            qkv=self._laid_out(qkv * before.weight),
+            qkv_bias=None if bias is None else bias.to(self.dtype),
+            out=self._laid_out(attention.o_proj.weight),
+            gate_up=self._laid_out(gate_up * behind.weight),
+            down=self._laid_out(mlp.down_proj.weight),
+            epsilon=(float(before.variance_epsilon), float(behind.variance_epsilon)),
+        )
+
+    def _laid_out(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.to(self.dtype).t().contiguous()
+
+    def rotary(self, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines (columns, 1, D) of positions from 0: `x·cos + roll(x)·sin` turns x."""
+        position = torch.arange(columns, device=self.norm.device)[None]
+        cos, sin = self.trunk.rotary_emb(self.norm, position)
+        half = self.size // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        return cos[0, :, None].float(), sin[0, :, None].float()
+
+    def step(self, run: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Logits (R, V) behind one more token of each sequence of `run`, a batch in flight. `x` (R, H) is its
+        embedding, `cos` and `sin` (R, 1, D) are of its position."""
+        rows, turned = len(x), self.heads + self.key_heads
+        for layer, held in zip(self.layers, run.cache.layers, strict=True):
+            states = normed(x, layer.epsilon[0]).to(self.dtype)
+            states = (
+                states @ layer.qkv
+                if layer.qkv_bias is None
+                else torch.addmm(layer.qkv_bias, states, layer.qkv)
+            )
+            states = states.float().view(rows, turned + self.key_heads, self.size)
+            both = states[:, :turned]
+            both = (both * cos).addcmul_(both.roll(self.size // 2, -1), sin)
+            keys, values = held.update(both[:, self.heads :, None], states[:, turned:, None])
+            query = both[:, : self.heads].view(rows, self.key_heads, -1, self.size)
+            seen = run.attention(held, query.to(keys.dtype), keys, values)
+            x = self._added(x, seen.reshape(rows, -1), layer.out)
+            states = normed(x, layer.epsilon[1]).to(self.dtype) @ layer.gate_up
+            gate, up = states.chunk(2, -1)
+            x = self._added(x, F.silu(gate).mul_(up), layer.down)
+        return F.linear((normed(x, self.epsilon) * self.norm).to(self.dtype), self.head).float()
+
+    def _added(self, x: torch.Tensor, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x (R, H) and what a layer makes of `states`."""
+        if self.dtype == torch.float32:
+            return torch.addmm(x, states, weight)
+        return x + (states.to(self.dtype) @ weight).float()
+
+
+def normed(x: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """(R, H) over its root mean square. One pass over x and some operations on (R, 1)."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * norm.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+
+
+def fits(models: Models) -> bool:
+    """Whether a policy has a Llama's parts and is worth a copy; what they compute is still to be tried."""
+    network = models.networks["policy"]
+    trunk: Any = network.trunk
+    if models.dtype == torch.float32 and sum(p.numel() for p in trunk.parameters()) > MOST_COPIED:
+        return False
+    if not plain(network.head) or getattr(network.head, "bias", None) is not None:
+        return False
+    names = {name for name, _ in trunk.named_children()}
+    if names != {"embed_tokens", "layers", "norm", "rotary_emb"} or not isinstance(
+        trunk.layers, nn.ModuleList
+    ):
+        return False
+    if getattr(trunk.rotary_emb, "rope_type", None) not in UNMOVING or any_hooks(trunk):
+        return False
+    return root_mean_square(trunk.norm) and all(map(usual, trunk.layers))
+
+
+def usual(layer: Any) -> bool:
+    """Whether a layer has the parts of a Llama's, and no others."""
+    if {name for name, _ in layer.named_children()} != LAYER:
+        return False
+    attention, mlp = layer.self_attn, layer.mlp
+    if {name for name, _ in attention.named_children()} != ATTENTION:
+        return False
+    if {name for name, _ in mlp.named_children()} != MLP or not isinstance(mlp.act_fn, nn.SiLU | silu()):
+        return False
+    biased = [attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    layers = [attention.q_proj, attention.k_proj, attention.v_proj, *biased]
+    norms = (layer.input_layernorm, layer.post_attention_layernorm)
+    return (
+        all(map(plain, layers))
+        and all(one.bias is None for one in biased)
+        and all(map(root_mean_square, norms))
+        and all(hasattr(attention, name) for name in ("scaling", "head_dim"))
+    )
+
+
+def silu() -> type[nn.Module]:
+    """transformers' own module of this function."""
+    from transformers.activations import SiLUActivation
+
+    return SiLUActivation  # type: ignore[no-any-return]
+
+
+def plain(module: Any) -> bool:
+    """Whether a layer is linear and nothing else: no adapter, no quantised weights."""
+    return type(module) is nn.Linear
+
+
+def root_mean_square(norm: Any) -> bool:
+    return hasattr(norm, "variance_epsilon") and set(dict(norm.named_parameters())) == {"weight"}
+
+
+def any_hooks(trunk: nn.Module) -> bool:
+    """Whether somebody wants to see or change what a module is given or says; modules are not called here."""
+    return any(one._forward_hooks or one._forward_pre_hooks for one in trunk.modules())

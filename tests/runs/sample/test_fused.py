@@ -1,0 +1,151 @@
+"""Decoding with fused layers: a model's own logits, by weights as they are now, where that is proved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from helpers.sampling import EXACT, PROMPTS, requests, sampler
+from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grpobench.algorithms.algorithm import Mixture
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample import fused
+from grpobench.runs.sample.decoding import Decoding, ways
+from grpobench.runs.sample.fused import Fused, fits
+
+OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
+LEAVING = {1: [5], 2: [1, 3], 4: [0, 4]}
+LLAMAS = ("llama", "qwen2")
+
+
+@torch.inference_mode()
+def logits(models: Models, fuse: bool, mixed: bool = False) -> list[torch.Tensor]:
+    """Log-probabilities (R, V) at each of six steps, in which rows leave the batch."""
+    stopped = torch.zeros(len(OWNER), dtype=torch.bool)
+    run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, True, fused=Fused(models) if fuse else None)
+    found = [run.logits.log_softmax(-1)]
+    for step in range(5):
+        drawn = ((torch.arange(len(OWNER)) * 5 + step * 3) % VOCABULARY)[run.alive]
+        token = torch.stack([drawn, (drawn + 7) % VOCABULARY], -1)
+        weight = torch.tensor([0.75, 0.25]).expand(len(drawn), 2) * (drawn % 2)[:, None]  # half are mixed
+        stopped[LEAVING.get(step, [])] = True
+        run.advance(drawn, stopped, Mixture(token, weight) if mixed else None)
+        found.append(run.logits.log_softmax(-1))
+    return found
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("architecture", LLAMAS)
+def test_fused_layers_give_the_models_own_logits(architecture: str, mixed: bool) -> None:
+    language = tiny(architecture)
+    with torch.no_grad():  # norms whose weights are 1 and biases of nought would hide a mistake
+        for name, p in language.named_parameters():
+            if "norm" in name or "bias" in name:
+                p.add_(torch.randn_like(p) * 0.3)
+    models = Models(language)
+    assert fits(models) and ways(models, 0) == (True, True)
+    own, fast = logits(models, False, mixed), logits(models, True, mixed)
+    assert [len(part) for part in fast] == [8, 8, 7, 5, 5, 3]
+    for one, other in zip(fast, own, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - set(LLAMAS)))
+def test_other_architectures_decode_by_their_own_forward_pass(architecture: str) -> None:
+    source = sampler(architecture)
+    assert source.shares and not source.fuses
+
+
+def without_a_part(language: Any) -> None:
+    language.model.layers[0].self_attn.q_norm = torch.nn.Identity()
+
+
+def with_an_adapter(language: Any) -> None:
+    class Adapted(torch.nn.Linear):
+        """As a low-rank adapter stands in for a layer."""
+
+    attention = language.model.layers[1].self_attn
+    attention.q_proj = Adapted(32, 32, bias=False)
+
+
+def with_a_hook(language: Any) -> None:
+    language.model.layers[0].mlp.register_forward_hook(lambda module, given, said: said)
+
+
+def with_a_moving_table(language: Any) -> None:
+    language.model.rotary_emb.rope_type = "dynamic"
+
+
+@pytest.mark.parametrize("change", [without_a_part, with_an_adapter, with_a_hook, with_a_moving_table])
+def test_a_llama_with_something_more_is_not_fused(change: Any) -> None:
+    language = tiny()
+    change(language)
+    assert not fits(Models(language))
+
+
+def test_a_model_larger_than_is_copied_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "MOST_COPIED", 1000)
+    assert not fits(Models(tiny()))
+    assert fits(Models(tiny(), dtype="bfloat16"))  # cast anyway
+
+
+def test_a_model_that_computes_something_else_with_the_same_parts_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A norm that adds one to its weight, as Gemma's does."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    plain = LlamaRMSNorm.forward
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: 2 * plain(self, states))
+    models = Models(tiny())
+    assert fits(models) and ways(models, 0) == (True, False)
+
+
+def test_a_sampler_follows_weights_that_move_between_two_calls() -> None:
+    one, other = sampler(), sampler()
+    other.fuses = False
+    assert one.fuses
+    for _ in range(2):
+        ours, theirs = (source.sample(requests(), 15, 1.0) for source in (one, other))
+        assert [[r.completion for r in group] for group in ours] == [
+            [r.completion for r in group] for group in theirs
+        ]
+        for source in (one, other):
+            for p in source.models.language.parameters():
+                p.data.mul_(0.9)  # as an optimiser of somebody's may do it, unseen by torch
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts to bfloat16 of whole weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[tuple[int, ...]] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if function is torch.ops.aten._to_copy.default and given.get("dtype") == torch.bfloat16:
+            self.found[tuple(args[0].shape)] += 1
+        return function(*args, **given)
+
+
+def test_in_bfloat16_a_weight_is_cast_once_a_call_and_not_at_every_token() -> None:
+    models = Models(tiny(), dtype="bfloat16")
+    assert ways(models, 0) == (True, True)
+    counted = []
+    with torch.no_grad():  # in inference mode a cast is not seen as one
+        for tokens in (2, 6):
+            casts = Casts()
+            with casts:
+                run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, True, fused=Fused(models))
+                stopped = torch.zeros(len(OWNER), dtype=torch.bool)
+                for _ in range(tokens):
+                    run.advance(torch.full((len(OWNER),), 3), stopped, None)
+            weights = {tuple(p.shape) for p in models.language.parameters()}
+            weights |= {(64, 32), (96, 32)}  # queries with keys and values, gate with up
+            counted.append({shape: n for shape, n in casts.found.items() if shape in weights})
+    assert counted[0] == counted[1] and counted[0][64, 32] >= 2
