@@ -105,8 +105,9 @@ class Decoding:
         for start in range(0, len(tokens), at_once):
             part = slice(start, start + at_once)
             self.cache = buffers(self.models.language.config, columns + more)
-            for number, layer in enumerate(self.cache.layers if known is not None else ()):
-                layer.begin(*(held[part] for held in known.layer(number)))
+            if known is not None:
+                for number, layer in enumerate(self.cache.layers):
+                    layer.begin(*(held[part] for held in known.layer(number)))
             mask = (seen[part, None, None, :] & causal) | itself
             states.append(self._forward({"input_ids": tokens[part]}, mask, position[part]))
             caches.append(self.cache)
@@ -200,7 +201,8 @@ class Decoding:
         scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
         weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
         of_prompt, own = weights.split((prompt.shape[-1], key.shape[2]), -1)
-        return groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + own @ value
+        found: torch.Tensor = own @ value
+        return groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + found
 
     def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
         """Bool (n, columns): what is known of these jobs (n,): their prompts, and what they have written but

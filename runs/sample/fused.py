@@ -56,15 +56,15 @@ class Fused:
     def __init__(self, models: Models) -> None:
         network = models.networks["policy"]
         trunk: Any = network.trunk
-        assert network.head is not None
+        head: Any = network.head
         self.trunk, self.dtype = trunk, models.dtype
         config = trunk.config
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.size: int = trunk.layers[0].self_attn.head_dim
         self.layers = [self._layer(layer) for layer in trunk.layers]
         self.epsilon = float(trunk.norm.variance_epsilon)
-        self.norm: torch.Tensor = trunk.norm.weight
-        self.head: torch.Tensor = network.head.weight.to(self.dtype)  # type: ignore[union-attr, operator]
+        self.norm: torch.Tensor = trunk.norm.weight.detach()
+        self.head: torch.Tensor = head.weight.to(self.dtype)
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -135,7 +135,8 @@ class Fused:
 def normed(x: torch.Tensor, epsilon: float) -> torch.Tensor:
     """(R, H) over its root mean square. One pass over x and some operations on (R, 1)."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * norm.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    over: torch.Tensor = norm.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    return x * over
 
 
 def fits(models: Models) -> bool:
@@ -180,7 +181,7 @@ def silu() -> type[nn.Module]:
     """transformers' own module of this function."""
     from transformers.activations import SiLUActivation
 
-    return SiLUActivation  # type: ignore[no-any-return]
+    return SiLUActivation
 
 
 def plain(module: Any) -> bool:
