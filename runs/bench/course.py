@@ -10,13 +10,9 @@ from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
-from grpobench.runs.tools.ticker import duration
-
-INTERVAL: Final = 10.0
-"""Seconds between two lines where there is no terminal."""
+from grpobench.runs.tools.ticker import Lines, duration
 
 UNKNOWN: Final = math.nan
 Tell = Callable[[str, float], None]
@@ -28,12 +24,12 @@ def quiet(what: str, left: float) -> None:
 
 
 class Course:
-    """In a terminal one line with a bar, elsewhere a line when a case begins and every `INTERVAL` seconds."""
+    """In a terminal one line with a bar, elsewhere a line when a case begins and now and then."""
 
     def __init__(self, console: Console, cases: int) -> None:
-        self.console, self.cases, self.number, self.case = console, cases, 0, ""
+        self.cases, self.number, self.case = cases, 0, ""
         self.began = time.monotonic()
-        self.last = -math.inf
+        self.lines = Lines(console)
         self.bar: Progress | None = None
         if console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -57,18 +53,17 @@ class Course:
     def begin(self, case: str) -> None:
         """The next case begins."""
         self.number += 1
-        self.case, self.began, self.last = case, time.monotonic(), -math.inf
+        self.case, self.began = case, time.monotonic()
+        self.lines.begin()
 
     def tell(self, what: str, left: float) -> None:
         known = math.isfinite(left)
         place = f"{self.case} ({self.number} of {self.cases})" if self.cases > 1 else self.case
         text = f"{place}: {what}" + (f", about {duration(left)} left" if known else "")
-        now = time.monotonic()
         if self.bar:
-            done = now - self.began
+            done = time.monotonic() - self.began
             description = visible(text).replace("[", r"\[")
             self.bar.update(self.line, description=description, completed=done)
             self.bar.update(self.line, total=done + left if known else None)
-        elif now - self.last >= INTERVAL:
-            self.last = now
-            self.console.print(Text(visible(text)), soft_wrap=True)
+        else:
+            self.lines.tell(text)

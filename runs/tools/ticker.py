@@ -29,17 +29,35 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+class Lines:
+    """Prints a line now and then, for whoever reads what no terminal shows."""
+
+    INTERVAL = 10.0
+    """Seconds between two lines."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.last = -math.inf
+
+    def begin(self) -> None:
+        """The next line is printed in any case."""
+        self.last = -math.inf
+
+    def tell(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self.last >= self.INTERVAL:
+            self.last = now
+            self.console.print(Text(visible(text)), soft_wrap=True)
+
+
 class Ticker:
     """Says on standard error what is going on: in a terminal one line that changes, elsewhere a line now and
     then."""
 
-    INTERVAL = 10.0
-    """Seconds between two lines where there is no terminal."""
-
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self.status = self.console.status("") if self.console.is_terminal else None
-        self.last = -math.inf
+        console = Console(stderr=True)
+        self.status = console.status("") if console.is_terminal else None
+        self.lines = Lines(console)
 
     def __enter__(self) -> Self:
         if self.status:
@@ -56,9 +74,7 @@ class Ticker:
             self.status.stop()
 
     def tell(self, text: str) -> None:
-        now = time.monotonic()
         if self.status:
             self.status.update(Text(visible(text)))
-        elif now - self.last >= self.INTERVAL:
-            self.last = now
-            self.console.print(Text(visible(text)), soft_wrap=True)
+        else:
+            self.lines.tell(text)

@@ -130,8 +130,7 @@ def test_terminal_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_progress_in_a_terminal_is_plain() -> None:
     written = io.StringIO()
     ticker = Ticker()
-    ticker.console = Console(file=written, force_terminal=True, width=300)
-    ticker.status = ticker.console.status("")
+    ticker.status = Console(file=written, force_terminal=True, width=300).status("")
     with ticker:
         ticker.tell(HOSTILE)
     assert "HYPERLINK" in written.getvalue()

@@ -428,7 +428,7 @@ def test_standard_error_names_the_task_under_way_and_rows_say_what_it_took(
 ) -> None:
     """The rows come at the end, minutes later; without a terminal the lines of the text say enough."""
     monkeypatch.setattr("grpobench.tasks.TASKS", {"slow": Slow, "raising": Raising})
-    monkeypatch.setattr("grpobench.runs.tools.ticker.Ticker.INTERVAL", 0.0)
+    monkeypatch.setattr("grpobench.runs.tools.ticker.Lines.INTERVAL", 0.0)
     monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
     assert cli.main(["tasks", "check", "--json"]) == 70
     said = capsys.readouterr()
