@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpobench.analysis.checks.complete import incomplete, leaked, left_out, misplaced, unplanned
+from grpobench.analysis.checks.imports import foreign, left_behind
 from grpobench.analysis.checks.uniform import apart, changed, code, data, versions
 from grpobench.analysis.logs.matrix import Matrix
 
@@ -29,6 +30,8 @@ CHECKS: Mapping[str, Callable[[Matrix], Iterable[str]]] = {
     "Evaluated on problems that were trained on": leaked,
     "Updates left out for a loss, reward or gradient that is not finite": left_out,
     "Logs that lack something": incomplete,
+    "Left out of what was imported": left_behind,
+    "Imported from logs of others": foreign,
     "Folders that are not what they say": misplaced,
     "Not as planned": unplanned,
     "Seeds of one arm with different settings": apart,

@@ -8,6 +8,7 @@ from typing import Any
 from grpobench.analysis.logs.changes import attempts
 from grpobench.analysis.logs.files import problem_digests
 from grpobench.analysis.logs.frames import rows_of
+from grpobench.analysis.logs.imported import imported
 from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.summary.settings import resolved_settings
 from grpobench.analysis.tools.text import listed
@@ -22,6 +23,7 @@ def incomplete(matrix: Matrix) -> Iterable[str]:
     """Runs with a result whose folder lacks a part of what every run writes."""
     steps = matrix.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
     frame = matrix.evaluations
+    evaluated = matrix.metrics[matrix.metrics["metric"].isin(matrix.names("eval/"))]
     for run in matrix.runs:
         if run.state == "missing":
             continue
@@ -31,7 +33,7 @@ def incomplete(matrix: Matrix) -> Iterable[str]:
             logged = {int(step) for step in steps[key]} if key in steps.index else set()
             faults += _lost_steps(run, logged)
             own = rows_of(frame, run) if len(frame) else frame
-            faults += _lost_evaluations(matrix, run, own)
+            faults += _lost_evaluations(evaluated, run, own)
         if faults:
             yield f"{run.name}: {'; '.join(faults)}"
 
@@ -39,6 +41,9 @@ def incomplete(matrix: Matrix) -> Iterable[str]:
 def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     if not logged:
         return ["metrics.jsonl is missing or empty: the run counts nowhere"]
+    if told := imported(run):  # others log some of their steps
+        lost_rows = int(told.get("rows", 0)) - len(logged)
+        return [f"metrics.jsonl lacks {lost_rows} of {told['rows']} rows"] if lost_rows > 0 else []
     last = resolved_settings(run).get("train.steps", run.step) if run.finished else run.step
     lost = sorted({*range(int(last) + 1)} - logged)
     return (
@@ -46,10 +51,11 @@ def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     )
 
 
-def _lost_evaluations(matrix: Matrix, run: Run, rows: Any) -> list[str]:
+def _lost_evaluations(evaluated: Any, run: Run, rows: Any) -> list[str]:
     """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
-    own = rows_of(matrix.metrics, run)
-    own = own[own["metric"].astype(str).str.startswith("eval/")]
+    if (told := imported(run)) and not told.get("answers"):  # others log what evaluations sum up to
+        return []
+    own = rows_of(evaluated, run)
     summed = {
         (int(step), *str(metric).split("/")[1:3])
         for step, metric in own[["step", "metric"]].drop_duplicates().itertuples(index=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ class Matrix:
     """Whether there is a matrix.json, which says what was planned."""
     strangers: Mapping[str, str] = field(default_factory=dict)
     """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
+
+    @cached_property
+    def logged(self) -> Mapping[str, frozenset[str]]:
+        """The names of the metrics that runs of each task logged."""
+        pairs = self.metrics[["task", "metric"]].drop_duplicates()
+        return {
+            str(task): frozenset(map(str, own)) for task, own in pairs.groupby("task", sort=False)["metric"]
+        }
 
     def select(self, metric: str) -> pd.DataFrame:
         """arm, task, seed, step, value of one metric; rows without a finite value are left out."""

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.logs.frames import finite_mean, rows_of
+from grpobench.analysis.logs.imported import imported
 from grpobench.analysis.logs.matrix import CRASHED, DIVERGED, FINISHED, Matrix, Run
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
 from grpobench.analysis.summary.headline import headline_of
@@ -63,8 +64,9 @@ def _at_start(own: pd.DataFrame) -> float:
 
 
 def _at_end(own: pd.DataFrame, run: Run) -> float:
-    """The value after the last of the run's updates; NaN where the log ends before."""
-    last = run.config.get("train", {}).get("steps", run.step)
+    """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
+    last one that its log has: others do not always evaluate at the end."""
+    last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
     trained = own[(own["step"] > 0) & (own["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 

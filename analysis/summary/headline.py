@@ -23,7 +23,7 @@ class Headline:
 def headline_of(matrix: Matrix, task: str, mode: str | None = None) -> Headline:
     """Test before validation, greedy before sampled before likelihood: the first that any run of the task
     logged."""
-    logged = set(matrix.metrics.loc[matrix.metrics["task"] == task, "metric"].astype(str).unique())
+    logged = matrix.logged.get(task, frozenset())
     modes = (mode,) if mode else ("greedy", "sampled", "likelihood")
     for split in ("test", "validation"):
         for candidate in modes:

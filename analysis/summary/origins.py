@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from grpobench.analysis.logs.changes import attempts
+from grpobench.analysis.logs.imported import imported
 from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.summary.settings import flatten, value_text
 
@@ -22,8 +23,11 @@ ATTEMPT_ONLY = (
     "changes",
     "resumed_at",
     "caveat",
+    "imported",
 )
 """Keys of origin.json that say nothing about how runs compare."""
+LOGS = ("by", "format", "names", "writer")
+"""What is told of the log that a run was imported from."""
 
 
 def run_origins(matrix: Matrix) -> dict[str, list[tuple[str, int]]]:
@@ -45,6 +49,8 @@ def run_origins(matrix: Matrix) -> dict[str, list[tuple[str, int]]]:
         kept = {key: value for key, value in told.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
             kept["attempts"] = len(tried)
+        if logs := imported(run):
+            kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
         for key, value in flatten(kept).items():
             counted.setdefault(key, Counter())[value_text(value)] += 1
     return {key: values.most_common() for key, values in counted.items()}

@@ -212,7 +212,14 @@ TRL = (
         "(step_time: their sum)",
     ),
 )
-HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL)
+OTHER = (
+    Metric(
+        "other/<name>",
+        "as the log's",
+        "what a log of another library holds under that name and no metric of ours is; in imported runs",
+    ),
+)
+HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL, *OTHER)
 
 
 def catalogue(*others: Algorithm[Any]) -> dict[str, Metric]:
