@@ -53,7 +53,7 @@ test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
 
 test-trackers: $(TRACKERS)/ready
-	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py $(ARGS)
+	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

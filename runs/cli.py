@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "run.run_command",
     "status": "status.status_command",
     "report": "report.report_command",
+    "import": "importing.import_command",
     "eval": "evaluate.eval_command",
     "export": "export.export_command",
     "warmstart": "warmstart.warmstart_command",

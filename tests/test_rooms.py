@@ -16,7 +16,7 @@ ROOMS = (
     *("analysis/figures", "analysis/tables", "analysis/report", "analysis/kept", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
     *("runs/prepare", "runs/record", "runs/observe", "runs/train", "runs/matrix", "runs/evaluation"),
-    *("runs/inventory", "runs/bench", "runs/interface", "runs/commands", "runs"),
+    *("runs/importing", "runs/inventory", "runs/bench", "runs/interface", "runs/commands", "runs"),
 )
 """From left to right. A folder holds its own files and those of its subfolders that are no rooms."""
 LONGEST_FILE = 450

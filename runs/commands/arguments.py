@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
+IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 CASES = ("short", "long-prompt", "grid", "scaling")
 KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models")
 
@@ -26,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     run_words(add("run", "run a recipe's matrix, resuming what is there, then write the report"))
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
+    import_words(add("import", "make run folders of other libraries' logs, which `report` reads"))
     eval_words(add("eval", "evaluate run folders or a model on a task", light=False))
     export_words(add("export", "write a run's policy as a Hugging Face folder", light=False))
     warmstart_words(add("warmstart", "train a model on a task's reference answers", light=False))
@@ -34,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         add("show", "everything about one algorithm, dialect, task, reward function, recipe or metric")
     )
     keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
-    docs_words(add("docs", "write the pages on algorithms and dialects, and tables of results"))
+    docs_words(add("docs", "write the pages on algorithms, dialects and imports, and tables of results"))
     doctor_words(add("doctor", "try what this machine can run", light=False))
     data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"))
     tasks_words(words.add_parser("tasks", help="check that tasks grade their own references as right"))
@@ -91,6 +93,32 @@ def status_words(status: argparse.ArgumentParser) -> None:
 def report_words(report: argparse.ArgumentParser) -> None:
     report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
     report.add_argument("--format", metavar="LIST", default=",".join(FORMATS), help="default: %(default)s")
+
+
+def import_words(imports: argparse.ArgumentParser) -> None:
+    imports.add_argument(
+        "sources", type=Path, nargs="+", metavar="SOURCE", help="a log, a folder of one, or a folder of such"
+    )
+    imports.add_argument("out", type=Path, metavar="OUT", help="the matrix folder; may hold imported runs")
+    imports.add_argument(
+        "--from", dest="form", choices=IMPORTED, default="", help="default: each log says itself what it is"
+    )
+    imports.add_argument(
+        "--map",
+        dest="maps",
+        metavar="THEIRS=OURS",
+        action="append",
+        default=[],
+        help="what a metric of theirs is here (grpobench list metrics), or COLUMN=step; may be given again",
+    )
+    imports.add_argument("--arm", default="", metavar="NAME", help="default: from names of folders or logs")
+    imports.add_argument(
+        "--task", default="", metavar="NAME", help="default: the data set, where a log tells"
+    )
+    imports.add_argument("--seed", type=natural, metavar="N", help="default: from names, else from the log")
+    imports.add_argument("--matrix", default="", metavar="NAME", help="default: the name of OUT")
+    imports.add_argument("--strict", action="store_true", help="import nothing where anything is damaged")
+    imports.add_argument("--json", action="store_true")
 
 
 def eval_words(evaluate: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import describing, dialects, filled, showing
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
@@ -80,6 +81,7 @@ def pages() -> dict[str, str]:
         example=presets[0],
         note=registries.dialects_note(),
     )
+    found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
     found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
     found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.shown())
     return found

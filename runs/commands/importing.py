@@ -1,0 +1,92 @@
+"""`grpobench import`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from grpobench.analysis.tools.text import listed
+from grpobench.runs.commands.output import DONE, as_json, say
+from grpobench.runs.importing.importing import Imported, Made, Request, carry_out, unused
+from grpobench.runs.importing.places import Told
+from grpobench.runs.importing.translate import VOCABULARIES, mapping
+
+MOST = 20
+"""Lines of runs, and of faults, that are printed; origin.json of each run has all."""
+
+
+def import_command(options: argparse.Namespace) -> int:
+    request = Request(
+        sources=options.sources,
+        out=options.out,
+        form=options.form,
+        mapped=mapping(options.maps),
+        told=Told(options.arm, options.task, options.seed),
+        matrix=options.matrix,
+        strict=options.strict,
+    )
+    result = carry_out(request)
+    for theirs in unused(request, result):
+        say(f"grpobench: --map {theirs}: no log has it", file=sys.stderr)
+    if options.json:
+        say(as_json(table(result)))
+    else:
+        say("\n".join(lines(result)))
+    return DONE
+
+
+def lines(result: Imported) -> list[str]:
+    """What was imported, what has no name of ours, and what could not be read."""
+    told = [
+        f"{run.place.folder}: {run.log.state}, {len(run.found.rows)} rows to step {max(run.found.rows)}, "
+        f"{len(run.found.names)} metrics known and {len(run.found.kept)} others, from {run.log.place}"
+        for run in result.runs[:MOST]
+    ]
+    if len(result.runs) > MOST:
+        told.append(f"and {len(result.runs) - MOST} more runs")
+    told += list(dict.fromkeys(map(spoken, result.runs)))
+    kept = sorted({name for run in result.runs for name in run.found.kept})
+    if kept:
+        told.append(f"without a name of ours: {listed(kept, 40)}")
+    notes: dict[str, list[str]] = {}
+    for run in result.runs:
+        for note in [*run.log.notes, *run.found.notes]:
+            notes.setdefault(note, []).append(run.place.folder)
+    told += [f"note: {note} ({listed(names, 4)})" for note, names in notes.items()]
+    faults = result.every_fault
+    told += [f"left out: {fault}" for fault in faults[:MOST]]
+    if len(faults) > MOST:
+        told.append(f"and {len(faults) - MOST} more that were left out")
+    return [*told, f"grpobench report {result.matrix}"]
+
+
+def spoken(run: Made) -> str:
+    """Whose names a run's metrics have."""
+    if run.library:
+        vocabulary = VOCABULARIES[run.library]
+        return f"names of {vocabulary.title}, as in {vocabulary.read}"
+    return "names of no library that is known"
+
+
+def table(result: Imported) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "matrix": str(result.matrix),
+        "runs": [
+            {
+                "run": run.place.folder,
+                "source": str(run.log.place),
+                "format": run.log.format,
+                "names": run.library,
+                "state": run.log.state,
+                "why": run.log.why,
+                "rows": len(run.found.rows),
+                "metrics": run.found.names,
+                "other": run.found.kept,
+                "notes": [*run.log.notes, *run.found.notes],
+            }
+            for run in result.runs
+        ],
+        "faults": [str(fault) for fault in result.every_fault],
+    }

@@ -1,0 +1,1 @@
+"""Logs of other libraries as run folders."""

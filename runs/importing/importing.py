@@ -1,0 +1,117 @@
+"""`grpobench import`: logs of other libraries become run folders, which reports read like our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpobench.runs.importing import folder, places
+from grpobench.runs.importing.log import Fault, Log
+from grpobench.runs.importing.places import Place, Told
+from grpobench.runs.importing.sources import Source, read, sources
+from grpobench.runs.importing.translate import STEP, Translated, diverged, language, translate
+from grpobench.tasks.data.errors import DataError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    sources: Sequence[Path]
+    out: Path
+    form: str = ""
+    """One of `sources.FORMATS`; empty: each file says itself what it is."""
+    mapped: Mapping[str, str] = field(default_factory=dict)
+    told: Told = field(default_factory=Told)
+    matrix: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that was read, and where it goes."""
+
+    source: Source
+    place: Place
+    log: Log
+    found: Translated
+    library: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made, and what it could not."""
+
+    matrix: Path
+    runs: Sequence[Made]
+    faults: Sequence[Fault]
+    """What no run has: sources that could not be read at all."""
+
+    @property
+    def every_fault(self) -> list[Fault]:
+        """Those of the runs too."""
+        return [*self.faults, *(fault for run in self.runs for fault in run.log.faults)]
+
+
+def carry_out(request: Request) -> Imported:
+    """Read every source, then write a run folder for each run, and matrix.json. Nothing is written where
+    nothing can be read, or where `strict` meets anything that cannot.
+
+    Raises DataError for these, ConfigError for an `out` that holds something else and for a package that is
+    absent.
+    """
+    before = folder.described(request.out)
+    faults: list[Fault] = []
+    made: dict[Place, Made] = {}
+    for given in request.sources:
+        for source in sources(given, request.form, faults):
+            try:
+                run = one(source, request, made)
+            except DataError as error:
+                faults.append(Fault(source.place, None, str(error).removeprefix(f"{source.place}: ")))
+                continue
+            if clash := occupied(run, made, request.out):
+                faults.append(Fault(source.place, None, clash))
+            else:
+                made[run.place] = run
+    result = Imported(request.out, list(made.values()), faults)
+    if request.strict and result.every_fault:
+        raise DataError("--strict: " + "\n".join(map(str, result.every_fault)))
+    if not made:
+        raise DataError("\n".join(map(str, faults)) or "nothing to import")
+    name = request.matrix or str(before.get("name") or request.out.resolve().name)
+    for run in made.values():
+        folder.write(request.out, name, run.place, run.log, run.found, run.library)
+    folder.write_matrix(request.out, name, before, list(made), list(map(str, faults)))
+    return result
+
+
+def one(source: Source, request: Request, made: Mapping[Place, Made]) -> Made:
+    """Read a source under our names. Raises DataError where it cannot be."""
+    steps = [theirs for theirs, ours in request.mapped.items() if ours == STEP]
+    mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
+    log = read(source, request.form, steps)
+    vocabulary = language(log)
+    found = translate(log, vocabulary, mapped)
+    if log.state in ("finished", "preempted") and (why := diverged(found)):
+        log.state, log.why = "diverged", why
+    where = places.place(source.label, log, found.task, request.told, made)
+    return Made(source, where, log, found, vocabulary.library if vocabulary else "")
+
+
+def occupied(run: Made, made: Mapping[Place, Made], out: Path) -> str:
+    """Why a run cannot be written where it belongs; empty where it can."""
+    where = f"{run.place.arm} on {run.place.task} with seed {run.place.seed}"
+    remedy = "tell them apart with --arm, --task or --seed, or by the names of their folders"
+    if run.place in made:
+        return f"is {where}, as {made[run.place].source.place} is; {remedy}"
+    if (out / run.place.folder).exists():
+        return f"is {where}, which {out} has already; remove it there, or {remedy}"
+    return ""
+
+
+def unused(request: Request, result: Imported) -> list[str]:
+    """Names given with --map that no log has."""
+    names = {name for run in result.runs for row in run.log.rows.values() for name in row}
+    return [theirs for theirs, ours in request.mapped.items() if ours != STEP and theirs not in names]

@@ -1,0 +1,1 @@
+"""What other libraries' metrics are called here, as tables."""

@@ -1,0 +1,104 @@
+"""Consoles of verl and OpenRLHF, and verl's file logger: a line per step among much else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.tasks.data.errors import DataError
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+VERL = re.compile(r"(?:^|\s)step:(\d+) - (\S.*)$")
+OPENRLHF = re.compile(r"Global step (\d+): (\{.*)$")
+OPENRLHF_EVAL = re.compile(r"global_step (\d+), eval_metrics: (\{.*)$")
+PAIR = re.compile(r"'([^']+)': ([^,{}]+)")
+NUMBER = re.compile(r"(?:np\.\w+\(|tensor\()?([-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\)?")
+PLANNED = re.compile(r"Total training steps: (\d+)")
+LIBRARIES = ("verl", "openrlhf")
+BROKE = "Traceback (most recent call last)"
+
+
+def speaks(line: str) -> str:
+    """The library that writes such a line; empty for any other line."""
+    plain = COLOUR.sub("", line)
+    if VERL.search(plain):
+        return "verl"
+    return "openrlhf" if OPENRLHF.search(plain) or OPENRLHF_EVAL.search(plain) else ""
+
+
+def read(file: Path, library: str) -> Log:
+    """The run of a console's text. Raises DataError where no line of it tells of a step."""
+    log = Log(file, library, library=library, files=[file])
+    text = file.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")
+    broke = None
+    for number, line in enumerate(lines, start=1):
+        plain = COLOUR.sub("", line).rstrip("\r")
+        cut = number == len(lines) and bool(plain) and not plain.endswith("}")
+        if found := PLANNED.search(plain):
+            log.planned = int(found[1])
+        if BROKE in plain:
+            broke = number
+        step, values = verl(plain, cut) if library == "verl" else openrlhf(plain, cut)
+        if step is None:
+            continue
+        broke = None
+        told = {}
+        for name, value in values.items():
+            if match := NUMBER.fullmatch(value):
+                told[name] = float(match[1])
+            elif value not in ("None", "True", "False"):
+                log.fault(file, number, f"`{name}` is no number: {value[:40]!r}; it is left out")
+        if cut:
+            log.fault(file, number, "the last line is cut; its last number is left out")
+        log.add(step, told, f"line {number}")
+    if not log.rows:
+        raise DataError(f"{file}: no line tells of a step as {library} does; --from says what else it is")
+    if broke is not None:
+        log.state, log.why = "crashed", f"{file.name}, line {broke}: a traceback follows the last step"
+    elif log.planned and max(log.rows) < log.planned:
+        log.state = "preempted"
+        log.why = f"the log ends at step {max(log.rows)} of {log.planned}"
+    return log
+
+
+def verl(line: str, cut: bool) -> tuple[int | None, dict[str, str]]:
+    """The step of a line of verl's and its values as texts; without the last one of a line that was cut."""
+    found = VERL.search(line)
+    if not found:
+        return None, {}
+    pieces = [piece.rpartition(":") for piece in found[2].split(" - ")[: -1 if cut else None]]
+    return int(found[1]), {name: value.strip() for name, _, value in pieces}
+
+
+def openrlhf(line: str, cut: bool) -> tuple[int | None, dict[str, str]]:
+    """The same for OpenRLHF, which prints a dictionary."""
+    found = OPENRLHF.search(line) or OPENRLHF_EVAL.search(line)
+    if not found:
+        return None, {}
+    pairs = PAIR.findall(found[2])
+    return int(found[1]), {name: value.strip() for name, value in pairs[: -1 if cut else None]}
+
+
+def read_file_logger(file: Path) -> Log:
+    """verl's file logger: ``{"step": 1, "data": {…}}`` per line."""
+    log = Log(file, "verl", library="verl", files=[file])
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            log.fault(file, number, f"not JSON ({error}); the line is left out")
+            continue
+        step = whole(row.get("step")) if isinstance(row, Mapping) else None
+        if step is None or not isinstance(row.get("data"), Mapping):
+            log.fault(file, number, "no `step` with `data` as verl writes them; the line is left out")
+            continue
+        log.add(step, numbers(row["data"]), f"line {number}")
+    if not log.rows:
+        raise DataError(f"{file}: holds no row of verl's file logger")
+    return log

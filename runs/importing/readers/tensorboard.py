@@ -1,0 +1,93 @@
+"""TensorBoard: the event files of a folder, read together as TensorBoard does."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.importing.log import Log, whole
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
+
+FILES = "*tfevents*"
+AROUND = 16
+"""Bytes of a record beside its data: length, checksum of the length, checksum of the data."""
+
+
+def read(place: Path) -> Log:
+    """The run of an event file, or of all in a folder. Raises ConfigError where the package is absent,
+    DataError where they hold no scalar."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        remedy = 'pip install "grpobench[tensorboard]"'
+        raise ConfigError([f"event files are read with the package tensorboard: {remedy}"]) from None
+    files = [place] if place.is_file() else sorted(place.glob(FILES))
+    log = Log(place, "tensorboard", files=files)
+    for file in files:
+        if (cut := whole_bytes(file)) is not None:
+            log.fault(file, None, f"byte {cut}: the file is cut here")
+    # 0 keeps all; the other kinds are not read
+    reader = EventAccumulator(str(place), {"scalars": 0, "tensors": 0, "images": 1, "histograms": 1})
+    try:
+        reader.Reload()
+    except Exception as error:
+        if type(error).__name__ not in ("DataLossError", "DecodeError"):
+            raise
+        log.fault(place, None, f"damaged ({error}); what stands before it is read")
+    rows: dict[int, dict[str, float]] = {}
+    for tag, step, value in scalars(reader):
+        rows.setdefault(step, {})[tag] = value
+    log.rows = dict(sorted(rows.items()))
+    if not log.rows:
+        raise DataError(f"{place}: holds no scalar")
+    log.settings = arguments(reader)
+    log.seed, log.planned = whole(log.settings.get("seed")), whole(log.settings.get("max_steps")) or None
+    return log
+
+
+def scalars(reader: Any) -> Iterator[tuple[str, int, float]]:
+    """(tag, step, value) of all scalars, those of TensorFlow 2 too, which are tensors of one number."""
+    tags = reader.Tags()
+    for tag in tags["scalars"]:
+        for event in reader.Scalars(tag):
+            yield tag, int(event.step), float(event.value)
+    for tag in tags["tensors"]:
+        if reader.SummaryMetadata(tag).plugin_data.plugin_name != "scalars":
+            continue
+        from tensorboard.util.tensor_util import make_ndarray
+
+        for event in reader.Tensors(tag):
+            yield tag, int(event.step), float(make_ndarray(event.tensor_proto))
+
+
+def arguments(reader: Any) -> dict[str, Any]:
+    """The trainer's arguments, which transformers writes as a text called `args`."""
+    tag = "args/text_summary"
+    if tag not in reader.Tags()["tensors"]:
+        return {}
+    text = reader.Tensors(tag)[-1].tensor_proto.string_val[0]
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def whole_bytes(file: Path) -> int | None:
+    """Where a file is cut inside a record; None for a whole one."""
+    size, place = file.stat().st_size, 0
+    with file.open("rb") as content:
+        while place < size:
+            content.seek(place)
+            head = content.read(8)
+            if len(head) < 8:
+                return place
+            after = place + AROUND + int(struct.unpack("<Q", head)[0])
+            if after > size:
+                return place
+            place = after
+    return None

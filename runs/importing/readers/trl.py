@@ -1,0 +1,138 @@
+"""TRL: `trainer_state.json`, which is in every checkpoint, and the tables of completions beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.tasks.data.errors import DataError
+
+STATE = "trainer_state.json"
+COLUMNS = ("step", "prompt", "completion", "advantage")
+"""Columns of a table of completions that are no reward."""
+
+
+def read(place: Path) -> Log:
+    """The run of a `trainer_state.json`, or of a folder that holds one or checkpoints with one: of the last
+    checkpoint. Raises DataError where the file holds no history."""
+    file = place if place.is_file() else latest(place)
+    log = Log(place, "trl", library="trl", files=[file])
+    state = load(file, log)
+    history = state.get("log_history")
+    if not isinstance(history, list):
+        raise DataError(f"{file}: has no log_history; give the trainer_state.json of a trainer of TRL's")
+    for number, entry in enumerate(history, start=1):
+        step = whole(entry.get("step")) if isinstance(entry, Mapping) else None
+        if step is None:
+            log.fault(file, None, f"entry {number} of log_history has no whole `step`; it is left out")
+            continue
+        log.add(step, numbers({name: value for name, value in entry.items() if name != "step"}))
+    done, planned = whole(state.get("global_step")), whole(state.get("max_steps"))
+    if planned:
+        log.planned = planned
+        if done is not None and done < planned:
+            log.state, log.why = "preempted", f"the log ends at step {done} of {planned}"
+    for name in ("num_train_epochs", "train_batch_size", "logging_steps", "eval_steps"):
+        if state.get(name) is not None:
+            log.settings[name] = state[name]
+    folder = file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
+    cards = (place / "README.md" for place in (file.parent, folder))
+    log.writer = next(filter(None, map(version, cards)), "")
+    for table in sorted((folder / "completions").glob("completions_*")):
+        completions(table, log)
+    return log
+
+
+def latest(folder: Path) -> Path:
+    """The state of a finished run, else that of its last checkpoint."""
+    found = {path: path.parent.name.rpartition("-")[2] for path in folder.glob(f"checkpoint-*/{STATE}")}
+    checkpoints = sorted((path for path in found if found[path].isdigit()), key=lambda path: int(found[path]))
+    return folder / STATE if (folder / STATE).exists() or not checkpoints else checkpoints[-1]
+
+
+def load(file: Path, log: Log) -> dict[str, Any]:
+    """The object that the file holds. Of one that is cut, what stands before the cut."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    try:
+        state = json.loads(text)
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        log.fault(file, line, f"not JSON ({error}); only the entries of log_history before it are read")
+        start = re.search(r'"log_history"\s*:\s*\[', text)
+        return {"log_history": list(entries(text, start.end())) if start else None}
+    return state if isinstance(state, dict) else {}
+
+
+def entries(text: str, place: int) -> Iterator[Any]:
+    """The whole values of a JSON list from `place` on."""
+    decoder = json.JSONDecoder()
+    while True:
+        place += len(text[place:]) - len(text[place:].lstrip(" \t\r\n,"))
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except ValueError:
+            return
+        yield value
+
+
+def version(card: Path) -> str:
+    """`trl` and the version that a model card names."""
+    if not card.is_file():
+        return ""
+    found = re.search(r"^- TRL: (\S+)", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return f"trl {found[1]}" if found else ""
+
+
+def completions(table: Path, log: Log) -> None:
+    """A table of completions as rows of rollouts files, a row per group."""
+    try:
+        rows = parquet(table) if table.suffix == ".parquet" else lines(table)
+        groups = grouped(rows)
+    except (ValueError, OSError, KeyError) as error:
+        what = f"not a table of completions ({type(error).__name__}: {error}); it is left out"
+        log.fault(table, None, what)
+        return
+    log.files.append(table)
+    for step, group in groups:
+        log.rollouts.setdefault(step, []).append(group)
+
+
+def parquet(table: Path) -> list[dict[str, Any]]:
+    import pandas as pd
+
+    return [dict(row) for row in pd.read_parquet(table).to_dict("records")]
+
+
+def lines(table: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """(step, group) for completions of the same prompt that follow each other. A reward is told where there
+    is one function only: TRL does not write down the weights of several."""
+    found: list[tuple[int, dict[str, Any]]] = []
+    for row in rows:
+        step, prompt = int(row["step"]), spoken(row["prompt"])
+        if not found or found[-1][0] != step or found[-1][1]["prompt"] != prompt:
+            found.append((step, {"prompt": prompt, "completions": []}))
+        rewards = numbers({name: value for name, value in row.items() if name not in COLUMNS})
+        found[-1][1]["completions"].append(
+            {
+                "text": spoken(row["completion"]),
+                "reward": next(iter(rewards.values())) if len(rewards) == 1 else None,
+                "components": rewards,
+                "advantage": numbers(row).get("advantage"),
+            }
+        )
+    return found
+
+
+def spoken(told: Any) -> str:
+    """A prompt or completion as text: messages one under the other."""
+    if isinstance(told, str):
+        return told
+    return "\n".join(str(message.get("content", "")) for message in told)

@@ -1,0 +1,154 @@
+"""Weights & Biases: the file of a run, `run-ID.wandb`, which stands in `offline-run-…` and in `run-…` alike.
+
+A file is a log of records in blocks of 32 KiB, as LevelDB writes its log: a header of seven bytes, then
+pieces of checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). A record is a
+message of the package's own protocol, which is why the package is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
+
+MAGIC = b":W&B"
+HEADER = 7
+BLOCK = 2**15
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+STEPS = ("train/global_step", "eval/global_step", "global_step")
+"""Metrics that hold the step where W&B's own counter does not: it counts calls."""
+SEEDS = ("seed", "train.seed", "data.seed", "trainer.seed")
+
+
+def read(file: Path) -> Log:
+    """The run of a `.wandb` file. Raises ConfigError where the package is absent, DataError for a file that
+    is none of W&B's or holds no history."""
+    record = message()
+    log = Log(file, "wandb", files=[file])
+    rows: list[tuple[int, dict[str, float]]] = []
+    ended = False
+    for place, data in records(file, log):
+        try:
+            one = record.FromString(data)
+        except Exception as error:  # DecodeError is a class of whichever protobuf is installed
+            if type(error).__name__ != "DecodeError":
+                raise
+            log.fault(file, None, f"byte {place}: not a record ({error}); it is left out")
+            continue
+        kind = one.WhichOneof("record_type")
+        if kind == "history":
+            rows.append(history(one.history))
+        elif kind == "run":
+            log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
+            configure(log, one.run.config)
+        elif kind == "config":
+            configure(log, one.config)
+        elif kind == "header":
+            log.writer = f"wandb {one.header.version_info.producer.partition('+')[0]}"
+        elif kind == "exit":
+            ended = True
+            if one.exit.exit_code:
+                log.state, log.why = "crashed", f"W&B noted exit code {one.exit.exit_code}"
+    lay(log, rows)
+    if not log.rows:
+        raise DataError(f"{file}: holds no history")
+    if not ended:
+        log.state, log.why = "preempted", "the file has no end: the run was killed, or still runs"
+    log.seed = next((seed for name in SEEDS if (seed := whole(setting(log, name))) is not None), None)
+    return log
+
+
+def message() -> Any:
+    """The package's class of records. Raises ConfigError where it is not installed."""
+    try:
+        from wandb.proto.wandb_internal_pb2 import Record
+    except ImportError:
+        remedy = 'pip install "grpobench[wandb]"'
+        raise ConfigError([f"files of W&B are read with the package wandb: {remedy}"]) from None
+    return Record
+
+
+def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
+    """(place, bytes) of every whole record; what is damaged is noted, and what follows in its block lost."""
+    content = file.read_bytes()
+    if content[:4] != MAGIC:
+        raise DataError(f"{file}: is no file of W&B's")
+    place, held, start = HEADER, b"", HEADER
+    while place + HEADER <= len(content):
+        left = BLOCK - place % BLOCK
+        if left < HEADER:
+            place += left
+            continue
+        checksum, length, kind = struct.unpack("<IHB", content[place : place + HEADER])
+        piece = content[place + HEADER : place + HEADER + length]
+        if kind not in (WHOLE, FIRST, MIDDLE, LAST) or len(piece) < length:
+            cut = place + left >= len(content)
+            what = "the file is cut here" if cut else "damaged; the rest of its block is left out"
+            log.fault(file, None, f"byte {place}: {what}")
+            place, held = place + left, b""
+            continue
+        if zlib.crc32(piece, zlib.crc32(bytes([kind]))) != checksum:
+            log.fault(file, None, f"byte {place}: a record's checksum is wrong; it is left out")
+            place, held = place + HEADER + length, b""
+            continue
+        if kind in (WHOLE, FIRST):
+            held, start = b"", place
+        held += piece
+        place += HEADER + length
+        if kind in (WHOLE, LAST):
+            yield start, held
+    if 0 < len(content) - place < HEADER and content[place:].strip(b"\0"):
+        log.fault(file, None, f"byte {place}: the file is cut here")
+
+
+def history(row: Any) -> tuple[int, dict[str, float]]:
+    """(W&B's own step, numbers by name) of a row."""
+    values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in row.item}
+    own = int(values.get("_step", row.step.num))
+    told = numbers({name: value for name, value in values.items() if not is_media(value)})
+    return own, {name: value for name, value in told.items() if not name.startswith("_")}
+
+
+def is_media(value: Any) -> bool:
+    """Whether a value is a table, an image or their like."""
+    return isinstance(value, dict) and "_type" in value
+
+
+def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
+    """Rows by the step of the training: by the metric that holds it where there is one."""
+    counted = any(name in row for _, row in rows for name in STEPS)
+    lost = 0
+    for own, row in rows:
+        named = next((row[name] for name in STEPS if name in row), None)
+        step = whole(named) if counted else own
+        if step is None:
+            lost += bool(row)
+            continue
+        log.add(step, {name: value for name, value in row.items() if name not in STEPS})
+    if lost:
+        log.notes.append(f"{lost} rows without a step of the training are left out")
+
+
+def configure(log: Log, config: Any) -> None:
+    """Take up what a record says of the run's settings."""
+    for item in config.update:
+        name = item.key or ".".join(item.nested_key)
+        if not name.startswith("_wandb"):
+            log.settings[name] = json.loads(item.value_json)
+
+
+def setting(log: Log, name: str) -> Any:
+    """A setting by its dotted name, nested or flat."""
+    if name in log.settings:
+        return log.settings[name]
+    found: Any = log.settings
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,167 @@
+"""Which runs a file or a folder holds, and how each is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpobench.runs.importing.log import Fault, Log
+from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
+from grpobench.tasks.data.errors import DataError
+
+FORMATS = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
+STATE, LINES, JSONL, CSV, WANDB, EVENTS = "state", "lines", "jsonl", "csv", "wandb", "events"
+KINDS: Mapping[str, Sequence[str]] = {
+    "": (STATE, WANDB, LINES, JSONL, CSV, EVENTS),
+    "trl": (STATE, JSONL, CSV, WANDB, EVENTS),
+    "verl": (JSONL, LINES, CSV, WANDB, EVENTS),
+    "openrlhf": (LINES, JSONL, CSV, WANDB, EVENTS),
+    "wandb": (WANDB,),
+    "tensorboard": (EVENTS,),
+    "csv": (CSV,),
+    "jsonl": (JSONL,),
+}
+"""What may be read as each format. Where a folder holds several, the first is read: it says most."""
+SUFFIXES = {
+    ".wandb": WANDB,
+    ".csv": CSV,
+    ".tsv": CSV,
+    ".jsonl": JSONL,
+    ".ndjson": JSONL,
+    ".log": LINES,
+    ".txt": LINES,
+    ".out": LINES,
+}
+NOTHING = "holds no log that is known; see --from"
+HEAD = 2**20
+"""Bytes of a file in which it must show what it is."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run to be read."""
+
+    place: Path
+    kind: str
+    label: str
+    """Its path below the folder that was given, or its name: what arm and seed are read from."""
+
+
+def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
+    """Every run of a file or folder, in the order of their paths. A folder below which nothing is read is
+    noted in `found`. Raises DataError where there is no such place."""
+    if place.is_file():
+        kind = kind_of(place, form)
+        if not kind:
+            raise DataError(f"{place}: not a log that is known{f' as {form}' if form else ''}; see --from")
+        inside = place.parent.parent if place.parent.name.startswith("checkpoint-") else place.parent
+        return [Source(place, kind, inside.resolve().name if kind == STATE else place.stem)]
+    if not place.is_dir():
+        raise DataError(f"{place}: no such file or folder")
+    noted = len(found)
+    runs = list(below(place, "", form, found))
+    if not runs and len(found) == noted:
+        found.append(Fault(place, None, NOTHING))
+    named = place.resolve().name
+    return [Source(one.place, one.kind, one.label or named) for one in runs]
+
+
+def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[Source]:
+    """The runs of a folder and of its subfolders."""
+    if (folder / "run.toml").exists() and not form:
+        found.append(Fault(folder, None, "is a run of grpobench's own, which reports read as it is"))
+        return
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and (kind := kind_of(path, form)):
+            kinds.setdefault(kind, []).append(path)
+    if STATE in KINDS[form] and trl.latest(folder).exists():
+        kinds[STATE] = [folder]
+    kind = next((kind for kind in KINDS[form] if kind in kinds), "")
+    held = [*here(folder, kind, kinds.get(kind, []), label)]
+    if kind in (STATE, WANDB):  # what lies below is theirs
+        yield from held
+        return
+    yield from held
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
+            continue
+        inner = list(below(path, f"{label}/{path.name}".strip("/"), form, found))
+        if not (label or held or inner):  # what lies deeper, or beside a log, need not be one
+            found.append(Fault(path, None, NOTHING))
+        yield from inner
+
+
+def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator[Source]:
+    """The runs that a folder itself holds: one for all event files, else one per file."""
+    if kind in (STATE, EVENTS):
+        yield Source(folder, kind, label)
+    elif len(files) == 1:
+        yield Source(files[0], kind, label)
+    else:
+        yield from (Source(path, kind, f"{label}/{path.stem}".strip("/")) for path in files)
+
+
+def kind_of(path: Path, form: str) -> str:
+    """What a file is; empty for what is no log, or none of the format."""
+    if path.name.startswith("."):
+        return ""
+    if path.name == trl.STATE or (path.suffix == ".json" and has_history(path)):
+        kind = STATE
+    elif "tfevents" in path.name:
+        kind = EVENTS
+    elif path.suffix == ".json" and form:
+        kind = JSONL
+    else:
+        kind = SUFFIXES.get(path.suffix, "")
+    if kind == LINES:
+        wanted = (form,) if form in console.LIBRARIES else console.LIBRARIES
+        if library_of(path) not in wanted:
+            return ""
+    return kind if kind in KINDS[form] else ""
+
+
+def has_history(path: Path) -> bool:
+    """Whether a JSON file is the state of a trainer under another name."""
+    with path.open("rb") as file:
+        return b'"log_history"' in file.read(HEAD)
+
+
+def library_of(path: Path) -> str:
+    """The library whose console a file holds; empty for none."""
+    with path.open("rb") as file:
+        for line in file:
+            if library := console.speaks(line.decode("utf-8", errors="replace")):
+                return library
+    return ""
+
+
+def is_file_logger(path: Path) -> bool:
+    """Whether a file of JSON lines is verl's file logger's."""
+    with path.open("rb") as file:
+        return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', file.read(HEAD)) is not None
+
+
+def read(source: Source, form: str, step: Sequence[str]) -> Log:
+    """The log of a run. `step` are columns that hold the step. Raises DataError for what cannot be read, and
+    ConfigError where a package is absent."""
+    place = source.place
+    if source.kind == STATE:
+        log = trl.read(place)
+    elif source.kind == LINES:
+        log = console.read(place, library_of(place))
+    elif source.kind == WANDB:
+        log = wandb.read(place)
+    elif source.kind == EVENTS:
+        log = tensorboard.read(place)
+    elif source.kind == CSV:
+        log = columns.read_csv(place, step)
+    elif form != "jsonl" and is_file_logger(place):
+        log = console.read_file_logger(place)
+    else:
+        log = columns.read_jsonl(place, step)
+    if form in ("trl", "verl", "openrlhf"):
+        log.library = form
+    return log

@@ -1,0 +1,182 @@
+"""From the names of a log to ours: which table its names are of, and its rows under our names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from grpobench.runs.importing.log import Log
+from grpobench.runs.importing.names.openrlhf import OPENRLHF
+from grpobench.runs.importing.names.table import SOURCE, Derived, Name, Vocabulary
+from grpobench.runs.importing.names.trl import TRL
+from grpobench.runs.importing.names.verl import VERL
+from grpobench.runs.measure import catalogue
+from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import ConfigError
+
+VOCABULARIES: Mapping[str, Vocabulary] = {one.library: one for one in (TRL, VERL, OPENRLHF)}
+OTHER = "other/"
+"""Before the name of a metric that has no name of ours."""
+STEP = "step"
+VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_loss", "policy_loss")
+"""Of ours and of theirs. One that is NaN or infinite to the end of the log says that the run diverged."""
+
+
+@cache
+def ours(name: str) -> bool:
+    """Whether a name is one of the catalogue's."""
+    return catalogue.find(name) is not None
+
+
+def mapping(texts: Iterable[str]) -> dict[str, str]:
+    """``THEIRS=OURS`` texts as a table. Raises ConfigError for a name that the catalogue lacks."""
+    found: dict[str, str] = {}
+    faults = []
+    for text in texts:
+        theirs, equals, name = text.rpartition("=")
+        if not equals or not theirs or not name:
+            faults.append(f"--map {text}: write --map THEIRS=OURS")
+        elif name != STEP and not ours(name):
+            guess = strict.nearest(name, catalogue.catalogue())
+            did = f"did you mean {guess}?" if guess else "`grpobench list metrics` shows them"
+            faults.append(f"--map {text}: no metric {name!r}; {did}")
+        elif name != STEP and name in found.values():
+            faults.append(f"--map {text}: {name} is given twice; give each metric once")
+        else:
+            found[theirs] = name
+    if faults:
+        raise ConfigError(faults)
+    return found
+
+
+def language(log: Log) -> Vocabulary | None:
+    """The table that a log's names are of: its library's, else the one that knows most of them; None where no
+    table knows any, or two know as many."""
+    if log.library:
+        return VOCABULARIES.get(log.library)
+    names = {name for row in log.rows.values() for name in row}
+    known = {one.library: sum(one.find(name) is not None for name in names) for one in VOCABULARIES.values()}
+    best = max(known.values())
+    leading = [library for library, count in known.items() if count == best]
+    return VOCABULARIES[leading[0]] if best and len(leading) == 1 else None
+
+
+@dataclass
+class Translated:
+    """A log under our names."""
+
+    rows: dict[int, dict[str, float]]
+    names: dict[str, str]
+    """Ours -> what of theirs it is."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """``other/…`` -> theirs, for what has no name of ours."""
+    notes: list[str] = field(default_factory=list)
+    task: str = ""
+    """The data set that was evaluated, where there is one only."""
+
+
+def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]) -> Translated:
+    """Every number of a log under a name of ours or below `OTHER`. What `mapped` says counts before the
+    table, and names that are ours already stay."""
+    theirs = list(dict.fromkeys(name for row in log.rows.values() for name in row))
+    chosen, sources = choose(theirs, vocabulary, mapped)
+    found = Translated(
+        rows={
+            step: {chosen[name]: value for name, value in row.items()}
+            for step, row in sorted(log.rows.items())
+        },
+        names={name: own for own, name in chosen.items() if not name.startswith(OTHER)},
+        kept={name: own for own, name in chosen.items() if name.startswith(OTHER)},
+        task=next(iter(sources)) if len(sources) == 1 else "",
+    )
+    if len(sources) > 1:
+        found.notes.append(
+            f"evaluated on {', '.join(sorted(sources))}: no one of them is the accuracy of the report unless "
+            "--map says which, such as THEIRS=eval/validation/greedy/correct"
+        )
+    for rule in vocabulary.derived if vocabulary else ():
+        derive(rule, log, found)
+    return found
+
+
+def choose(
+    theirs: Sequence[str], vocabulary: Vocabulary | None, mapped: Mapping[str, str]
+) -> tuple[dict[str, str], set[str]]:
+    """Our name for each of theirs, no two the same, and the data sets that were evaluated. Where several have
+    the same name of ours, the first of the table counts and the others are kept as they are."""
+    known: dict[str, tuple[int, Name, dict[str, str]]] = {}
+    for name in theirs:
+        if name not in mapped and vocabulary and (found := vocabulary.find(name)):
+            known[name] = (found[0], vocabulary.names[found[0]], found[1])
+    sources = {parts["source"] for _, _, parts in known.values() if "source" in parts}
+    chosen = {name: mapped[name] for name in theirs if name in mapped}
+    taken = set(chosen.values())
+    for name, (_, row, parts) in sorted(known.items(), key=lambda entry: entry[1][0]):
+        wanted = row.named(parts)
+        if SOURCE in row.theirs and len(sources) > 1:
+            wanted = f"{wanted}/{parts['source']}"
+        if wanted not in taken:
+            chosen[name] = wanted
+            taken.add(wanted)
+    for name in theirs:
+        if name not in chosen:
+            own = name not in known and ours(name) and name not in taken
+            chosen[name] = name if own else f"{OTHER}{name.removeprefix(OTHER)}"
+            taken.add(chosen[name])
+    return chosen, sources
+
+
+def derive(rule: Derived, log: Log, found: Translated) -> None:
+    """Add a metric that follows from several of theirs, unless the log has it."""
+    if rule.ours in found.names:
+        return
+    values = {
+        step: rule.compute(row)
+        for step, row in sorted(log.rows.items())
+        if step and all(math.isfinite(row.get(name, math.nan)) for name in rule.of)
+    }
+    if not values:
+        return
+    if rule.running:
+        last = max(values)
+        if len(values) != last:
+            found.notes.append(
+                f"{rule.ours} is left out: {last - len(values)} of {last} steps lack {rule.of[0]}"
+            )
+            return
+        total = 0.0
+        for step, value in values.items():
+            total += value
+            values[step] = total
+    for step, value in values.items():
+        found.rows[step][rule.ours] = value
+    found.names[rule.ours] = rule.formula
+
+
+def diverged(found: Translated) -> str:
+    """Why the log says that its run diverged: something vital is NaN or infinite from a step to its end.
+    Empty where none is."""
+    vital = (name for name in (*VITAL, *(f"{OTHER}{name}" for name in VITAL)))
+    for name in vital:
+        steps = [(step, row[name]) for step, row in found.rows.items() if name in row]
+        bad = 0
+        while bad < len(steps) and not math.isfinite(steps[-1 - bad][1]):
+            bad += 1
+        if bad:
+            theirs = found.names.get(name) or found.kept.get(name, name)
+            return f"{theirs} is {steps[-1][1]:g} from step {steps[-bad][0]} to the end"
+    return ""
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys, with what TOML can hold; None and empty tables are left out."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[f"{prefix}{name}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return found

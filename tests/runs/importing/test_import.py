@@ -1,0 +1,254 @@
+"""`grpobench import` from the command line to the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.foreign_logs import (
+    openrlhf_console,
+    openrlhf_row,
+    trainer_state,
+    trl_row,
+    verl_console,
+    verl_row,
+)
+from helpers.logs import known
+from helpers.shell import command
+
+import grpobench
+from grpobench.analysis.logs.load import load
+from grpobench.runs import cli
+
+DATA = "val-core/gsm8k/acc/mean@1"
+
+
+def verl_run(place: Path, gain: float, steps: int = 4, **more: float) -> None:
+    """A console with a validation before the first step and at every second."""
+    rows: dict[int, dict[str, float]] = {0: {DATA: 0.25}}
+    for step in range(1, steps + 1):
+        rows[step] = verl_row(step, 0.25 + gain * step, **more)
+        if step % 2 == 0:
+            rows[step][DATA] = 0.25 + gain * step
+    place.mkdir(parents=True)
+    (place / "train.log").write_text(verl_console(rows), encoding="utf-8")
+
+
+def folder_of_verl(tmp_path: Path, steps: int = 4) -> Path:
+    """Two arms with two seeds."""
+    for arm, gain in (("grpo", 0.05), ("dapo", 0.1)):
+        for seed in (0, 1):
+            verl_run(tmp_path / "logs" / f"{arm}-seed{seed}", gain + 0.01 * seed, steps)
+    return tmp_path / "logs"
+
+
+def imported(*arguments: Any) -> int:
+    return cli.main(["import", *map(str, arguments)])
+
+
+def report(folder: Path) -> dict[str, Any]:
+    assert cli.main(["report", str(folder), "--format", "json,html"]) == 0
+    assert "<html" in (folder / "report" / "index.html").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads((folder / "report" / "report.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_folder_of_runs_is_a_matrix_whose_report_has_their_accuracies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, out = folder_of_verl(tmp_path), tmp_path / "out"
+    assert imported(logs, out) == 0
+    told = capsys.readouterr().out
+    assert "dapo-gsm8k-s0: finished, 5 rows to step 4" in told
+    assert "names of verl, as in volcengine/verl@b178a3c" in told
+    assert "without a name of ours: other/actor/pg_clipfrac, other/critic/rewards/mean" in told
+    assert told.splitlines()[-1] == f"grpobench report {out}"
+    matrix = load(out)
+    assert (set(matrix.arms), matrix.tasks, matrix.seeds) == ({"grpo", "dapo"}, ("gsm8k",), (0, 1))
+    assert all(run.finished and run.step == 4 for run in matrix.runs)
+    assert all(known(name) for name in matrix.names())
+    found = report(out)
+    final = {(row["arm"], row["seed"]): (row["base"], row["final"]) for row in found["runs"]}
+    assert final["grpo", 0] == (0.25, pytest.approx(0.45)) and final["dapo", 1] == (0.25, pytest.approx(0.69))
+    assert found["alarms"] == {
+        "Imported from logs of others": [
+            "4 runs from verl logs with names of verl: origin.json says what each metric is there"
+        ]
+    }
+    assert len(grpobench.load(out).summary()) == 2
+
+
+def test_origin_says_where_each_number_is_from(tmp_path: Path) -> None:
+    logs, out = folder_of_verl(tmp_path), tmp_path / "out"
+    imported(logs, out)
+    place = out / "grpo-gsm8k-s0"
+    told = json.loads((place / "origin.json").read_text())["imported"]
+    file = logs / "grpo-seed0" / "train.log"
+    assert told["files"] == [
+        {
+            "path": str(file),
+            "bytes": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+    ]
+    assert told["metrics"]["reward/mean"] == "critic/score/mean"
+    assert told["other"]["other/actor/pg_clipfrac"] == "actor/pg_clipfrac"
+    assert (told["format"], told["names"], told["rows"], told["faults"]) == ("verl", "verl", 5, [])
+    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    # 640 tokens a step, a quarter of which are the completions'
+    assert [row.get("cost/generated_tokens") for row in rows] == [None, 160.0, 320.0, 480.0, 640.0]
+
+
+def test_the_final_accuracy_is_the_last_of_the_log_and_the_report_says_of_when(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert imported(folder_of_verl(tmp_path, steps=5), out) == 0
+    found = report(out)
+    assert {row["standing"] for row in found["runs"]} == {"finished"}
+    assert "the final accuracy is of step 4 of 5" in found["alarms"]["Imported from logs of others"][1]
+
+
+def test_rows_that_are_lost_after_the_import_are_missed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    imported(folder_of_verl(tmp_path), out)
+    path = out / "grpo-gsm8k-s1" / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    assert report(out)["alarms"]["Logs that lack something"] == [
+        "grpo-gsm8k-s1: metrics.jsonl lacks 2 of 5 rows"
+    ]
+
+
+def test_arms_may_come_one_at_a_time_and_no_run_is_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for name in ("a", "b"):
+        verl_run(tmp_path / name, 0.1)
+        assert imported(tmp_path / name, out, "--arm", name, "--seed", 3, "--task", "sums") == 0
+    described = json.loads((out / "matrix.json").read_text())
+    assert (described["runs"], described["arms"], described["name"]) == (
+        ["a-sums-s3", "b-sums-s3"],
+        ["a", "b"],
+        "out",
+    )
+    before = (out / "a-sums-s3" / "metrics.jsonl").read_bytes()
+    assert imported(tmp_path / "b", out, "--arm", "a", "--seed", 3, "--task", "sums") == 2
+    assert "is a on sums with seed 3, which" in capsys.readouterr().err
+    assert (out / "a-sums-s3" / "metrics.jsonl").read_bytes() == before
+
+
+def test_two_logs_of_one_run_are_told_apart_or_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one/grpo-s1", "two/grpo-s1"):
+        verl_run(tmp_path / "logs" / name, 0.1)
+    assert imported(tmp_path / "logs", tmp_path / "out") == 0
+    assert sorted(path.name for path in (tmp_path / "out").glob("*-s1")) == [
+        "one-grpo-gsm8k-s1",
+        "two-grpo-gsm8k-s1",
+    ]
+    assert imported(tmp_path / "logs", tmp_path / "same", "--arm", "grpo") == 0
+    assert "is grpo on gsm8k with seed 1, as" in capsys.readouterr().out
+    assert len(load(tmp_path / "same").runs) == 1
+
+
+def test_what_is_damaged_stands_in_the_report_and_strict_imports_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, out = folder_of_verl(tmp_path), tmp_path / "out"
+    with (logs / "grpo-seed1" / "train.log").open("a") as file:
+        file.write("step:5 - critic/score/mean:broken - actor/lr:1e-06\n")
+    (logs / "empty").mkdir()
+    (logs / "bad").mkdir()
+    (logs / "bad" / "trainer_state.json").write_text('{"log_history": ')
+    assert imported(logs, out, "--strict") == 2
+    assert not out.exists()
+    said = capsys.readouterr().err
+    assert f"{logs / 'grpo-seed1' / 'train.log'}, line 11: `critic/score/mean` is no number: 'broken'" in said
+    assert imported(logs, out) == 0
+    told = "\n".join(report(out)["alarms"]["Left out of what was imported"])
+    assert f"{logs / 'empty'}: holds no log that is known" in told
+    assert f"{logs / 'bad'}" in told and "train.log, line 11" in told
+    assert len(load(out).runs) == 4
+
+
+def test_nothing_to_import_is_bad_input_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for source in ("empty", "absent"):
+        assert imported(tmp_path / source, tmp_path / "out") == 2
+    assert "no such file or folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("")
+    verl_run(tmp_path / "log", 0.1)
+    assert imported(tmp_path / "log", tmp_path / "taken") == 2
+    assert "holds other things than imported runs; name another folder" in capsys.readouterr().err
+
+
+def test_libraries_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    verl_run(tmp_path / "verl", 0.1)
+    (tmp_path / "trl").mkdir()
+    history = [trl_row(step, 0.5, **{"rewards/accuracy_reward/mean": 0.5}) for step in (1, 2)]
+    history.append({"step": 2, "eval_rewards/accuracy_reward/mean": 0.75})
+    (tmp_path / "trl" / "trainer_state.json").write_text(trainer_state(history, 2, 2))
+    rows = {1: openrlhf_row(0.5), 2: openrlhf_row(0.5)}
+    text = openrlhf_console(rows, {2: {"eval_gsm8k_pass1": 0.5}})
+    (tmp_path / "o.log").write_text(text, encoding="utf-8")
+    for source in ("verl", "trl", "o.log"):
+        assert imported(tmp_path / source, out, "--task", "gsm8k") == 0
+    capsys.readouterr()
+    matrix = load(out)
+    assert matrix.arms == ("verl", "trl", "o")
+    assert {run.seed for run in matrix.runs} == {0}
+    rewards = matrix.select("reward/mean")
+    assert set(rewards["arm"]) == {"verl", "trl", "o"}
+    # one was evaluated greedily, two by sampling: these are not the same accuracy
+    assert report(out)["accounting"] == {"finished": 1, "finished without data": 2}
+
+
+def test_a_run_that_diverged_counts_as_zero(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    verl_run(tmp_path / "grpo-s0", 0.1)
+    verl_run(tmp_path / "ppo-s0", 0.1, **{"actor/grad_norm": float("nan")})
+    assert imported(tmp_path / "grpo-s0", tmp_path / "ppo-s0", out) == 0
+    found = {row["arm"]: row for row in report(out)["runs"]}
+    assert (found["ppo"]["state"], found["ppo"]["counted"]) == ("diverged", 0.0)
+    assert found["ppo"]["why"] == "actor/grad_norm is nan from step 1 to the end"
+    assert found["grpo"]["state"] == "finished"
+
+
+def test_columns_are_named_and_an_unknown_one_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.csv").write_text("it,score,kl\n1,0.5,0.1\n2,0.75,0.2\n")
+    out = tmp_path / "out"
+    maps = ["--map", "it=step", "--map", "score=reward/mean", "--map", "gone=time/step"]
+    assert imported(tmp_path / "mine.csv", out, *maps, "--json") == 0
+    told = capsys.readouterr()
+    assert "--map gone: no log has it" in told.err
+    (run,) = json.loads(told.out)["runs"]
+    assert (run["metrics"], run["other"]) == ({"reward/mean": "score"}, {"other/kl": "kl"})
+    assert run["run"] == "mine-imported-s0" and "it is called 0" in run["notes"][0]
+    assert list(load(out).select("reward/mean")["value"]) == [0.5, 0.75]
+
+
+def test_importing_needs_no_torch(tmp_path: Path) -> None:
+    verl_run(tmp_path / "grpo-s0", 0.1)
+    done = command("import", "grpo-s0", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "grpo-gsm8k-s0: finished" in done.stdout
+    assert "LOADED" not in done.stdout
+
+
+def test_status_tells_of_imported_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imported(folder_of_verl(tmp_path), tmp_path / "out")
+    capsys.readouterr()
+    assert cli.main(["status", str(tmp_path / "out"), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert os.fspath(tmp_path / "out") in json.dumps(row)

@@ -1,0 +1,153 @@
+"""From their names to ours: the tables, and how a log's names are looked up in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+
+from grpobench.runs.importing.log import Log
+from grpobench.runs.importing.names.table import Vocabulary, forms
+from grpobench.runs.importing.translate import VOCABULARIES, diverged, language, mapping, ours, translate
+from grpobench.runs.tools.strict import ConfigError
+
+every = pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES.keys())
+
+
+def log_of(*rows: dict[str, float], library: str = "") -> Log:
+    """A log whose first row is that of step 1."""
+    return Log(Path("log"), "jsonl", library=library, rows=dict(enumerate(rows, start=1)))
+
+
+@every
+def test_every_name_of_a_table_is_one_of_the_catalogue_and_has_a_source(vocabulary: Vocabulary) -> None:
+    rows = [*vocabulary.names, *vocabulary.derived]
+    assert not [row.ours for row in rows if not ours(row.ours.replace("<name>", "x").replace("<n>", "4"))]
+    assert all(row.source.endswith(".py") and row.unit for row in rows)
+    theirs = [name.theirs for name in vocabulary.names]
+    assert len(theirs) == len(set(theirs))
+
+
+@every
+def test_placeholders_of_ours_are_filled_from_theirs(vocabulary: Vocabulary) -> None:
+    for name in vocabulary.names:
+        parts = name.match(
+            name.theirs.replace("<n>", "8").replace("<name>", "a_b").replace("<source>", "x/y")
+        )
+        assert parts is not None and "<" not in name.named(parts)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
+def test_trl_has_the_names_that_its_table_gives_in_the_files_that_it_gives() -> None:
+    packages = {
+        name: Path(importlib.util.find_spec(name).origin).parents[1] for name in ("trl", "transformers")
+    }  # type: ignore[union-attr, arg-type]
+    for name in VOCABULARIES["trl"].names:
+        text = (packages[name.source.partition("/")[0]] / name.source).read_text(encoding="utf-8")
+        part = name.theirs.removeprefix("eval_").partition("<")[0].removesuffix("/mean")
+        if "accuracy_reward" in part:
+            part = "def accuracy_reward("
+        assert part in text, f"{name.theirs} is not in {name.source}"
+
+
+def test_a_tracker_prefix_is_seen_through() -> None:
+    assert forms("train/kl") == ["train/kl", "kl"]
+    assert forms("eval/reward") == ["eval/reward", "eval_reward", "reward"]
+    assert forms("actor/entropy") == ["actor/entropy"]
+    found = translate(log_of({"train/kl": 0.5, "eval/reward": 0.25}), VOCABULARIES["trl"], {})
+    assert found.rows == {1: {"policy/kl_reference_k3": 0.5, "eval/validation/sampled/reward": 0.25}}
+
+
+def test_what_has_no_name_of_ours_is_kept_under_its_own_and_ours_stay() -> None:
+    log = log_of({"actor/pg_clipfrac": 0.1, "reward/mean": 1.0, "critic/score/mean": 0.5})
+    found = translate(log, VOCABULARIES["verl"], {})
+    # the table's name has precedence over a name that happens to be ours
+    assert found.rows[1] == {"other/actor/pg_clipfrac": 0.1, "other/reward/mean": 1.0, "reward/mean": 0.5}
+    assert found.kept == {"other/actor/pg_clipfrac": "actor/pg_clipfrac", "other/reward/mean": "reward/mean"}
+    assert translate(log_of({"reward/mean": 1.0}), None, {}).rows[1] == {"reward/mean": 1.0}
+
+
+def test_the_first_of_the_table_counts_whatever_the_order_of_the_log() -> None:
+    log = log_of({"reward": 0.25, "rollout/reward_mean": 0.5}, {"reward": 0.25})
+    found = translate(log, VOCABULARIES["openrlhf"], {})
+    assert found.rows == {1: {"other/reward": 0.25, "reward/mean": 0.5}, 2: {"other/reward": 0.25}}
+
+
+def test_map_counts_before_the_table_and_must_name_a_metric() -> None:
+    mapped = mapping(["mine=reward/mean", "a=b=score/correct", "it=step"])
+    assert mapped == {"mine": "reward/mean", "a=b": "score/correct", "it": "step"}
+    found = translate(log_of({"mine": 1.0, "critic/score/mean": 0.5}), VOCABULARIES["verl"], mapped)
+    assert found.rows[1] == {"reward/mean": 1.0, "other/critic/score/mean": 0.5}
+    with pytest.raises(
+        ConfigError, match=r"no metric 'policy/entropi'; did you mean policy/entropy\?"
+    ) as error:
+        mapping(["mine=policy/entropi", "nothing", "a=reward/mean", "b=reward/mean"])
+    assert "--map nothing: write --map THEIRS=OURS" in str(error.value)
+    assert "--map b=reward/mean: reward/mean is given twice" in str(error.value)
+
+
+def test_one_data_set_gives_the_accuracy_and_several_do_not() -> None:
+    one = {"val-core/openai/gsm8k/acc/mean@1": 0.5, "val-core/openai/gsm8k/acc/best@4/mean": 0.75}
+    found = translate(log_of(one), VOCABULARIES["verl"], {})
+    wanted = {"eval/validation/greedy/correct": 0.5, "eval/validation/sampled/pass@4": 0.75}
+    assert (found.rows[1], found.task) == (wanted, "openai/gsm8k")
+    two = {"val-core/a/acc/mean@4": 0.5, "val-core/b/acc/mean@4": 0.25}
+    found = translate(log_of(two), VOCABULARIES["verl"], {})
+    assert found.rows[1] == {
+        "eval/validation/sampled/correct/a": 0.5,
+        "eval/validation/sampled/correct/b": 0.25,
+    }
+    assert found.task == "" and "evaluated on a, b" in found.notes[0]
+    chosen = translate(
+        log_of(two), VOCABULARIES["verl"], mapping(["val-core/b/acc/mean@4=eval/validation/sampled/correct"])
+    )
+    assert chosen.rows[1]["eval/validation/sampled/correct"] == 0.25
+
+
+def test_the_language_of_a_table_is_the_one_that_knows_most_of_its_names() -> None:
+    assert language(log_of({"train/reward": 1.0, "train/frac_reward_zero_std": 0.0})) is VOCABULARIES["trl"]
+    assert language(log_of({"actor/lr": 1.0})) is VOCABULARIES["verl"]
+    assert language(log_of({"train/policy_loss": 1.0, "train/actor_lr": 0.1})) is VOCABULARIES["openrlhf"]
+    assert language(log_of({"reward": 1.0})) is None  # TRL's and OpenRLHF's alike
+    assert language(log_of({"accuracy_of_my_own": 1.0})) is None
+    assert language(log_of({"reward": 1.0}, library="trl")) is VOCABULARIES["trl"]
+
+
+def test_time_and_tokens_of_verl_follow_from_several_of_its_numbers() -> None:
+    row = {
+        "timing_s/step": 10.0,
+        "timing_s/testing": 3.0,
+        "timing_s/save_checkpoint": 1.0,
+        "timing_s/old_log_prob": 1.0,
+        "timing_s/ref": 0.5,
+        "perf/total_num_tokens": 400.0,  # of which a quarter is the completions'
+        "response_length/mean": 10.0,
+        "prompt_length/mean": 30.0,
+    }
+    found = translate(log_of(row, row), VOCABULARIES["verl"], {})
+    assert [found.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [100.0, 200.0]
+    assert found.rows[2]["time/step"] == 6.0 and found.rows[2]["time/read"] == 1.5
+    assert found.names["time/step"] == "timing_s/step − timing_s/testing − timing_s/save_checkpoint"
+
+
+def test_a_sum_over_steps_is_left_out_where_steps_are_missing() -> None:
+    row = {"rollout/response_length_mean": 10.0, "rollout/num_samples": 4.0}
+    log = Log(Path("log"), "openrlhf", library="openrlhf", rows={1: row, 3: row})
+    found = translate(log, VOCABULARIES["openrlhf"], {})
+    assert "cost/generated_tokens" not in found.rows[3]
+    assert "1 of 3 steps lack rollout/response_length_mean" in found.notes[0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_to_the_end_says_that_the_run_diverged(value: float) -> None:
+    rows = [{"grad_norm": 1.0}, {"grad_norm": value}, {"grad_norm": value}]
+    assert (
+        diverged(translate(log_of(*rows), VOCABULARIES["trl"], {}))
+        == f"grad_norm is {value:g} from step 2 to the end"
+    )
+    healed = [*rows, {"grad_norm": 1.0}]
+    assert diverged(translate(log_of(*healed), VOCABULARIES["trl"], {})) == ""
+    of_no_weight = [{"reward": 1.0, "completions/min_length": value}]
+    assert diverged(translate(log_of(*of_no_weight), VOCABULARIES["trl"], {})) == ""
