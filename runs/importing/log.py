@@ -81,10 +81,10 @@ def numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     numbers."""
     found: dict[str, float] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             found[f"{prefix}{name}"] = float(value)
+        elif isinstance(value, Mapping):
+            found |= numbers(value, f"{prefix}{name}/")
     return found
 
 
