@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpobench.runs.importing.log import Fault, Log
-from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
+from grpobench.runs.importing.readers import columns, console, dumps, tensorboard, trl, wandb
 from grpobench.tasks.data.errors import DataError
 
 FORMATS = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
@@ -47,6 +47,8 @@ class Source:
     kind: str
     label: str
     """Its path below the folder that was given, or its name: what arm and seed are read from."""
+    folder: Path | None = None
+    """The folder that is all its own, if one is."""
 
 
 def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
@@ -65,7 +67,7 @@ def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
     if not runs and len(found) == noted:
         found.append(Fault(place, None, NOTHING))
     named = place.resolve().name
-    return [Source(one.place, one.kind, one.label or named) for one in runs]
+    return [replace(one, label=one.label or named) for one in runs]
 
 
 def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[Source]:
@@ -99,7 +101,7 @@ def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator
     if kind in (STATE, EVENTS):
         yield Source(folder, kind, label)
     elif len(files) == 1:
-        yield Source(files[0], kind, label)
+        yield Source(files[0], kind, label, folder)
     else:
         yield from (Source(path, kind, f"{label}/{path.stem}".strip("/")) for path in files)
 
@@ -120,6 +122,8 @@ def kind_of(path: Path, form: str) -> str:
         wanted = (form,) if form in console.LIBRARIES else console.LIBRARIES
         if library_of(path) not in wanted:
             return ""
+    if kind == JSONL and dumps.is_dump(path):
+        return ""
     return kind if kind in KINDS[form] else ""
 
 
@@ -164,4 +168,6 @@ def read(source: Source, form: str, step: Sequence[str]) -> Log:
         log = columns.read_jsonl(place, step)
     if form in ("trl", "verl", "openrlhf"):
         log.library = form
+    if log.library == "verl" and source.folder is not None:
+        dumps.take(source.folder, log)
     return log

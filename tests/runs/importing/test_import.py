@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from helpers.foreign_logs import (
     openrlhf_console,
     openrlhf_row,
@@ -252,3 +253,36 @@ def test_status_tells_of_imported_runs(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["status", str(tmp_path / "out"), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert os.fspath(tmp_path / "out") in json.dumps(row)
+
+
+def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Path) -> None:
+    place, out = tmp_path / "grpo-s0", tmp_path / "out"
+    verl_run(place, 0.125, steps=2)
+    dumped = (("val_data", 0, (1.0, 0.0)), ("val_data", 2, (1.0, 1.0)), ("rollout", 1, (0.5, 1.0)))
+    for folder, step, scores in dumped:
+        (place / folder).mkdir(exist_ok=True)
+        rows = [
+            {"input": f"{at} + 1 =", "output": "2", "gts": "2", "score": score, "step": step}
+            | {"acc": score == 1}
+            for at, score in enumerate(scores)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (place / folder / f"{step}.jsonl").write_text(text + ('{"input": "' if folder == "rollout" else ""))
+    assert imported(place, out) == 0
+    matrix = load(out)
+    asked = matrix.evaluations
+    assert asked.groupby("step")["score/correct"].mean().to_dict() == {0: 0.5, 2: 1.0}
+    assert set(asked["mode"]) == {"greedy"} and asked["problem"].nunique() == 2
+    packed = (out / "grpo-gsm8k-s0" / "rollouts" / "step-1.jsonl.zst").read_bytes()
+    groups = [json.loads(line) for line in zstandard.ZstdDecompressor().decompress(packed).splitlines()]
+    assert [(group["prompt"], group["completions"][0]["reward"]) for group in groups] == [
+        ("0 + 1 =", 0.5),
+        ("1 + 1 =", 1.0),
+    ]
+    found = report(out)
+    assert (found["runs"][0]["items"], found["runs"][0]["final"]) == (2, 0.5)
+    assert "Logs that lack something" not in found["alarms"]
+    (line,) = found["alarms"]["Left out of what was imported"]
+    assert f"{place / 'rollout' / '1.jsonl'}, line 3" in line
+    (out / "grpo-gsm8k-s0" / "eval.jsonl").write_text("")
+    assert "eval.jsonl is missing or empty" in report(out)["alarms"]["Logs that lack something"][0]
