@@ -12,12 +12,13 @@ A process reads such a file once; what changes in it is seen by the next process
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -134,9 +135,16 @@ def origin(thing: object) -> str:
 
 def distribution(module: str) -> tuple[str, str] | None:
     """(name, version) of the installed package that a module belongs to."""
-    first = module.partition(".")[0]
-    names = importlib.metadata.packages_distributions().get(first, ())
+    changed = tuple((place, Path(place).stat().st_mtime_ns) for place in sys.path if Path(place).is_dir())
+    names = _owners(changed).get(module.partition(".")[0], ())
     return (names[0], importlib.metadata.version(names[0])) if names else None
+
+
+@functools.lru_cache(maxsize=1)
+def _owners(changed: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[str]]:
+    """The installed packages by the modules they hold, read again only after something was installed: that
+    opens every file of their metadata, and a run asks many times."""
+    return importlib.metadata.packages_distributions()
 
 
 def home(thing: Any) -> Path | None:

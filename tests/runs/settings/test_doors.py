@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pickle
 import subprocess
 import sys
@@ -35,6 +36,23 @@ def test_a_file_beside_the_recipe_comes_before_an_installed_package(tmp_path: Pa
 def test_an_installed_package_serves_where_no_file_stands_beside(tmp_path: Path) -> None:
     assert doors.load("pathlib:Path", tmp_path) is Path
     assert doors.load("collections.abc:Mapping", None) is doors.load("collections.abc:Mapping", tmp_path)
+
+
+def test_installed_packages_are_read_once_until_one_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    really = importlib.metadata.packages_distributions
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: read.append(1) or really())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {doors.distribution(module) for module in ("mine", "mine.part", "other")} == {None}
+    assert len(read) == 1
+    installed = tmp_path / "Mine-1.2.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: Mine\nVersion: 1.2\n")
+    (installed / "top_level.txt").write_text("mine\n")
+    assert [doors.distribution(module) for module in ("mine", "mine.part")] == [("Mine", "1.2")] * 2
+    assert len(read) == 2
 
 
 def test_equal_names_in_two_folders_are_two_modules(tmp_path: Path) -> None:
