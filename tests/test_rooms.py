@@ -12,8 +12,9 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     *("algorithms", "tasks/data", "tasks/task.py", "tasks/workers", "tasks/sandbox", "tasks/grading"),
     *("tasks/prompts", "tasks/kinds", "tasks"),
-    *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/summary", "analysis/checks"),
-    *("analysis/figures", "analysis/tables", "analysis/report", "analysis/kept", "analysis"),
+    *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/detect", "analysis/summary"),
+    *("analysis/checks", "analysis/figures", "analysis/tables", "analysis/report", "analysis/kept"),
+    "analysis",
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
     *("runs/prepare", "runs/record", "runs/observe", "runs/train", "runs/matrix", "runs/evaluation"),
     *("runs/importing", "runs/inventory", "runs/bench", "runs/interface", "runs/commands", "runs"),

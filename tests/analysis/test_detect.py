@@ -1,0 +1,296 @@
+"""Detectors of instability: what they find, what they leave alone, and what they owe to their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.histories import BROKEN, EVERY, Row, answered, constant, healthy, history, since
+from helpers.logs import known
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from grpobench.analysis.detect.accuracy import DiversityLoss
+from grpobench.analysis.detect.event import Event, Spell, spells
+from grpobench.analysis.detect.gradient import GradientInstability
+from grpobench.analysis.detect.history import About, History, Series
+from grpobench.analysis.detect.policy import EntropyCollapse
+from grpobench.analysis.detect.registry import DETECTORS, detect, wanted
+from grpobench.analysis.detect.reward import RewardCollapse
+from grpobench.analysis.detect.slopes import T_975, slope
+
+
+def kinds(found: History) -> set[str]:
+    return {event.kind for event in detect(found).events}
+
+
+# The labelled library
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_broken_run_is_found_near_its_onset(kind: str, seed: int) -> None:
+    make, onset = BROKEN[kind]
+    events = [event for event in detect(history(make(seed))).events if event.kind == kind]
+    assert len(events) == 1
+    assert onset <= events[0].onset <= onset + 3 * EVERY
+    assert events[0].onset <= events[0].found <= onset + 6 * EVERY
+    assert events[0].recovered is None and events[0].evidence
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_healthy_run_has_no_event(seed: int) -> None:
+    assert not kinds(history(healthy(seed)))
+
+
+@pytest.mark.parametrize("steps", [3, 12, 40, 400])
+def test_a_run_in_which_nothing_moves_has_no_event(steps: int) -> None:
+    assert not kinds(history(constant(steps)))
+
+
+def test_every_detector_has_a_broken_run() -> None:
+    assert {*BROKEN, "diversity_loss"} == set(DETECTORS)  # which needs answers: below
+
+
+def test_infrastructure_is_never_a_collapse() -> None:
+    for kind in ("grader_failure", "grader_silent", "all_truncated", "stale_weights"):
+        findings = detect(history(BROKEN[kind][0](0)))
+        assert DETECTORS[kind].family == "infrastructure"
+        assert findings.collapse() is None
+        assert [event.kind for event in findings.of_family("infrastructure")] == [kind]
+
+
+# Single rules, by hand
+
+
+def evaluations(values: dict[int, float], **about: int) -> History:
+    rows: list[Row] = [{"step": s, "eval/validation/greedy/correct": v} for s, v in values.items()]
+    return history(rows, **({"problems": 100} | about))
+
+
+def test_the_published_cliff_is_found_within_one_evaluation() -> None:
+    accuracy = dict.fromkeys(range(0, 226, 25), 0.96) | {250: 0.74, 275: 0.21}
+    (event,) = detect(evaluations(accuracy, planned=400)).events
+    assert (event.kind, event.onset, event.found, event.severity) == ("accuracy_collapse", 250, 275, "severe")
+    assert "peak 0.96 at step 0" in event.note
+    assert event.evidence[0].value == 0.74 and event.evidence[0].threshold < 0.86
+    before = {step: value for step, value in accuracy.items() if step < 275}
+    assert not detect(evaluations(before, planned=400)).events  # one evaluation is not yet a collapse
+
+
+def test_the_last_evaluation_alone_counts_where_the_fall_is_twice_as_deep() -> None:
+    fall = {0: 0.5, 10: 0.9, 20: 0.3}
+    assert [event.found for event in detect(evaluations(fall, planned=20)).events] == [20]
+    assert not detect(evaluations(fall, planned=30)).events
+    assert not detect(evaluations({0: 0.5, 10: 0.9, 20: 0.75}, planned=20)).events
+
+
+def test_a_collapse_that_is_made_good_has_its_recovery() -> None:
+    told = {0: 0.5, 10: 0.9, 20: 0.4, 30: 0.4, 40: 0.88, 50: 0.9, 60: 0.9}
+    findings = detect(evaluations(told))
+    assert [(event.onset, event.recovered) for event in findings.events] == [(20, 40)]
+    assert findings.events[0].severity == "severe"  # .4 is below the base's .5
+    assert findings.collapse() is None
+
+
+def test_the_error_of_a_fall_is_paired_where_answers_were_kept() -> None:
+    """From 30 to 18 of 100. The same problems first: 12 differences of 1, s² = .12·.88·100/99, SE .0327, so
+    that the fall of .12 is more than 3 of them. Unpaired: √((.21 + .1476)/100) = .0598, and it is less."""
+    told = {0: 0.3, 10: 0.18, 20: 0.18, 30: 0.18}
+    assert not detect(evaluations(told, planned=40)).events
+    paired = dataclasses.replace(evaluations(told, planned=40), answers=answered(told))
+    (event,) = detect(paired).events
+    assert event.evidence[0].threshold == pytest.approx(0.3 - max(0.1, 3 * math.sqrt(0.12 * 0.88 / 99)))
+
+
+def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
+    rows: list[Row] = [
+        {"step": step, "reward/mean": 0.3 * (step == 1), "reward/std": 0.4 * (step == 1)}
+        for step in range(1, 13)
+    ]
+    (event,) = detect(history(rows)).events
+    assert (event.kind, event.onset, event.found, event.severity) == ("reward_collapse", 2, 4, "severe")
+    assert "of 12 updates the first 3 are the baseline, 3 in a row" in event.note
+
+
+def test_one_lucky_answer_is_no_reward_to_lose() -> None:
+    """One of 8 rollouts right: .125, standard error .33/√8 = .117, not three times of which it is."""
+    rows: list[Row] = [
+        {"step": s, "reward/mean": 0.125 * (s == 1), "reward/std": 0.33 * (s == 1)} for s in range(1, 41)
+    ]
+    assert not RewardCollapse().find(history(rows, rollouts=8))
+    assert RewardCollapse().find(history(rows, rollouts=800))
+
+
+def test_entropy_is_held_against_the_first_step_where_the_baseline_has_fallen_already() -> None:
+    rows: list[Row] = [{"step": s, "policy/entropy": 1.0 if s < 3 else 0.1} for s in range(1, 101)]
+    (event,) = EntropyCollapse().find(history(rows))
+    assert event.onset == 3 and event.found == 20  # with the baseline's last step
+    assert event.evidence[0].threshold == pytest.approx(0.2)
+
+
+def test_an_update_that_is_not_finite_is_severe_at_once() -> None:
+    rows = since({"grad/nonfinite": lambda _, steps: float(steps == 0)}, 50)
+    (event,) = detect(history(rows)).events
+    assert (event.kind, event.onset, event.severity) == ("gradient_instability", 50, "severe")
+    assert event.recovered == 51
+
+
+def test_spikes_are_counted_over_the_last_hundred_steps() -> None:
+    def of(every: int) -> list[Event]:
+        rows: list[Row] = [
+            {"step": s, "grad_norm/policy": 9.0 if s > 20 and s % every == 0 else 1.0} for s in range(1, 301)
+        ]
+        return GradientInstability().find(history(rows))
+
+    assert not of(30)  # 3 or 4 of 100
+    (event,) = of(10)
+    assert (event.onset, event.found) == (30, 50)  # the third, of 50 steps
+    assert event.evidence[0].threshold == pytest.approx(1.0 + 6 * 0.05)  # a MAD of 0 counts as 5 %
+
+
+def test_problems_that_only_the_base_solves_are_a_loss_of_diversity() -> None:
+    """40 problems, 8 samples: pass@4 of the base 1 on all, afterwards 0 on 20 of them."""
+    base = {f"p{i}": [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0] for i in range(40)}
+    later = {f"p{i}": [float(i % 2)] * 8 for i in range(40)}
+    rows: list[Row] = [{"step": s, "eval/validation/sampled/correct": 0.6} for s in (0, 10, 20)]
+    found = dataclasses.replace(history(rows), answers=lambda *_: {0: base, 10: later, 20: later})
+    (event,) = DiversityLoss().find(found)
+    differences = -(np.arange(40) % 2 == 0).astype(float)
+    high = differences.mean() + 1.96 * differences.std(ddof=1) / math.sqrt(40)
+    assert event.onset == 10 and event.evidence[0].value == pytest.approx(high)
+    assert "pass@4" in event.evidence[0].metric
+
+
+def test_groups_of_one_have_no_signal_to_lose() -> None:
+    rows = since({"groups/zero_signal": 1.0, "score/correct": 0.9}, 1)
+    assert kinds(history(rows, group=8)) == {"signal_saturation"}
+    lacks = detect(history(rows, group=1)).not_applicable
+    assert lacks["signal_saturation"] == "groups of one completion have no signal of their own"
+
+
+# What is not logged
+
+
+def test_what_cannot_be_judged_is_said_with_what_it_lacks() -> None:
+    findings = detect(History.of_rows([{"step": 0}, {"step": 1, "reward/mean": 1.0}]))
+    assert not findings.events
+    assert set(findings.not_applicable) == set(DETECTORS) - {"reward_collapse"}
+    assert findings.not_applicable["entropy_collapse"] == "not logged: policy/entropy"
+    assert findings.not_applicable["gradient_instability"] == "not logged: grad_norm/policy or grad/nonfinite"
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_every_metric_that_a_detector_needs_is_one_that_runs_log(kind: str) -> None:
+    names = [name for choice in DETECTORS[kind].needs for name in choice]
+    assert names and all(known(name) and wanted(name) for name in names)
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_every_detector_says_its_rule_its_source_and_each_threshold(kind: str) -> None:
+    detector = DETECTORS[kind]
+    assert detector.rule and detector.source and detector.kind == kind
+    assert all(isinstance(getattr(detector, f.name), int | float) for f in dataclasses.fields(detector))
+
+
+# Properties
+
+
+@given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), cut=st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_a_run_that_goes_on_finds_the_same_events_as_one_that_is_read_at_its_end(
+    seed: int, kind: str, cut: int
+) -> None:
+    """Whatever was found until a step is found with the same onset later, and nothing else until then."""
+    rows = BROKEN[kind][0](seed)
+    whole = {(e.kind, e.onset, e.found) for e in detect(history(rows)).events}
+    until = detect(history([row for row in rows if row["step"] <= cut], planned=200)).events
+    assert {(e.kind, e.onset, e.found) for e in until} == {one for one in whole if one[2] <= cut}
+
+
+@given(seed=st.integers(0, 5), kind=st.sampled_from(sorted(BROKEN)), extra=st.floats(-1e6, 1e6))
+@settings(max_examples=30, deadline=None)
+def test_other_metrics_change_nothing(seed: int, kind: str, extra: float) -> None:
+    rows = BROKEN[kind][0](seed)
+    more = [row | {"time/step": extra, "mine/own": extra, "eval/test/greedy/correct": 0.0} for row in rows]
+    assert detect(history(more)) == detect(history(rows))
+
+
+STRICTER: dict[str, Callable[[float, float], dict[str, float]]] = {
+    "accuracy_collapse": lambda a, b: {"least": a},
+    "entropy_collapse": lambda a, b: {"share": 1 - a},
+    "entropy_explosion": lambda a, b: {"times": 1 + 5 * a},
+    "gradient_instability": lambda a, b: {"deviations": 20 * a},
+    "length_shift": lambda a, b: {"times": 1 + 3 * a, "truncated": a},
+    "degeneration": lambda a, b: {"repetition": a, "rise": a},
+    "critic_failure": lambda a, b: {"least": -100 * a},
+    "sampler_gap": lambda a, b: {"most": a, "healthy": 1.0},
+    "grader_failure": lambda a, b: {"share": a},
+    "all_truncated": lambda a, b: {"share": a},
+    "stale_weights": lambda a, b: {"most": a},
+}
+"""Kind -> thresholds that are the harder to cross, the larger the number."""
+
+
+@given(
+    seed=st.integers(0, 5),
+    kind=st.sampled_from(sorted(STRICTER)),
+    both=st.tuples(st.floats(0.01, 0.99), st.floats(0.01, 0.99)),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_stricter_threshold_finds_no_more_steps(seed: int, kind: str, both: tuple[float, float]) -> None:
+    found = history(BROKEN[kind][0](seed))
+
+    def first(level: float) -> float:
+        stricter: Any = dataclasses.replace(DETECTORS[kind], **STRICTER[kind](level, 0.0))
+        return min((event.found for event in stricter.find(found)), default=math.inf)
+
+    assert first(max(both)) >= first(min(both))
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 8))
+def test_spells_are_what_a_regular_expression_finds(met: list[bool], in_a_row: int) -> None:
+    """A spell begins with n that meet the condition and ends before n that do not."""
+    found = spells(range(len(met)), met, in_a_row)
+    text = "".join("x" if one else "." for one in met)
+    place, expected = 0, []
+    while (begin := text.find("x" * in_a_row, place)) >= 0:
+        confirmed = begin + in_a_row - 1
+        calm = text.find("." * in_a_row, confirmed + 1)
+        end = calm if calm >= 0 else len(text)
+        expected.append(Spell(begin, confirmed, calm if calm >= 0 else None, begin, confirmed, end))
+        place = end + in_a_row
+        if calm < 0:
+            break
+    assert found == expected
+
+
+# Slopes
+
+
+def test_slope_and_interval_are_scipys_where_errors_do_not_persist() -> None:
+    rng = np.random.default_rng(3)
+    values = 0.02 * np.arange(30) + rng.standard_normal(30)
+    ours = slope(Series("x", np.arange(30), values))
+    theirs = stats.linregress(np.arange(30), values)
+    rest = values - theirs.intercept - theirs.slope * np.arange(30)
+    assert rest[1:] @ rest[:-1] <= 0  # so that nothing is widened
+    half = stats.t.ppf(0.975, 28) * theirs.stderr
+    assert ours.value == pytest.approx(theirs.slope, rel=1e-9)
+    assert ours.high - ours.value == pytest.approx(half, rel=1e-3)  # the table of t has three decimals
+
+
+def test_the_table_of_t_is_scipys() -> None:
+    assert pytest.approx([stats.t.ppf(0.975, n) for n in range(1, 31)], abs=6e-4) == T_975
+
+
+def test_a_reading_of_rows_keeps_what_is_finite_and_says_what_was_not() -> None:
+    rows: list[Row] = [{"step": 1, "a": 1.0, "b": None}, {"step": 3, "a": math.inf, "b": 2}]
+    found = History.of_rows(rows, About(planned=7))
+    assert found.get("a").steps.tolist() == [1] and found.get("b").values.tolist() == [2.0]
+    assert found.holes == {"b": [1], "a": [3]} and found.last == 3 and found.length == 7
