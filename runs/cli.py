@@ -1,7 +1,7 @@
 """The command line.
 
-Exit codes: 0 done; 2 bad input or configuration; 3 a run diverged and the recipe asks to fail on that;
-70 infrastructure; 75 preempted, and resumable by the same command.
+Exit codes: 0 done; 2 bad input or configuration; 3 a run diverged or collapsed and the recipe asks
+to fail on that; 70 infrastructure; 75 preempted, and resumable by the same command.
 """
 
 from __future__ import annotations

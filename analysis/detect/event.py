@@ -67,6 +67,8 @@ class Detector(ABC):
     needs: ClassVar[tuple[tuple[str, ...], ...]]
     """Metrics: of each entry at least one must be logged."""
     family: ClassVar[Family] = "instability"
+    stops: ClassVar[bool] = True
+    """Whether a recipe may end a run for it."""
 
     def lacks(self, history: History) -> str:
         """Why the run can not be judged; empty where it can."""

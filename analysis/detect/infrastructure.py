@@ -26,6 +26,7 @@ class GraderFailure(Detector):
     source = "ours; an error of the machine is never a silent 0"
     needs = (FAILED,)
     family = "infrastructure"
+    stops = False
 
     share: float = 0.05
     """Share of the rollouts of a step."""
@@ -51,6 +52,7 @@ class GraderSilent(Detector):
     source = "ours; a grader that fails to zero looks like a policy that fails"
     needs = ((CORRECT,), SAMPLED)
     family = "infrastructure"
+    stops = False
 
     least: float = 0.1
     """Validation accuracy before training."""
@@ -82,6 +84,7 @@ class AllTruncated(Detector):
     source = "ours; a limit below the answers' length grades the limit"
     needs = ((TRUNCATED,),)
     family = "infrastructure"
+    stops = False
 
     share: float = 0.99
     """Share of the completions of a step."""
@@ -99,6 +102,7 @@ class StaleWeights(Detector):
     source = "ours; in bfloat16 as much as 1 nat is let pass (`sampler.largest_gap`)"
     needs = ((SYNC,),)
     family = "infrastructure"
+    stops = False
 
     most: float = 1.0
     """Nats, the greatest over the probe's tokens."""

@@ -68,6 +68,7 @@ class SignalSaturation(ZeroSignal):
         "more than 90 % of the groups without signal for 8 steps in a row, while half of the answers or more "
         "are right; never severe"
     )
+    stops = False
     source = "arXiv:2503.14476 (dynamic sampling); threshold ours"
 
     def find(self, history: History) -> list[Event]:

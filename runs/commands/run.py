@@ -10,6 +10,7 @@ from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_j
 from grpobench.runs.commands.report import write_report
 from grpobench.runs.matrix.dry_run import as_lines, preview
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.runs.record.status import RESULTS
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools.machine import places
 from grpobench.runs.tools.strict import ConfigError
@@ -33,7 +34,7 @@ def run_command(options: argparse.Namespace) -> int:
         return complain(str(error), INFRASTRUCTURE)
     tell(outcome)
     if outcome.code != PREEMPTED and not outcome.named("disk full"):
-        results = outcome.named("finished") + outcome.named("diverged")
+        results = [run for run in outcome.runs if run.place in RESULTS]
         if results:
             path, table = write_report(outcome.folder, FORMATS)
             say("\n".join([*table, f"report: {path}"]))

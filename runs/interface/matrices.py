@@ -37,7 +37,8 @@ class RunError(RuntimeError):
     def __str__(self) -> str:
         failed = [run for end in FAILURES for run in self.outcome.named(end)]
         lines = [f"{run.name}: {run.place}: {run.why}; see {log_of(run.path)}" for run in failed]
-        diverged = [f"{run.name}: diverged: {run.why}" for run in self.outcome.named("diverged")]
+        fates = self.outcome.named("diverged") + self.outcome.named("collapsed")
+        diverged = [f"{run.name}: {run.place}: {run.why}" for run in fates]
         rest = f"what the others gave: grpobench.load({str(self.outcome.folder)!r})"
         return "\n  ".join(
             [f"{len(lines) or len(diverged)} of {len(self.outcome.runs)} runs failed"]
@@ -71,8 +72,8 @@ def run(
 
     Raises `ConfigError` for what is wrong with the recipe; `FolderError` where another process owns the
     folder, or a run in it was made with other settings; `RunError` at the end where runs crashed, or
-    diverged in a recipe with `fail_on_divergence`, unless `check` is False; KeyboardInterrupt when stopped,
-    after the runs have saved a checkpoint.
+    diverged or collapsed in a recipe with `fail_on_divergence`, unless `check` is False; KeyboardInterrupt
+    when stopped, after the runs have saved a checkpoint.
     """
     demand_no_import()
     console = console_for(progress)

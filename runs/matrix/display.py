@@ -30,6 +30,7 @@ COLOURS = {
     "running": "cyan",
     "finished": "green",
     "diverged": "yellow",
+    "collapsed": "yellow",
     "waiting": "dim",
     "preempted": "yellow",
 }

@@ -17,7 +17,7 @@ from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.standing import last_rows, standing
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.record.status import settled
+from grpobench.runs.record.status import RESULTS, settled
 from grpobench.runs.sample.context import Room, dropped
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
@@ -71,7 +71,7 @@ class Preview:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     runs: Mapping[str, str]
-    """By folder: `finished` or `diverged` (left as it is), `resume` or `begin`."""
+    """By folder: `finished`, `diverged` or `collapsed` (left as it is), `resume` or `begin`."""
     left_out: tuple[str, ...]
     workers: int
     estimate: Estimate
@@ -250,7 +250,7 @@ def prompt(config: RunConfig, loaded: Loaded) -> Prompt:
 def as_lines(found: Preview) -> list[str]:
     """For people."""
     states = list(found.runs.values())
-    words = {"begin": "to begin", "resume": "to resume", "finished": "finished", "diverged": "diverged"}
+    words = {"begin": "to begin", "resume": "to resume"} | {state: state for state in RESULTS}
     there = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if state in states)
     sizes = counted(found.arms, "arm"), counted(found.tasks, "task"), counted(found.seeds, "seed")
     what = f"{counted(found.runs, 'run')} ({', '.join(sizes)})"

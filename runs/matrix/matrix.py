@@ -169,7 +169,7 @@ def exit_code(runs: Sequence[Run], fail_on_divergence: bool) -> int:
             return code
     if places & {"waiting", "running"}:
         return 75
-    return 3 if fail_on_divergence and "diverged" in places else 0
+    return 3 if fail_on_divergence and places & {"diverged", "collapsed"} else 0
 
 
 @dataclass

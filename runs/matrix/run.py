@@ -13,7 +13,9 @@ from grpobench.runs.train.progress import Progress
 
 FORWARD_AND_BACKWARD = 3
 """What an update costs, in forward passes."""
-Place = Literal["waiting", "running", "finished", "diverged", "crashed", "preempted", "refused", "disk full"]
+Place = Literal[
+    "waiting", "running", "finished", "diverged", "collapsed", "crashed", "preempted", "refused", "disk full"
+]
 
 
 @dataclass

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.matrix.display import INTERVAL
-from grpobench.runs.record.status import status
+from grpobench.runs.record.status import RESULTS, status
 from grpobench.runs.tools.json_lines import read_json
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.ticker import duration, number
@@ -32,7 +32,6 @@ END = 128 * 1024
 """Bytes of metrics.jsonl that are read: the last rows, some thirty."""
 WATCH = 2.0
 """Seconds between two looks with `--watch` in a terminal; elsewhere they are the display's `INTERVAL`."""
-DONE = ("finished", "diverged")
 HEADER = ("run", "state", "step", "reward", "tokens/s", "left", "last row", "process")
 
 
@@ -100,7 +99,7 @@ class Overview:
             return None
         left = []
         for run in self.runs:
-            if run.state not in DONE:
+            if run.state not in RESULTS:
                 seconds = run.seconds_left if run.seconds_left is not None else _expected(run, self.runs)
                 left.append(seconds)
         known = [seconds for seconds in left if seconds is not None]

@@ -11,13 +11,14 @@ import importlib
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.record.status import State
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.process import die_with, output_to
@@ -28,7 +29,8 @@ from grpobench.tasks.data.errors import DataError
 STOP: Final = "stop"
 QUIT: Final = "quit"
 EXECUTE: Final = "grpobench.runs.train.execute.execute"
-Fate = Literal["finished", "diverged", "crashed", "preempted", "refused", "disk full"]
+Fate = Literal["finished", "diverged", "collapsed", "crashed", "preempted", "refused", "disk full"]
+ENDS: Mapping[State, Fate] = {"diverged": "diverged", "collapsed": "collapsed"}
 LEAST_INTERVAL = 0.1
 """Seconds between two progress messages."""
 
@@ -97,7 +99,7 @@ def run(
                 execute(job.config, folder, line.report, line.stop)
                 if folder.state == "running":
                     raise RuntimeError("the run ended without folder.finish(...)")
-                return Ended("diverged" if folder.state == "diverged" else "finished", folder.why)
+                return Ended(ENDS.get(folder.state, "finished"), folder.why)
             except Preempted:
                 folder.finish("preempted", "told to stop; the next start resumes from the last checkpoint")
                 return Ended("preempted", "")

@@ -29,4 +29,5 @@ class Callback:
         the row of the step."""
 
     def end(self, state: str, why: str) -> None:
-        """How the run ended: ``finished``, ``diverged``, ``preempted`` or ``crashed``, and why."""
+        """How the run ended: ``finished``, ``diverged``, ``collapsed``, ``preempted`` or ``crashed``,
+        and why."""

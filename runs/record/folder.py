@@ -40,6 +40,8 @@ from grpobench.runs.tools.lock import FolderError, Lock
 __all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"]
 
 LOGS = ("metrics.jsonl", "eval.jsonl")
+EVENTS = "events.jsonl"
+DETECTORS = "analysis/detect"
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class RunFolder:
         theirs = [found.cls for found in others.others(self.config).values()]
         parts = (self.config.algorithm, self.config.task, *theirs)
         code = origin.code("runs/train/execute.py", *parts)
+        if self.config.stop_on:
+            code |= origin.room(DETECTORS)  # They decide how many steps the run has.
         about = origin.attempt(self.attempt, self.threads, code, origin.packages(*theirs))
         now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
         changes = changed(self.path, self.config)
@@ -177,6 +181,10 @@ class RunFolder:
             self.descriptors[name] = os.open(self.path / name, flags, 0o644)
         if data:
             files.append(self.descriptors[name], data)
+
+    def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write events.jsonl anew: what the logs show until now."""
+        files.write_atomic(self.path / EVENTS, b"".join(line(row) for row in rows), durable=False)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the rollouts of a step, one JSON row each. Not synced: a resumed run writes them again."""
@@ -311,10 +319,10 @@ class RunFolder:
         return path
 
     def finish(self, state: State, why: str = "") -> None:
-        """Record how the attempt ended. A finished run with final weights needs its checkpoints no more."""
+        """Record how the attempt ended. A run with final weights needs its checkpoints no more."""
         self.state, self.why = state, why
         self.write_status(why)
-        if state == "finished" and any(self.path.glob("final/*.safetensors")):
+        if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 
     def close(self) -> None:

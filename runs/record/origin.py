@@ -47,6 +47,12 @@ def code(start: str, *parts: object) -> dict[str, str]:
     return found | {name: digest(str(path)) for part in known for name, path in foreign(part).items()}
 
 
+def room(name: str) -> dict[str, str]:
+    """Hash per source file of a folder below the rooms."""
+    paths = sorted((ROOMS / name).glob("*.py"))
+    return {f"{name}/{path.name}": digest(f"{name}/{path.name}") for path in paths}
+
+
 def sources(thing: type | FunctionType) -> list[str]:
     """The files below the rooms that define a class, with its bases, or a function."""
     found = []

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import read_json
 
-State = Literal["running", "finished", "diverged", "crashed", "preempted"]
+State = Literal["running", "finished", "diverged", "collapsed", "crashed", "preempted"]
+RESULTS: tuple[State, ...] = ("finished", "diverged", "collapsed")
+"""Ends of a run that are its result. `collapsed`: an event of the recipe's `stop_on` ended it."""
 
 
 def status(path: Path) -> dict[str, Any]:
@@ -19,8 +21,8 @@ def status(path: Path) -> dict[str, Any]:
 
 
 def settled(path: Path) -> bool:
-    """Whether the run has a result: it finished, or it diverged."""
-    return status(path).get("state") in ("finished", "diverged")
+    """Whether the run has a result: it finished, diverged or collapsed."""
+    return status(path).get("state") in RESULTS
 
 
 def mark(path: Path, state: State, why: str) -> None:

@@ -375,6 +375,8 @@ class RunConfig:
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     modify: Modifiers = field(default_factory=Modifiers)
+    stop_on: tuple[str, ...] = ()
+    """Kinds of events that end the run."""
     dialect: str = ""
     """The preset of another library's defaults under the settings, with its version; empty: none."""
     observe: tuple[Observe, ...] = ()

@@ -70,10 +70,8 @@ def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[s
     built["train"] = dataclasses.replace(train, learning_rate=rates(train.learning_rate, algorithm.trains))
     dialect = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
     beside = str(draft.folder.resolve()) if draft.folder else ""
-    runs = [
-        RunConfig(head.name, arm.name, seed, algorithm, task, dialect=dialect, beside=beside, **built)
-        for seed in head.seeds
-    ]
+    built |= {"dialect": dialect, "beside": beside, "stop_on": head.stop_on}
+    runs = [RunConfig(head.name, arm.name, seed, algorithm, task, **built) for seed in head.seeds]
     if arm.optional and (why := [*rules.unserved(runs[0]), *filter(None, [rules.untrained(runs[0])])]):
         left_out.append(f"{arm.name} on {task.name}: {why[0]}")
         return []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from grpobench.runs.settings import stops
 from grpobench.runs.settings.bounds import Rule, at_least, demand
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE
@@ -15,7 +16,7 @@ from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
-ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict)}
+ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
 """Lists that `--set` may give a single entry of."""
 MOST_SEEDS = 10_000
 """More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
@@ -31,7 +32,9 @@ class Head:
     workers: Annotated[int, at_least(0)] = 0
     """Runs side by side; 0 means one per GPU, and one per core without one."""
     fail_on_divergence: bool = False
-    """Exit with 3 when a run diverges."""
+    """Exit with 3 when a run diverges, or collapses by `stop_on`."""
+    stop_on: tuple[str, ...] = ()
+    """Kinds of events (docs/stability.md) that end a run, as its result."""
     observe: tuple[Entry, ...] = ()
     """Callbacks that are told of every run: names, or tables with name and settings."""
 
@@ -41,6 +44,7 @@ class Head:
             Rule(
                 bool(NAME.fullmatch(self.name)), f"name: must be letters, digits, - and _, not {self.name!r}"
             ),
+            *(Rule(False, fault) for fault in stops.faults(self.stop_on)),
             Rule(bool(self.seeds), "seeds: must not be empty"),
             Rule(len(set(self.seeds)) == len(self.seeds), "seeds: must differ from each other"),
             *(

@@ -19,6 +19,7 @@ def dump(config: RunConfig) -> str:
     """Every resolved value as TOML; `load` reads it back equal."""
     table: dict[str, Any] = {"matrix": config.matrix, "arm": config.arm, "seed": config.seed}
     table |= {"observe": [one.plain() for one in config.observe], "beside": config.beside}
+    table["stop_on"] = list(config.stop_on)
     parts: tuple[Kind, ...] = ("algorithm", "task")
     for part in parts:
         chosen = getattr(config, part)
@@ -50,6 +51,7 @@ def load(text: str) -> RunConfig:
         found[part] = built(part, table.get(part, {}), table.get("beside", ""), faults)
     dialect = table.get("algorithm", {}).get("dialect", "")
     found["dialect"] = strict.convert(dialect, str, "algorithm.dialect", faults)
+    found["stop_on"] = strict.convert(table.get("stop_on", []), tuple[str, ...], "stop_on", faults)
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
@@ -95,8 +97,10 @@ def differences(old: str, new: str) -> list[str]:
 
 
 def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
-    """run.toml without what changes no number: who is told of the run, and where its recipe stood."""
-    return {key: value for key, value in table.items() if key not in ("observe", "beside")}
+    """run.toml without what changes no number: who is told of the run, where its recipe stood, and a list of
+    events to stop on that is empty, as every run's was before there were any."""
+    kept = {key: value for key, value in table.items() if key not in ("observe", "beside")}
+    return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
 
 
 def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, str]:

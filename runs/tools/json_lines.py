@@ -29,6 +29,13 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def read_rows(path: Path) -> list[Any]:
+    """The rows of a file of whole lines; none where it is absent."""
+    if not path.exists():
+        return []
+    return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None when it is absent or torn."""
     try:

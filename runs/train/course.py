@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+from grpobench.analysis.detect.registry import Findings
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
+from grpobench.runs.record.status import State
 from grpobench.runs.train.base import Base
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
@@ -22,6 +25,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
     folder.rewind(done)
+    trainer.watch.read(folder.path)
+    tell_events(trainer, folder)
     trainer.observers.begin(trainer.config, done)
     if not checkpoint:
         row = evaluate_all(trainer, folder, 0, base)
@@ -35,6 +40,7 @@ def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]
     """Write a step's row, and tell it."""
     whole = {"step": step, **row, "time/wall": time.monotonic() - began}
     folder.log(whole)
+    trainer.watch.note(whole)
     trainer.observers.step(whole)
 
 
@@ -61,7 +67,26 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
         folder.rollouts(step, trainer.transcript)
     if not trainer.diverged:
         row |= evaluate_all(trainer, folder, step)
+        if look(trainer, folder, step, row):
+            row |= evaluate_all(trainer, folder, step, done=row)
     log(trainer, folder, step, row, began)
+
+
+def look(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]) -> bool:
+    """Look at the run when that is due, and write down what is found. Whether it is to end for it: its last
+    evaluations are then made at once."""
+    watch = trainer.watch
+    watch.note({"step": step, **row})
+    if watch.due(step):
+        trainer.collapsed = watch.stop(tell_events(trainer, folder))
+    return bool(trainer.collapsed)
+
+
+def tell_events(trainer: Trainer, folder: RunFolder) -> Findings:
+    """Write down what the rows so far show."""
+    findings = trainer.watch.findings()
+    folder.events(event.row() for event in findings.events)
+    return findings
 
 
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
@@ -76,28 +101,35 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 
 
 def end(trainer: Trainer, folder: RunFolder) -> None:
-    """Keep the final weights and say how the run ended. Weights that are not finite are not kept: the run has
-    diverged, and its last checkpoint, which is finite, stays."""
+    """Keep the final weights, write down what the logs show, and say how the run ended. Weights that are not
+    finite are not kept: the run has diverged, and its last checkpoint, which is finite, stays."""
     if ruined := trainer.models.ruined():
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
         folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
-    folder.finish("diverged" if trainer.diverged else "finished", trainer.diverged)
+    tell_events(trainer, folder)
+    state: State = "diverged" if trainer.diverged else "collapsed" if trainer.collapsed else "finished"
+    folder.finish(state, trainer.diverged or trainer.collapsed)
 
 
 def evaluate_all(
-    trainer: Trainer, folder: RunFolder, step: int, base: Base | None = None
+    trainer: Trainer,
+    folder: RunFolder,
+    step: int,
+    base: Base | None = None,
+    done: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, float]:
     """The evaluations due at a step: validation on schedule, test before and after training. At step 0 `base`
-    may know them from another arm."""
+    may know them from another arm. What the step's row holds in `done` is not made again."""
     settings, last = trainer.config.evaluate, trainer.config.train.steps
     due: list[Split] = []
-    edge = step == last or (step == 0 and settings.before)
+    edge = step == last or (step == 0 and settings.before) or bool(trainer.collapsed)
     if settings.problems and (edge or (settings.every and step and step % settings.every == 0)):
         due.append("validation")
     if settings.test_problems and edge:
         due.append("test")
+    due = [split for split in due if not any(name.startswith(f"eval/{split}/") for name in done)]
     if not due:
         return {}
     numbers: dict[str, float] = {}
@@ -106,6 +138,7 @@ def evaluate_all(
         trainer.tell(step, f"evaluating on {split}")
         rows, summary = base.evaluate(split) if base else trainer.parts.evaluator.evaluate(step, split)
         folder.evaluations(rows)
+        trainer.watch.evaluated(rows)
         trainer.observers.evaluation(step, split, summary)
         numbers |= summary
-    return numbers | {"time/evaluate": time.perf_counter() - began}
+    return numbers | {"time/evaluate": done.get("time/evaluate", 0.0) + time.perf_counter() - began}

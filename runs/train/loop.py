@@ -14,7 +14,7 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
     done = begin(trainer, folder, folder.latest(), began)
     for step in range(done + 1, trainer.config.train.steps + 1):
         record(trainer, folder, step, trainer.step(step), began)
-        if trainer.diverged:
+        if trainer.over:
             break
         save_when_due(trainer, folder, step, stop)
     end(trainer, folder)

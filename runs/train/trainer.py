@@ -24,6 +24,7 @@ from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress
 from grpobench.runs.train.transcript import transcript
 from grpobench.runs.train.update import Updated, Updater, check_gap
+from grpobench.runs.train.watch import Watch
 
 MOST_SKIPPED = 3
 """Steps in a row that may leave updates out for a loss, reward or gradient that is not finite; with the next
@@ -55,6 +56,14 @@ class Trainer:
         """Whether the step's rollouts are worth keeping whatever the schedule says."""
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
+        self.collapsed = ""
+        """The event that ends the run, where its recipe says so: a result too."""
+        self.watch = Watch(config)
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is made any more."""
+        return bool(self.diverged or self.collapsed)
 
     def tell(self, step: int, phase: str) -> None:
         self.report(Progress(step, self.config.train.steps, self.last_reward, self.last_rate, phase))

@@ -92,7 +92,7 @@ class Steps(TrainerCallback):
 
     def left(self) -> int:
         """Steps that are to be done."""
-        return 0 if self.ours.diverged else self.ours.config.train.steps - self.done
+        return 0 if self.ours.over else self.ours.config.train.steps - self.done
 
     def end(self, step: int) -> int:
         """Updates after which a step is over."""
@@ -158,7 +158,7 @@ class Steps(TrainerCallback):
         record(trainer, self.folder, step, row, self.attempt_began)
         self.done = step
         self.updates.clear()
-        if not trainer.diverged:
+        if not trainer.over:
             save_when_due(trainer, self.folder, step, self.stop)
 
 
