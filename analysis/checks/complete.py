@@ -29,7 +29,7 @@ def incomplete(matrix: Matrix) -> Iterable[str]:
             continue
         faults = [] if run.origin else ["origin.json is missing"]
         key = (run.arm, run.task, run.seed)
-        if run.finished or run.failed:
+        if run.settled:
             logged = {int(step) for step in steps[key]} if key in steps.index else set()
             faults += _lost_steps(run, logged)
             own = rows_of(frame, run) if len(frame) else frame

@@ -45,9 +45,11 @@ class AccuracyCollapse(Detector):
         mode, series = history.evaluated()
         if len(series) < 2:
             return []
-        answers = history.answers("validation", mode)
         peaks = _peaks(series)
         falls = series.values[peaks] - series.values
+        if falls.max() <= self.least:
+            return []
+        answers = history.answers("validation", mode)
         least = np.array(
             [
                 max(self.least, self.errors * _error(history, series, answers, int(peak), now))
@@ -114,7 +116,7 @@ class DiversityLoss(Detector):
         "largest k (half of the samples) in two evaluations in succession, or in the last one"
     )
     source = "arXiv:2504.13837: the base overtakes at large k; unbiased pass@k: arXiv:2107.03374"
-    needs = (("eval/validation/sampled/correct",),)
+    needs = (("eval/validation/sampled/pass@2",),)
 
     z: float = 1.96
     """Half-width of the interval in standard errors."""

@@ -37,7 +37,10 @@ class EntropyCollapse(Entropy):
     """A policy that always writes the same."""
 
     kind = "entropy_collapse"
-    rule = "H/H₀ below .2 for 8 steps in a row; severe below .05"
+    rule = (
+        "H/H₀ below .2 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
+        "whichever is larger; severe below .05"
+    )
     source = "arXiv:2505.22617 (entropy is traded for reward until none is left); thresholds ours"
 
     share: float = 0.2
@@ -56,7 +59,10 @@ class EntropyExplosion(Entropy):
     """A policy that writes at random."""
 
     kind = "entropy_explosion"
-    rule = "H/H₀ above 3 for 8 steps in a row; severe above 6"
+    rule = (
+        "H/H₀ above 3 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
+        "whichever is larger; severe above 6"
+    )
     source = "ours, after runs with too large an entropy bonus or learning rate"
 
     times: float = 3.0

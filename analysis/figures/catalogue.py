@@ -17,6 +17,7 @@ from grpobench.analysis.figures.definitions import DEFINITIONS
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.figures.sampling import draw_sampling
+from grpobench.analysis.figures.stability import draw_survival
 from grpobench.analysis.figures.style import STYLE
 from grpobench.analysis.figures.training import TRAINING, draw_components, draw_gradients, draw_training
 from grpobench.analysis.logs.files import LogError
@@ -73,6 +74,10 @@ FIGURES: Mapping[str, Kind] = {
     "sampling": Kind(
         "pass@k and majority votes against k, before and after training",
         lambda numbers, _: draw_sampling(numbers.matrix, numbers.curves),
+    ),
+    "survival": Kind(
+        "share of runs that have not collapsed, by step, of tasks on which one did",
+        lambda numbers, _: draw_survival(numbers.matrix, numbers.findings),
     ),
     "differences": Kind(
         "paired differences of final accuracy between arms",

@@ -23,7 +23,7 @@ from grpobench.analysis.checks.complete import incomplete, misplaced
 from grpobench.analysis.checks.uniform import apart, changed, data
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.frames import rows_of
-from grpobench.analysis.logs.matrix import DIVERGED, FINISHED, Matrix, Run
+from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.critic import critic_explained
 from grpobench.analysis.summary.headline import headline_of
@@ -81,7 +81,7 @@ class Kept:
 def keep(matrix: Matrix) -> dict[str, Any]:
     """The content of a matrix's kept table. Raises LogError while a run has no result, where logs lack
     something, and where runs are not of one making."""
-    lacking = [run for run in matrix.runs if run.state not in (FINISHED, DIVERGED)]
+    lacking = [run for run in matrix.runs if not run.settled]
     if lacking:
         named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(

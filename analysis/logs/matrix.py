@@ -14,9 +14,11 @@ import pandas as pd
 FINISHED = "finished"
 DIVERGED = "diverged"
 """The algorithm failed: the run's accuracy counts as 0."""
+COLLAPSED = "collapsed"
+"""An event of the recipe's `stop_on` ended the run: its result, with the accuracy that it had then."""
 CRASHED = "crashed"
 """The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
-other state but `finished` and `diverged` means: no result yet."""
+other state but `finished`, `diverged` and `collapsed` means: no result yet."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Run:
     task: str
     seed: int
     state: str
-    """`finished`, `running`, `diverged`, `crashed`, `preempted`; `missing`: no folder, `unknown`: no file."""
+    """`finished`, `running`, `diverged`, `collapsed`, `crashed`, `preempted`; `missing`: no folder,
+    `unknown`: no file."""
     why: str
     step: int
     attempt: int
@@ -56,9 +59,19 @@ class Run:
         return self.state == DIVERGED
 
     @property
+    def collapsed(self) -> bool:
+        """Whether its recipe stopped it for an event."""
+        return self.state == COLLAPSED
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a result."""
+        return self.finished or self.failed or self.collapsed
+
+    @property
     def stopped(self) -> bool:
         """Whether it ended before its last update, for whatever reason."""
-        return self.state in (DIVERGED, CRASHED)
+        return self.state in (DIVERGED, COLLAPSED, CRASHED)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,13 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "pairing": asdict(facts.pairing),
         "accounting": dict(facts.accounting),
         "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
+        "events": {
+            name: {
+                "events": [event.row() for event in found.events],
+                "not_applicable": dict(found.not_applicable),
+            }
+            for name, found in facts.numbers.findings.items()
+        },
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()

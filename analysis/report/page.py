@@ -14,7 +14,7 @@ from markupsafe import escape as escape_html
 
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.words import claim, failures, head, outlook, planned
+from grpobench.analysis.report.words import claim, failures, fallen, head, outlook, planned
 from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
 
 LARGEST_SVG = 1_000_000
@@ -58,10 +58,11 @@ def inline(svg: str, name: str, title: str) -> str:
 
 LINES = (
     "Thin lines are seeds, thick lines their mean, dotted from where a seed of the arm has no more "
-    "values; × marks the end of a run that diverged or crashed."
+    "values; × marks the end of a run that diverged, collapsed or crashed."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
+    ("Stability", "", ("survival",), ("stability", "survival")),
     ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
     ("Head to head", "", ("differences",), ("comparisons", "aggregate", "improvement")),
     (
@@ -104,12 +105,15 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
     return environment.get_template("report.html.j2").render(
         matrix=matrix,
         head=head(facts),
-        resolved=[claim(pair) for pair in facts.numbers.compared if pair.verdict != "unresolved"],
+        resolved=[
+            claim(pair, facts.numbers.runs) for pair in facts.numbers.compared if pair.verdict != "unresolved"
+        ],
         compared=facts.numbers.compared,
         outlook=outlook(facts),
         planned=planned(facts),
         alarms=facts.alarms,
         failures=failures(facts),
+        fallen=fallen(facts),
         dim=list(critic_warnings(critic_explained(matrix))),
         little=LITTLE,
         damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],

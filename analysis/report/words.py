@@ -4,23 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grpobench.analysis.logs.matrix import FINISHED
+import pandas as pd
+
+from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.statistics.comparison import ALPHA, Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
+from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.settings import Setting
+from grpobench.analysis.summary.stability import words
 from grpobench.analysis.tables.comparisons import INTERVALS
 from grpobench.analysis.tools.text import NONE, interval, points
 
 
-def claim(pair: Comparison) -> dict[str, str]:
-    """A resolved comparison in words, seen from the better arm."""
+def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
+    """A resolved comparison in words, seen from the better arm, with what collapsed on either side; `runs`
+    are the rows of `finals`."""
     effect, low, high = pair.effect, pair.low, pair.high
     if pair.verdict == "second":
         effect, low, high = -effect, -high, -low
     size = f"{points(effect)} points ({interval(low, high, points)})"
-    return {"text": pair.text, "rest": f"on {pair.task}: {size}; {pair.needs}"}
+    return {"text": pair.text, "rest": f"on {pair.task}: {size}; {pair.needs}{collapsed_of(pair, runs)}"}
+
+
+def collapsed_of(pair: Comparison, runs: pd.DataFrame) -> str:
+    """`; 2 of 3 runs of grpo collapsed`; empty where none of either arm did."""
+    told = ""
+    for arm in (pair.first, pair.second):
+        own = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
+        if count := int((own["standing"] == COLLAPSED).sum()):
+            told += f"; {count} of {len(own)} runs of {arm} collapsed"
+    return told
+
+
+def fallen(facts: Facts) -> list[tuple[str, str, str]]:
+    """Every run that collapsed and did not recover, what fell, and the values that show it."""
+    ends = collapses(facts.matrix, facts.numbers.findings)
+    told = []
+    for run in facts.matrix.runs:
+        end = ends.get(run.name)
+        if end is None or run.failed:  # a divergence is told among the failures
+            continue
+        events = facts.numbers.findings[run.name].events if run.name in facts.numbers.findings else ()
+        shown = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        evidence = "; ".join(map(str, shown.evidence)) if shown else run.why
+        note = f" ({shown.note})" if shown and shown.note else ""
+        how = f"{words(end.kind)} at update {end.step}"
+        how += f", stopped at {run.step}" if run.collapsed else ""
+        told.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
+    return told
 
 
 def head(facts: Facts) -> dict[str, str]:
@@ -56,7 +89,7 @@ def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
     return [
         (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
         for run in facts.matrix.runs
-        if (how := standing[run.arm, run.task, run.seed]) != FINISHED
+        if (how := standing[run.arm, run.task, run.seed]) not in (FINISHED, COLLAPSED)
     ]
 
 

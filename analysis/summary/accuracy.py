@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
+from grpobench.analysis.detect.registry import Findings
 from grpobench.analysis.logs.frames import finite_mean, rows_of
 from grpobench.analysis.logs.imported import imported
-from grpobench.analysis.logs.matrix import CRASHED, DIVERGED, FINISHED, Matrix, Run
+from grpobench.analysis.logs.matrix import COLLAPSED, CRASHED, DIVERGED, FINISHED, Matrix, Run
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
+from grpobench.analysis.summary.events import Collapse, collapses, run_findings
 from grpobench.analysis.summary.headline import headline_of
 
 WITHOUT_DATA = "finished without data"
 """How a finished run stands whose logs lack the final accuracy."""
 
 
-def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
-    """One row per run: arm, task, seed, state, standing, base, final, counted, validation_best,
+def finals(
+    matrix: Matrix, mode: str | None = None, findings: Mapping[str, Findings] | None = None
+) -> pd.DataFrame:
+    """One row per run: arm, task, seed, state, standing, collapsed_at, base, final, counted, validation_best,
     validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share
-    clusters).
+    clusters). `findings` are those of `run_findings`, if they are known already.
 
-    `final` is what a finished run logged after its last update. `counted` is what means and comparisons use:
-    the final accuracy; 0 for a run that diverged, which the algorithm answers for; NaN for one that crashed,
-    which it does not, for one still to come, and for one whose logs lack the final accuracy. `standing` is
-    the state, or `WITHOUT_DATA` for the last.
+    `final` is what a run logged after its last update: of one that its recipe stopped for an event, the last
+    that it made. `collapsed_at` is the step at which a collapse began that the run did not recover from.
+    `counted` is what means and comparisons use: the final accuracy; 0 for a run that diverged, which the
+    algorithm answers for; NaN for one that crashed, which it does not, for one still to come, and for one
+    whose logs lack the final accuracy. `standing` is
+    the state, `WITHOUT_DATA` for the last, or `collapsed`, also for a run that collapsed and went on to its
+    last update.
     """
     rows = []
+    fallen = collapses(matrix, run_findings(matrix) if findings is None else findings)
     for task in matrix.tasks:
         chosen = headline_of(matrix, task, mode)
         accuracy = matrix.select(chosen.metric)
         validation = matrix.select(f"eval/validation/{chosen.mode}/correct")
         for run in (run for run in matrix.runs if run.task == task):
             own = rows_of(accuracy, run)
-            base, final = _at_start(own), _at_end(own, run) if run.finished else math.nan
+            base = _at_start(own)
+            final = _at_end(own, run) if run.finished or run.collapsed else math.nan
+            collapse = fallen.get(run.name)
             trained = rows_of(validation, run)
             trained = trained[trained["step"] > 0]
             rows.append(
@@ -44,7 +55,8 @@ def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
                     "task": task,
                     "seed": run.seed,
                     "state": run.state,
-                    "standing": WITHOUT_DATA if run.finished and lacks(run, accuracy, final) else run.state,
+                    "standing": _standing(run, collapse, lacks(run, accuracy, final)),
+                    "collapsed_at": collapse.step if collapse else math.nan,
                     "split": chosen.split,
                     "mode": chosen.mode,
                     "base": base,
@@ -58,6 +70,13 @@ def finals(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     return frame.merge(_item_intervals(matrix, mode), on=["arm", "task", "seed"], how="left")
 
 
+def _standing(run: Run, collapse: Collapse | None, lacking: bool) -> str:
+    """How a run stands: one that has its last update may lack data, or have collapsed before."""
+    if run.finished and lacking:
+        return WITHOUT_DATA
+    return COLLAPSED if run.finished and collapse else run.state
+
+
 def _at_start(own: pd.DataFrame) -> float:
     values = own.loc[own["step"] == 0, "value"]
     return float(values.iloc[0]) if len(values) else math.nan
@@ -67,13 +86,14 @@ def _at_end(own: pd.DataFrame, run: Run) -> float:
     """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
     last one that its log has: others do not always evaluate at the end."""
     last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
+    last = run.step if run.collapsed else last
     trained = own[(own["step"] > 0) & (own["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 
 
 def lacks(run: Run, accuracy: pd.DataFrame, final: float) -> bool:
-    """Whether a finished run should have a final accuracy and has none: its log is empty, or other runs of
-    the task have one. `accuracy` is the headline metric of the task."""
+    """Whether a run that has ended should have a final accuracy and has none: its log is empty, or other runs
+    of the task have one. `accuracy` is the headline metric of the task."""
     logged = bool((accuracy["task"] == run.task).any())
     return math.isnan(final) and (logged or not run.rows)
 
@@ -84,7 +104,7 @@ def accounting(matrix: Matrix, runs: pd.DataFrame) -> dict[str, int]:
     planned = {(run.arm, run.task, run.seed) for run in matrix.runs if run.planned}
     keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
     counted = Counter(s for key, s in zip(keys, runs["standing"], strict=True) if key in planned)
-    order = [FINISHED, WITHOUT_DATA, DIVERGED, CRASHED]
+    order = [FINISHED, COLLAPSED, WITHOUT_DATA, DIVERGED, CRASHED]
     return {name: counted[name] for name in dict.fromkeys([*order, *counted]) if counted[name]}
 
 
@@ -142,10 +162,11 @@ def accuracies(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
                     "final": mean.value,
                     "low": float(np.maximum(mean.low, 0.0)),  # an accuracy is from 0 to 1; NaN stays NaN
                     "high": float(np.minimum(mean.high, 1.0)),
-                    "final_of_finished": finite_mean(own.loc[own["state"] == FINISHED, "counted"]),
+                    "final_of_finished": finite_mean(own.loc[own["standing"] == FINISHED, "counted"]),
                     "gain": mean.value - base,
                     "seeds": len(counted),
                     "failed": int((own["state"] == DIVERGED).sum()),
+                    "collapsed": int((own["standing"] == COLLAPSED).sum()),
                     "waiting": int(own["counted"].isna().sum()),
                     "validation_best": finite_mean(own["validation_best"]),
                     "validation_last": finite_mean(own["validation_last"]),

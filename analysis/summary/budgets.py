@@ -60,12 +60,12 @@ def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     """Validation accuracy at the largest budget that every run of the task reached, on three axes: the last
     evaluation at or before it. One row per task, axis and arm: budget, accuracy (mean over seeds), seeds.
 
-    Runs that diverged do not set the budget: they keep their last evaluation. Runs without a result are left
-    out.
+    Runs that diverged or collapsed do not set the budget: they keep their last evaluation. Runs without
+    a result are left out.
     """
     rows = []
     finished = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished}
-    known = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished or run.failed}
+    known = {(run.arm, run.task, run.seed) for run in matrix.runs if run.settled}
     for task in matrix.tasks:
         metric = f"eval/validation/{headline_of(matrix, task, mode).mode}/correct"
         frame = matrix.select(metric)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
+from grpobench.analysis.detect.registry import Findings
 from grpobench.analysis.logs.later import LaterEvaluation, read_later
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.comparisons import compare_arms
+from grpobench.analysis.summary.events import run_findings
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
 
 
@@ -25,7 +27,12 @@ class Numbers:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A row per run with its accuracies, as `finals` describes them."""
-        return finals(self.matrix)
+        return finals(self.matrix, findings=self.findings)
+
+    @cached_property
+    def findings(self) -> Mapping[str, Findings]:
+        """What the detectors find in each run, by its name."""
+        return run_findings(self.matrix)
 
     @cached_property
     def every(self) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.logs.matrix import FINISHED, Matrix
+from grpobench.analysis.detect.registry import Findings
+from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED, Matrix
 from grpobench.analysis.summary.accuracy import accuracies, finals
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.tables.table import Table
@@ -41,7 +42,8 @@ def accuracy_table(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, no
     if not note:
         note = (
             f"Accuracy in percent ({where}), mean over seeds; interval: t over seeds, none for one seed. A "
-            "run that diverged counts as 0. One that crashed, which says nothing about the algorithm, one "
+            "run that diverged counts as 0, one that collapsed with the accuracy that it ended with. One "
+            "that crashed, which says nothing about the algorithm, one "
             "still to come and one without data are left out and keep their comparisons unresolved. "
             "Validation best is the best evaluation during "
             "training, optimistic for that."
@@ -60,16 +62,20 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
 def _seed_text(run: Mapping[str, Any]) -> str:
     if run["standing"] == FINISHED:
         return percent(run["final"])
+    if run["standing"] == COLLAPSED:
+        return f"{percent(run['final'])} (collapsed at {run['collapsed_at']:g})"
     value = NONE if math.isnan(run["counted"]) else percent(run["counted"])
     return f"{value} ({run['standing']})"
 
 
-def other_mode_tables(matrix: Matrix, runs: pd.DataFrame) -> list[Table]:
+def other_mode_tables(
+    matrix: Matrix, runs: pd.DataFrame, findings: Mapping[str, Findings] | None = None
+) -> list[Table]:
     """The same table for the decoding that the headline does not use."""
     other = "sampled" if (runs["mode"] == "greedy").any() else "greedy"
     if not any(matrix.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
         return []
-    alternative = finals(matrix, other)
+    alternative = finals(matrix, other, findings)
     title = f"Final accuracy, {decoding(matrix, other)}"
     note = "As above; comparisons use the table above only."
     return [accuracy_table(matrix, alternative, f"accuracy_{other}", title, note)]

@@ -11,6 +11,7 @@ from grpobench.analysis.tables.costs import budgets_table, costs_table, equal_bu
 from grpobench.analysis.tables.later import agreement_table, later_table
 from grpobench.analysis.tables.runs import runs_table
 from grpobench.analysis.tables.sampling import samples_table
+from grpobench.analysis.tables.stability import stability_table, survival_table
 from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tables.training import critic_table, rewards_table
 
@@ -21,7 +22,9 @@ def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
     matrix = numbers.matrix
     made = [
         accuracy_table(matrix, numbers.runs, "accuracy", "Final accuracy"),
-        *other_mode_tables(matrix, numbers.runs),
+        *other_mode_tables(matrix, numbers.runs, numbers.findings),
+        stability_table(matrix, numbers.findings, numbers.runs),
+        survival_table(matrix, numbers.findings),
         comparisons_table(numbers.compared),
         *aggregate_tables(matrix, numbers.runs),
         samples_table(numbers.curves, "pass"),

@@ -50,7 +50,7 @@ TEX = {
 
 def tex(table: Table) -> str:
     """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
-    last = len(table.header) - 1 if table.name == "comparisons" else len(table.header)
+    last = len(table.header) - 1 if table.name in ("comparisons", "stability") else len(table.header)
     left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
     align = "".join("l" if i in left else "r" for i in range(last))
     lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]

@@ -158,7 +158,7 @@ def test_problems_that_only_the_base_solves_are_a_loss_of_diversity() -> None:
     """40 problems, 8 samples: pass@4 of the base 1 on all, afterwards 0 on 20 of them."""
     base = {f"p{i}": [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0] for i in range(40)}
     later = {f"p{i}": [float(i % 2)] * 8 for i in range(40)}
-    rows: list[Row] = [{"step": s, "eval/validation/sampled/correct": 0.6} for s in (0, 10, 20)]
+    rows: list[Row] = [{"step": s, "eval/validation/sampled/pass@2": 0.6} for s in (0, 10, 20)]
     found = dataclasses.replace(history(rows), answers=lambda *_: {0: base, 10: later, 20: later})
     (event,) = DiversityLoss().find(found)
     differences = -(np.arange(40) % 2 == 0).astype(float)

@@ -60,7 +60,7 @@ def test_page_stands_by_itself(report: Path) -> None:
     page = (report / "index.html").read_text()
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     assert "@import" not in page and "<script" not in page and "url(http" not in page
-    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 18
+    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 19
 
 
 def test_no_two_figures_of_the_page_share_an_id(report: Path) -> None:

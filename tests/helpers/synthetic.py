@@ -51,6 +51,8 @@ class Synthetic:
     """(arm, task, seed) -> final accuracy, exactly."""
     explained: Callable[[str, int, int], float | None] | None = None
     """(task, seed, step) -> what the critic explained, exactly; None is logged as null."""
+    falls: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
+    """(arm, task, seed) -> step from which the run earns and answers next to nothing."""
     name: str = "synthetic"
 
     def write(self, folder: Path) -> Path:
@@ -141,6 +143,8 @@ class Synthetic:
         for step in range(last + 1):
             progress = (1 - math.exp(-3 * step / self.steps)) / (1 - math.exp(-3))
             level = base + (final - base) * progress
+            if step >= self.falls.get((arm, task, seed), last + 1):
+                level = 0.01
             row: dict[str, Any] = {"step": step}
             if step:
                 tokens += int(rng.integers(3000, 5000))
@@ -149,7 +153,7 @@ class Synthetic:
                     row["critic/explained_variance"] = self.explained(task, seed, step)
                 if state == "diverged" and step == last:
                     row |= {"policy/entropy": None, "grad_norm/policy": None, "grad/nonfinite": 1}
-            ends = step == last and state == "finished"
+            ends = step == last and state in ("finished", "collapsed")
             splits = ["validation"] if step % self.every == 0 or ends else []
             splits += ["test"] if step == 0 or ends else []
             for split in splits:

@@ -1,0 +1,65 @@
+"""The figure of stability: which share of each arm's runs has not collapsed, by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from grpobench.analysis.detect.registry import Findings
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
+from grpobench.analysis.figures.style import look
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.stability import lasted
+
+
+def draw_survival(matrix: Matrix, findings: Mapping[str, Findings]) -> Drawing | None:
+    """Kaplan–Meier curves of the tasks on which a run collapsed; None where none did."""
+    every = lasted(matrix, findings)
+    found = {
+        task: {arm: own for (where, arm), own in every.items() if where == task} for task in matrix.tasks
+    }
+    tasks = [task for task, arms in found.items() if any(any(own.collapsed) for own in arms.values())]
+    if not tasks:
+        return None
+    figure, grid = grid_of(1, tasks)
+    style = look(matrix.arms)
+    for (_, task), axes in grid.items():
+        end = max(max(own.steps) for own in found[task].values())
+        for place, (arm, own) in enumerate(found[task].items()):
+            curve = own.curve
+            steps = np.concatenate([[0.0], curve.steps, [float(max(end, *own.steps))]])
+            shares = np.concatenate([[1.0], curve.shares, [curve.last]])
+            shift = 0.006 * (place - (len(found[task]) - 1) / 2)  # curves on each other stay apart
+            looks = {"color": style.colour[arm], "linestyle": style.dash[arm], "linewidth": 1.4}
+            axes.step(steps, 100 * (shares + shift), where="post", **looks)
+            left = [
+                step for step, fell in zip(own.steps, own.collapsed, strict=True) if not fell and step < end
+            ]
+            level = [100 * (share_at(curve.steps, curve.shares, step) + shift) for step in left]
+            axes.plot(left, level, "|", color=style.colour[arm], markersize=6)
+        axes.set_ylim(-4, 104)
+        axes.set_title(task)
+        axes.set_xlabel("updates")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if task == leftmost(tasks, task):
+            axes.set_ylabel("runs not collapsed (%)")
+    shown = [arm for arm in matrix.arms if any(arm in found[task] for task in tasks)]
+    arm_legend(figure, shown, style, None, failed=False)
+    return Drawing(
+        "survival",
+        "How long runs last",
+        "Kaplan–Meier share of runs that have not collapsed (a lasting fall of validation accuracy or of the "
+        "training reward, an event that the recipe stops for, or a divergence). A tick marks a run whose "
+        "logs end before the others' without one. Curves are set apart by a hair where they would "
+        "hide each other.",
+        figure,
+    )
+
+
+def share_at(steps: np.ndarray, shares: np.ndarray, step: int) -> float:
+    """The share at a step."""
+    before = int(np.searchsorted(steps, step, side="right"))
+    return float(shares[before - 1]) if before else 1.0

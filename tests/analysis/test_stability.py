@@ -1,0 +1,182 @@
+"""Stability in reports: who collapsed and when, how long runs last; no collapsed run is an ordinary one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.synthetic import Synthetic
+from scipy import stats
+
+from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.statistics.survival import kaplan_meier, log_rank, log_rank_z
+from grpobench.analysis.summary.accuracy import accounting, accuracies, finals
+from grpobench.analysis.summary.events import run_findings
+from grpobench.analysis.summary.numbers import Numbers
+from grpobench.analysis.summary.stability import sentence, stability
+from grpobench.analysis.tables.catalogue import make_tables
+
+FALLS = {("gspo", "arithmetic", 1): 20, ("gspo", "arithmetic", 2): 30}
+
+
+def matrix_of(folder: Path, **changes: Any) -> Path:
+    """Two arms, one task, four seeds of 60 updates, evaluated every tenth; seeds of gspo lose everything."""
+    made = {
+        "arms": ("grpo", "gspo"),
+        "tasks": ("arithmetic",),
+        "seeds": (1, 2, 3, 4),
+        "steps": 60,
+        "problems": 64,
+        "falls": FALLS,
+    }
+    return Synthetic(**{**made, **changes}).write(folder)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(matrix_of(tmp_path_factory.mktemp("results"))).parent
+
+
+def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) -> None:
+    matrix = load(matrix_of(tmp_path))
+    runs = finals(matrix)
+    fallen = runs[runs["standing"] == "collapsed"]
+    assert {(row.arm, row.seed): row.collapsed_at for row in fallen.itertuples()} == {
+        ("gspo", 1): 20,
+        ("gspo", 2): 30,
+    }
+    assert (fallen["state"] == "finished").all()  # it made all its updates
+    assert (fallen["counted"] == fallen["final"]).all() and (fallen["counted"] < 0.1).all()
+    assert accounting(matrix, runs) == {"finished": 6, "collapsed": 2}
+    gspo = accuracies(matrix, runs).set_index("arm").loc["gspo"]
+    own = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
+    assert gspo["collapsed"] == 2
+    assert gspo["final_of_finished"] == pytest.approx(own.loc[[3, 4]].mean())
+    assert gspo["final"] == pytest.approx(own.mean())
+
+
+def test_a_run_that_its_recipe_stopped_counts_as_it_ended(tmp_path: Path) -> None:
+    states = {("gspo", "arithmetic", 1): ("collapsed", 33)}
+    matrix = load(matrix_of(tmp_path, states=states))
+    run = finals(matrix).query("arm == 'gspo' and seed == 1").iloc[0]
+    assert (run["state"], run["standing"], run["collapsed_at"]) == ("collapsed", "collapsed", 20)
+    assert run["final"] == run["counted"] < 0.1  # evaluated when it was stopped
+    text = make_tables(matrix)["accuracy"].rows[1][6]
+    assert "(collapsed at 20)" in text and "(collapsed at 30)" in text
+
+
+def test_the_page_says_who_collapsed_before_any_comparison(report: Path) -> None:
+    page = (report / "index.html").read_text()
+    assert "<b>2 of 8 runs collapsed.</b>" in page
+    assert "gspo on arithmetic, seed 1: <b>" in page and "collapse at update 20</b>" in page
+    assert page.index('id="collapsed"') < page.index("comparisons resolved")
+    assert "8 planned: 6 finished, 2 collapsed" in page
+    assert page.count("(collapsed at 20)") >= 1
+    assert 'id="table-stability"' in page and 'id="figure-survival"' in page
+    assert "2 of 4 runs collapsed, at the median step 25." in page
+    assert "have no final accuracy" not in page
+
+
+def test_tables_hold_the_same_for_programs(report: Path) -> None:
+    frame = pd.read_csv(report / "tables" / "stability.csv").set_index("arm")
+    assert frame.loc["gspo", ["runs", "collapsed", "recovered", "first"]].tolist() == [4, 2, 0, 25]
+    assert frame.loc["gspo", "surviving"] == pytest.approx(0.5)  # 3/4 · 2/3
+    assert frame.loc["gspo", "half_life"] == 30
+    assert frame.loc["grpo", "collapsed"] == 0 and math.isnan(frame.loc["grpo", "first"])
+    assert frame.loc["gspo", "drawdown"] > frame.loc["grpo", "drawdown"]
+    pairs = pd.read_csv(report / "tables" / "survival.csv")
+    # 2 of 4 against none: of C(8, 4) = 70 deals both collapses fall into one arm in 2·C(6, 2) = 30
+    assert pairs["p"].tolist() == pytest.approx([30 / 70])
+    assert "survival" in (report / "tables" / "survival.tex").name
+    content = json.loads((report / "report.json").read_text(), parse_constant=pytest.fail)
+    events = content["events"]["gspo-arithmetic-s1"]["events"]
+    (fall,) = [one for one in events if one["kind"] == "accuracy_collapse"]
+    assert (fall["onset"], fall["found"], fall["recovered"]) == (20, 30, None)
+    assert "not logged: gap/k3" in content["events"]["gspo-arithmetic-s1"]["not_applicable"]["sampler_gap"]
+
+
+def test_a_matrix_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> None:
+    numbers = Numbers(load(matrix_of(tmp_path, falls={})))
+    assert FIGURES["survival"](numbers) is None
+    tables = make_tables(numbers)
+    assert "survival" not in tables
+    assert [row[2] for row in tables["stability"].rows] == ["0 of 4", "0 of 4"]
+    assert tables["stability"].rows[0][-1].startswith("None of 4 runs collapsed")
+
+
+def test_a_divergence_is_a_collapse_at_its_step(tmp_path: Path) -> None:
+    states = {("grpo", "arithmetic", 3): ("diverged", 17)}
+    numbers = Numbers(load(matrix_of(tmp_path, states=states, falls={})))
+    row = stability(numbers.matrix, numbers.findings, numbers.runs).set_index("arm").loc["grpo"]
+    assert (row["collapsed"], row["first"]) == (1, 17)
+    assert sentence(row.to_dict()).startswith("1 of 4 runs collapsed, at step 17")
+
+
+def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
+    falls = {("gspo", "arithmetic", seed): 20 for seed in range(1, 9)}
+    facts = gather(load(matrix_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
+    (pair,) = facts.numbers.compared
+    assert pair.verdict == "first"
+    from grpobench.analysis.report.words import claim
+
+    assert claim(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
+
+
+def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
+    root = matrix_of(tmp_path, falls={})
+    (root / "grpo-arithmetic-s1" / "metrics.jsonl").write_text("")
+    matrix = load(root)
+    assert "grpo-arithmetic-s1" not in run_findings(matrix)
+    numbers = Numbers(matrix)
+    assert stability(matrix, numbers.findings, numbers.runs)["runs"].tolist() == [3, 4]
+
+
+# Survival, by hand and against SciPy
+
+
+def test_kaplan_meier_by_hand() -> None:
+    found = kaplan_meier([10, 20, 20, 30], [True, False, True, False])
+    assert found.steps.tolist() == [10, 20]
+    assert found.shares.tolist() == pytest.approx([3 / 4, 3 / 4 * 2 / 3])
+    assert found.last == pytest.approx(0.5) and found.median == 20
+    assert np.all(found.low < found.shares) and np.all(found.shares < found.high)
+
+
+def test_runs_that_all_last_have_no_median() -> None:
+    found = kaplan_meier([30, 30], [False, False])
+    assert found.last == 1 and math.isinf(found.median) and not len(found.steps)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_log_rank_statistic_is_scipys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times, ended = rng.integers(1, 20, 17).astype(float), rng.random(17) < 0.7
+    arms = [
+        stats.CensoredData(uncensored=times[own & ended], right=times[own & ~ended])
+        for own in (np.arange(17) < 8, np.arange(17) >= 8)
+    ]
+    dealt = (np.arange(17) < 8).astype(float)[None, :]
+    assert log_rank_z(times, ended, dealt)[0] == pytest.approx(stats.logrank(*arms).statistic, rel=1e-9)
+
+
+def test_log_rank_of_three_against_three_can_not_be_below_a_tenth() -> None:
+    """All of one arm before all of the other: 2 of the C(6, 3) = 20 deals are as extreme."""
+    early, late = ([1, 2, 3], [True] * 3), ([7, 8, 9], [True] * 3)
+    assert log_rank(early, late) == pytest.approx(2 / 20)
+    assert math.isnan(log_rank(([5, 5], [False, False]), ([5], [False])))
+
+
+def test_log_rank_of_many_runs_agrees_with_the_asymptotic_test() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.exponential(10, 40), rng.exponential(16, 40)
+    every = np.ones(40, dtype=bool)
+    ours = log_rank((first, every), (second, every))
+    assert ours == pytest.approx(stats.logrank(first, second).pvalue, abs=0.015)  # 20,000 draws and n = 80
