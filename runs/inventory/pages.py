@@ -1,5 +1,5 @@
-"""The pages on algorithms and dialects, written from docstrings, class attributes and presets, on graded
-pairs and on programs read in completions; and tables of results inside other pages, from kept tables
+"""The pages on algorithms, dialects and detectors, written from docstrings, class attributes and presets, on
+graded pairs and on programs read in completions; and tables of results inside other pages, from kept tables
 (`runs/inventory/filled.py`)."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import describing, dialects, filled, showing
+from grpobench.runs.inventory import describing, detectors, dialects, filled, showing
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -82,6 +82,7 @@ def pages() -> dict[str, str]:
         note=registries.dialects_note(),
     )
     found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
+    found[detectors.PAGE] = environment.get_template("stability.md.j2").render(detectors.shown())
     found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
     found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.shown())
     return found
