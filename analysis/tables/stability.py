@@ -17,8 +17,8 @@ from grpobench.analysis.tools.text import NONE, number, p_value, percent, points
 NOTE = (
     "A collapse is a fall of validation accuracy or of the training reward that the run did not recover "
     "from, an event that its recipe stopped it for, or a divergence; docs/stability.md has every rule. At: "
-    "median step at which collapses began. Surviving: Kaplan–Meier share at the end of training, those without "
-    "one censored at their last step. Spikes: gradient norms beyond the bound of the start, per 100 "
+    "median step at which they began. Surviving: Kaplan–Meier share at the end of training, runs without one "
+    "censored at their last step. Spikes: gradient norms beyond the bound of the start, per 100 "
     "updates. Drawdown: best minus last validation accuracy in points, and spread: standard deviation of the "
     "final accuracies over seeds in points. Late slope: points of validation accuracy per 100 updates over "
     "the last third of the evaluations. What the machinery did is told apart and counts for no algorithm."

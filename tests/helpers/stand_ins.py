@@ -182,6 +182,10 @@ def execute(
         if trouble == "diverge":
             folder.finish("diverged", "loss is not finite")
             return
+        if trouble == "collapse":
+            folder.keep_final("policy", {"weight": torch.full((4,), step / 7)})
+            folder.finish("collapsed", "reward_collapse from step 1")
+            return
         if trouble == "forget":
             return
         if trouble == "full":

@@ -249,6 +249,18 @@ def gone(pids: list[int]) -> bool:
     return not any(lock.start(pid) for pid in pids)
 
 
+def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "collapse")
+    for _ in range(2):
+        outcome, printed = launch(given, tmp_path)
+        assert places(outcome) == {"collapse": "collapsed"} and outcome.code == 0
+    assert "1 of 1 runs have a result already" in printed
+    (run,) = outcome.runs
+    assert run.why == "reward_collapse from step 1" and status(run.path)["attempt"] == 1
+    assert not (run.path / "checkpoints").exists()
+    assert exit_code(outcome.runs, fail_on_divergence=True) == 3
+
+
 # Pieces
 
 
@@ -263,6 +275,7 @@ def fake(place: Any, tmp_path: Path, arm: str = "fine") -> Run:
     [
         (("finished", "finished"), 0),
         (("finished", "diverged"), 3),
+        (("finished", "collapsed"), 3),
         (("diverged", "refused"), 2),
         (("refused", "crashed"), 70),
         (("crashed", "preempted"), 75),

@@ -44,6 +44,7 @@ from grpobench.runs.settings.trl import refusals
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # of TRL in transformers
@@ -519,6 +520,24 @@ def test_weights_that_are_not_finite_are_a_divergence_though_loss_and_gradient_a
     assert status(tmp_path)["state"] == "diverged"
     assert [path.name for path in tmp_path.glob("checkpoints/*")] == ["step-1"]
     assert not [*tmp_path.glob("final/*")]
+
+
+def test_an_event_to_stop_on_ends_trls_trainer_too(
+    policy: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reward of the first of twelve steps is .5 and then 0: three in a row are there after step 4."""
+    plain, steps = Trainer.finish_step, []
+
+    def lost(self: Any, row: dict[str, float], *rest: Any) -> dict[str, float]:
+        steps.append(1)
+        return plain(self, row, *rest) | {"reward/mean": 0.5 * (len(steps) == 1), "reward/std": 0.1}
+
+    monkeypatch.setattr(Trainer, "finish_step", lost)
+    config = configure(policy, GRPO(), train=train(steps=12, backend="trl"))
+    found = run(dataclasses.replace(config, stop_on=("reward_collapse",)), tmp_path)
+    assert found[-1]["step"] == 4 and any(name.startswith("eval/test/") for name in found[-1])
+    assert status(tmp_path)["state"] == "collapsed"
+    assert (tmp_path / "final" / "policy.safetensors").exists()
 
 
 class Ungraded(Letters):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from helpers.whole_runs import configure, rows, run, timeless
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.summary.events import run_findings
 from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.record.status import settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig
 from grpobench.runs.settings.recipe import read_text
+from grpobench.runs.tools.json_lines import line
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train import trainer
 from grpobench.runs.train.progress import Preempted
@@ -137,8 +141,8 @@ algorithm = "grpo"
 """
 
 
-def recipe(line: str) -> Any:
-    return read_text(RECIPE.format(line=line), "stops", Path())
+def recipe(stops: str) -> Any:
+    return read_text(RECIPE.format(line=stops), "stops", Path())
 
 
 def test_a_recipe_names_the_events_that_end_its_runs() -> None:
@@ -168,3 +172,12 @@ def test_a_folder_of_before_there_were_events_to_stop_on_is_no_other_run() -> No
 def test_a_wrong_event_is_an_error_of_the_recipe(value: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         recipe(f"stop_on = {value}")
+
+
+def test_a_report_finds_what_the_run_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost_reward(monkeypatch)
+    config = twelve()
+    run(config, tmp_path / config.folder)
+    found = run_findings(load(tmp_path))[config.folder]
+    told = rows(tmp_path / config.folder, "events.jsonl")
+    assert told and [json.loads(line(event.row())) for event in found.events] == told
