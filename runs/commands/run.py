@@ -12,8 +12,9 @@ from grpobench.runs.matrix.dry_run import as_lines, preview
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.record.status import RESULTS
 from grpobench.runs.settings.recipe import Recipe, read_recipe
-from grpobench.runs.tools.machine import places
+from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.tools.ticker import duration
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -42,7 +43,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
-    workers = options.workers or recipe.head.workers or places()
+    workers = options.workers or recipe.head.workers or machine.places()
     found = preview(recipe, options.out, workers, options.allow_change)
     say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
     return DONE
@@ -53,7 +54,10 @@ def tell(outcome: Outcome) -> None:
     counts: dict[str, int] = {}
     for run in outcome.runs:
         counts[run.place] = counts.get(run.place, 0) + 1
-    say(f"{len(outcome.runs)} runs: " + ", ".join(f"{count} {place}" for place, count in counts.items()))
+    took = duration(outcome.seconds)
+    took = took and f"; took {took} with {outcome.workers} {'worker' if outcome.workers == 1 else 'workers'}"
+    ends = ", ".join(f"{count} {place}" for place, count in counts.items())
+    say(f"{len(outcome.runs)} {'run' if len(outcome.runs) == 1 else 'runs'}: {ends}{took}")
     for run in outcome.named("crashed") + outcome.named("disk full"):
         seen = run.path / "crash.txt"
         say(f"{run.name}: {run.why} (see {seen if seen.exists() else run.path / 'log.txt'})", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -66,6 +67,9 @@ class Outcome:
     folder: Path
     code: int
     runs: tuple[Run, ...]
+    workers: int = 1
+    seconds: float = math.nan
+    """From the start of the workers to the end of the last; NaN where nothing was left to do."""
 
     def named(self, place: Place) -> list[Run]:
         return [run for run in self.runs if run.place == place]
@@ -95,10 +99,10 @@ def run_matrix(
         write_matrix(folder, recipe)
         count = workers or recipe.head.workers or machine.places()
         launcher = Launcher(runs, count, allow_change, execute, console or Console())
-        launcher.launch()
+        seconds = launcher.launch()
     finally:
         lock.release()
-    return Outcome(folder, exit_code(runs, recipe.head.fail_on_divergence), tuple(runs))
+    return Outcome(folder, exit_code(runs, recipe.head.fail_on_divergence), tuple(runs), count, seconds)
 
 
 def survey(runs: Sequence[Run], allow_change: bool) -> None:
@@ -188,10 +192,13 @@ class Launcher:
     stopping_since: float | None = None
     grace: float = GRACE
 
-    def launch(self) -> None:
+    def launch(self) -> float:
+        """Returns the seconds that it took; NaN where there was nothing to do."""
         from grpobench.runs.matrix.display import Display
 
+        began = time.monotonic()
         queue = [run for run in self.runs if run.place == "waiting"]
+        nothing = not queue
         queue.sort(key=lambda run: -run.cost)
         with self.listen(), Display(self.console, self.runs, self.count) as display:
             try:
@@ -202,6 +209,7 @@ class Launcher:
                     display.refresh()
             finally:
                 self.dismiss()
+        return math.nan if nothing else time.monotonic() - began
 
     def busy(self, queue: Sequence[Run]) -> bool:
         working = any(worker.run for worker in self.workers)

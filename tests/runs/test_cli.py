@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -173,7 +174,7 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert "model 'nobody/nothing' is not on this machine" in capsys.readouterr().err
     assert cli.main(words) == 0  # the same folder, another model
     lines = capsys.readouterr().out.splitlines()
-    assert "1 runs: 1 finished" in lines
+    assert any(re.fullmatch(r"1 run: 1 finished; took \d+ s with 1 worker", line) for line in lines)
     # The run ends with the report's own accuracies, and where the report is.
     table = json.loads((tmp_path / "results/quickstart/report/report.json").read_text())["tables"]["accuracy"]
     header, row = lines[-3].split(), lines[-2].split()
