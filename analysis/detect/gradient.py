@@ -83,7 +83,8 @@ class GradientInstability(Detector):
     def _event(self, history: History, series: Series, spikes: Sequence[int], confirmed: int) -> Event:
         """An event of some spikes, given by their indices; `confirmed` is the place of the one that made them
         too many. It is over when as many steps as are looked back upon have none."""
-        bound = self.bound(history, series) or math.nan
+        bound = self.bound(history, series)
+        assert bound is not None  # where there are spikes
         shown = [spikes[i] for i in dict.fromkeys((0, confirmed))]
         evidence = [
             Evidence(POLICY, int(series.steps[i]), float(series.values[i]), bound, True) for i in shown
@@ -103,6 +104,7 @@ class GradientInstability(Detector):
         return (series.values > bound) & (series.steps > begin.end)
 
     def bound(self, history: History, series: Series) -> float | None:
-        """The norm above which a step is a spike; None before the baseline is complete."""
+        """The norm above which a step is a spike; None before the baseline is complete, and where half of it
+        or more had no gradient at all (no group had a signal), which gives nothing to hold a norm against."""
         begin = baseline(history, series)
-        return begin.bound(self.deviations) if begin else None
+        return begin.bound(self.deviations) if begin and begin.median > 0 else None
