@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "show.show_command",
     "keep": "docs.keep_command",
     "docs": "docs.docs_command",
+    "calibrate": "calibrate.calibrate_command",
     "doctor": "machine.doctor_command",
     "serve": "machine.serve_command",
     "bench": "bench.bench_command",

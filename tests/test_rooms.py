@@ -14,10 +14,18 @@ ROOMS = (
     *("tasks/prompts", "tasks/kinds", "tasks"),
     *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/detect", "analysis/summary"),
     *("analysis/checks", "analysis/figures", "analysis/tables", "analysis/report", "analysis/kept"),
-    "analysis",
+    *("analysis/calibration", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
     *("runs/prepare", "runs/record", "runs/observe", "runs/train", "runs/matrix", "runs/evaluation"),
-    *("runs/importing", "runs/inventory", "runs/bench", "runs/interface", "runs/commands", "runs"),
+    *(
+        "runs/calibration",
+        "runs/importing",
+        "runs/inventory",
+        "runs/bench",
+        "runs/interface",
+        "runs/commands",
+        "runs",
+    ),
 )
 """From left to right. A folder holds its own files and those of its subfolders that are no rooms."""
 LONGEST_FILE = 450

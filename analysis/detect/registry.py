@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from grpobench.analysis.detect.accuracy import AccuracyCollapse, DiversityLoss
 from grpobench.analysis.detect.completions import Degeneration, LengthShift
+from grpobench.analysis.detect.drift import Drift
 from grpobench.analysis.detect.event import Detector, Event
 from grpobench.analysis.detect.gradient import GradientInstability
 from grpobench.analysis.detect.history import History
@@ -34,6 +35,7 @@ DETECTORS: Mapping[str, Detector] = {
         SignalSaturation(),
         CriticFailure(),
         SamplerGap(),
+        Drift(),
         GraderFailure(),
         GraderSilent(),
         AllTruncated(),

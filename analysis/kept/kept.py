@@ -114,7 +114,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         "version": VERSION,
         "name": matrix.name,
         "command": _command(matrix),
-        **_origin(matrix),
+        **origin_of(matrix),
         "settings": _digest(matrix),
         "seconds": round(sum(matrix.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))),
         "headline": {task: headline_of(matrix, task).mode for task in matrix.tasks},
@@ -206,7 +206,7 @@ def without_places(text: str) -> str:
     return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
 
 
-def _origin(matrix: Matrix) -> dict[str, Any]:
+def origin_of(matrix: Matrix) -> dict[str, Any]:
     """Commits, versions and machines of the runs' last attempts."""
     commits: Counter[str] = Counter()
     versions: dict[str, set[str]] = {}

@@ -45,7 +45,7 @@ def origin(kept: Kept, options: Options) -> list[str]:
     seeds = len({run["seed"] for run in kept.runs})
     text = (
         f"Made by `{kept.command}`: {len(kept.runs)} runs, {seeds} seed{'s' * (seeds > 1)}, at commit "
-        f"{commits} with {versions}; {' and '.join(kept.machine)}; {_duration(kept.seconds)} of run time."
+        f"{commits} with {versions}; {' and '.join(kept.machine)}; {duration(kept.seconds)} of run time."
     )
     return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
 
@@ -73,7 +73,7 @@ def accuracy(kept: Kept, options: Options) -> list[str]:
         run["accuracy"][options["mode"]][0] for run in kept.runs if options["mode"] in run["accuracy"]
     )
     lead = f"Accuracy in %, {options['mode']}, {' and '.join(splits)} split:"
-    return _table(lead, header, rows, named=2)
+    return table(lead, header, rows, named=2)
 
 
 def measured(kept: Kept, options: Options) -> list[str]:
@@ -88,7 +88,7 @@ def measured(kept: Kept, options: Options) -> list[str]:
             cells.append(f"{_measure(name, before)} → {_measure(name, after)}")
         rows.append([task, arm, *cells])
     lead = f"Before → after training, {options['mode']}, shares in %:"
-    return _table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
+    return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
 
 
 def training(kept: Kept, options: Options) -> list[str]:
@@ -100,7 +100,7 @@ def training(kept: Kept, options: Options) -> list[str]:
         cells = [f"{two(_mean(p[0] for p in own))} → {two(_mean(p[1] for p in own))}" for own in pairs]
         rows.append([task, arm, *cells])
     lead = "Training, first update → mean over the last tenth of the updates:"
-    return _table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, named=2)
+    return table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, named=2)
 
 
 def explained(kept: Kept, options: Options) -> list[str]:
@@ -115,7 +115,7 @@ def explained(kept: Kept, options: Options) -> list[str]:
         rows.append([task, arm, percent(_mean(values)), each, f"{little} of {len(values)}"])
     lead = "Variance of the returns that the critic explained, in %, over the last quarter of the updates:"
     header = ["task", "arm", "explained", "each seed", f"below {LITTLE:.0%}"]
-    return _table(lead, header, rows, named=2)
+    return table(lead, header, rows, named=2)
 
 
 def comparisons(kept: Kept, options: Options) -> list[str]:
@@ -143,7 +143,7 @@ def comparisons(kept: Kept, options: Options) -> list[str]:
             )
     header = ["task", "pair", "difference", "95 % interval", "Holm p", "detectable", "verdict"]
     modes = " and ".join(dict.fromkeys(kept.headline.values()))
-    return _table(f"Differences of accuracy ({modes}) in points, inside each seed:", header, rows, named=2)
+    return table(f"Differences of accuracy ({modes}) in points, inside each seed:", header, rows, named=2)
 
 
 def grid(kept: Kept, options: Options) -> list[str]:
@@ -166,7 +166,7 @@ def grid(kept: Kept, options: Options) -> list[str]:
                 values.append(_mean(run["accuracy"][options["mode"]][4] for run in runs))
         if not all(map(math.isnan, values)):
             rows.append([arm, *map(percent, values), percent(_mean(values))])
-    return _table(leads[options["of"]], ["arm", *kept.tasks, "mean"], rows, named=1)
+    return table(leads[options["of"]], ["arm", *kept.tasks, "mean"], rows, named=1)
 
 
 def curve(kept: Kept, options: Options) -> list[str]:
@@ -186,7 +186,7 @@ def curve(kept: Kept, options: Options) -> list[str]:
             cells.append(percent(_mean(values)) + spread)
         rows.append([str(step), *cells])
     lead = f"Validation accuracy in %, {options['mode']}, {task}, mean (and range) of the seeds:"
-    return _table(lead, ["updates", *kept.arms], rows, named=0)
+    return table(lead, ["updates", *kept.arms], rows, named=0)
 
 
 KINDS: Mapping[str, Kind] = {
@@ -237,12 +237,13 @@ def _bounded(mean: Estimate) -> str:
     return interval(max(mean.low, 0.0), min(mean.high, 1.0)) if math.isfinite(mean.low) else NONE
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Minutes, or hours where they are more than one and a half."""
     minutes = seconds / 60
     return f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{max(1, round(minutes))} min"
 
 
-def _table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:
+def table(lead: str, header: Sequence[str], rows: Sequence[Sequence[str]], named: int) -> list[str]:
     """A Markdown table below a line that says what it holds; the first `named` columns are flush left."""
     ruler = ["---" if i < named else "---:" for i in range(len(header))]
     lines = [header, ruler, *([cell.replace("|", "\\|") for cell in row] for row in rows)]

@@ -29,6 +29,11 @@ class Collapse:
 
 def run_findings(matrix: Matrix) -> dict[str, Findings]:
     """By run, from its logs; without runs of which nothing is logged."""
+    return {name: detect(history) for name, history in histories(matrix).items()}
+
+
+def histories(matrix: Matrix) -> dict[str, History]:
+    """By run, what detectors read of it; without runs of which nothing is logged."""
     metrics = matrix.metrics
     names = [name for name in metrics["metric"].unique() if wanted(str(name))]
     kept = metrics[metrics["metric"].isin(names)]
@@ -40,7 +45,7 @@ def run_findings(matrix: Matrix) -> dict[str, Findings]:
         key = (run.arm, run.task, run.seed)
         if run.rows and key in last.index:
             rows = logged.get(key, kept.iloc[:0])
-            found[run.name] = detect(history_of(run, rows, int(last[key]), answers.of(run)))
+            found[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 CASES = ("short", "long-prompt", "grid", "scaling")
-KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models")
+KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "models")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
     docs_words(add("docs", "write the pages on algorithms, dialects and imports, and tables of results"))
+    calibrate_words(add("calibrate", "how often detectors and verdicts are wrong, on runs with known faults"))
     doctor_words(add("doctor", "try what this machine can run", light=False))
     data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"))
     tasks_words(words.add_parser("tasks", help="check that tasks grade their own references as right"))
@@ -248,6 +249,17 @@ def docs_words(docs: argparse.ArgumentParser) -> None:
     docs.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="default: docs of the project's checkout"
     )
+
+
+def calibrate_words(calibrate: argparse.ArgumentParser) -> None:
+    calibrate.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="default: ./results"
+    )
+    calibrate.add_argument("--workers", type=whole, metavar="N", help="runs side by side, as with run")
+    calibrate.add_argument(
+        "--keep", action="store_true", help="keep the numbers in the project's checkout, for grpobench docs"
+    )
+    calibrate.add_argument("--json", action="store_true")
 
 
 def doctor_words(doctor: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from grpobench.runs.inventory import dialects, listing, showing
 from grpobench.runs.tools.strict import ConfigError, nearest
 
-Listed = Literal["algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "models"]
+Listed = Literal["algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "models"]
 Shown = Literal["algorithm", "dialect", "task", "reward", "recipe", "metric"]
 
 

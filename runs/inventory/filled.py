@@ -3,7 +3,8 @@
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept/markdown.py`. Where that
+asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept/markdown.py`, and for the
+calibration those of `analysis/calibration/markdown.py`. Where that
 file is not there, `before=COMMIT` says that the text between the markers was measured at that commit; the
 page then says so above it. Without either nothing may stand there.
 """
@@ -72,13 +73,10 @@ def _block(match: re.Match[str]) -> Block:
 
 
 def _body(block: Block, path: Path, tables: Path) -> str:
-    from grpobench.analysis.kept.kept import read
-    from grpobench.analysis.kept.markdown import render
-
     place = tables / f"{block.name}.json"
     if place.exists():
         try:
-            lines = render(read(place), block.kind, block.options)
+            lines = _lines(block, place)
         except LogError as error:
             raise ConfigError([f"{path}: {error}"]) from error
         return "\n" + "\n".join(lines) + "\n\n"
@@ -89,3 +87,14 @@ def _body(block: Block, path: Path, tables: Path) -> str:
         what = f"text without a kept table {place.name} and without before=COMMIT"
         raise ConfigError([f"{path}: {what}; make it with grpobench keep, or name the commit of its numbers"])
     return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
+
+
+def _lines(block: Block, place: Path) -> list[str]:
+    """What a kept table's kind makes of it."""
+    from grpobench.analysis.calibration import markdown as calibration
+    from grpobench.analysis.calibration import table
+    from grpobench.analysis.kept import kept, markdown
+
+    if block.name == table.NAME:
+        return calibration.render(table.read(place), block.kind)
+    return markdown.render(kept.read(place), block.kind, block.options)

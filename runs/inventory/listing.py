@@ -7,7 +7,8 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 
-from grpobench.runs.inventory import nearby
+from grpobench.analysis.detect.registry import DETECTORS
+from grpobench.runs.inventory import detectors, nearby
 from grpobench.runs.inventory.describing import Row
 from grpobench.runs.inventory.dialects import described, differences
 from grpobench.runs.measure import catalogue
@@ -75,6 +76,17 @@ def metric_rows() -> list[Row]:
     return [dataclasses.asdict(metric) for metric in catalogue.catalogue().values()]
 
 
+def detector_rows() -> list[Row]:
+    """Kinds of events, with rule, family and thresholds."""
+    rows: list[Row] = []
+    for kind in DETECTORS:
+        row = detectors.row(kind)
+        told = {one["name"]: float(one["value"]) for one in row["thresholds"]}
+        summary = row["about"].split(". ")[0]
+        rows.append({"name": kind, "summary": summary, **row, "thresholds": told})
+    return rows
+
+
 def model_rows() -> list[Row]:
     """Models by name (built in, in the user's model folder, in packages), then the two open kinds."""
     rows: list[Row] = []
@@ -102,6 +114,7 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "rewards": reward_rows,
     "recipes": recipe_rows,
     "metrics": metric_rows,
+    "detectors": detector_rows,
     "models": model_rows,
 }
 

@@ -141,6 +141,14 @@ def test_an_update_that_is_not_finite_is_severe_at_once() -> None:
     assert event.recovered == 51
 
 
+def test_without_a_gradient_in_the_baseline_no_norm_is_a_spike() -> None:
+    """No group has a signal at first, and then some have: no instability, and no bound."""
+    norms = [0.0] * 10 + [0.0, 0.9] * 15
+    rows: list[Row] = [{"step": step, "grad_norm/policy": norm} for step, norm in enumerate(norms, 1)]
+    assert GradientInstability().bound(history(rows), history(rows).updates("grad_norm/policy")) is None
+    assert not detect(history(rows)).events
+
+
 def test_spikes_are_counted_over_the_last_hundred_steps() -> None:
     def of(every: int) -> list[Event]:
         rows: list[Row] = [
@@ -180,7 +188,7 @@ def test_groups_of_one_have_no_signal_to_lose() -> None:
 def test_what_cannot_be_judged_is_said_with_what_it_lacks() -> None:
     findings = detect(History.of_rows([{"step": 0}, {"step": 1, "reward/mean": 1.0}]))
     assert not findings.events
-    assert set(findings.not_applicable) == set(DETECTORS) - {"reward_collapse"}
+    assert set(findings.not_applicable) == set(DETECTORS) - {"reward_collapse", "drift"}
     assert findings.not_applicable["entropy_collapse"] == "not logged: policy/entropy"
     assert findings.not_applicable["gradient_instability"] == "not logged: grad_norm/policy or grad/nonfinite"
 

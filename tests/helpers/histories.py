@@ -126,6 +126,7 @@ BROKEN: Mapping[str, tuple[Callable[[int], list[Row]], int]] = {
     ),
     "critic_failure": (lambda seed: since({"critic/explained_variance": -100.0}, ONSET, seed), ONSET),
     "sampler_gap": (lambda seed: since({"gap/k3": 0.05}, ONSET, seed), ONSET),
+    "drift": (lambda seed: since({"score/correct": lambda v, n: max(0.0, v - 0.02 * n)}, ONSET, seed), ONSET),
     "grader_failure": (lambda seed: since({"outcome/infra_error": 0.4}, ONSET, seed), ONSET),
     "grader_silent": (lambda seed: since({"reward/mean": 0.0, "score/correct": 0.0}, 1, seed), 1),
     "all_truncated": (lambda seed: since({"length/truncated": 1.0}, ONSET, seed), ONSET),

@@ -1,0 +1,182 @@
+"""A kept calibration as Markdown: the kinds of table that a document can ask for, each one of `KINDS`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from grpobench.analysis.kept.markdown import duration, table
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.tools.text import NONE, percent
+
+Content: TypeAlias = Mapping[str, Any]
+
+
+def render(content: Content, kind: str) -> list[str]:
+    """The lines of one table. Raises LogError for an unknown kind."""
+    if kind not in KINDS:
+        raise LogError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
+    return KINDS[kind](content)
+
+
+def origin(content: Content) -> list[str]:
+    """Command, commit, versions and machine in a sentence."""
+    commits = " and ".join(f"`{commit}`" for commit in content["commits"])
+    versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in content["versions"].items())
+    runs = sum(sum(case["runs"].values()) for case in content["cases"])
+    text = (
+        f"Made by `{content['command']}`: {runs} runs, at commit {commits} with {versions}; "
+        f"{' and '.join(content['machine'])}; {duration(content['seconds'])} of run time."
+    )
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def goals(content: Content) -> list[str]:
+    """What was asked for, and what came out on seeds that set nothing."""
+    rows = [
+        [
+            row["goal"],
+            f"{'at least' if row['at_least'] else 'at most'} {row['bound']:g}",
+            number(row["value"]),
+            "yes" if row["met"] else "**no**",
+        ]
+        for row in content["goals"]
+    ]
+    return table("On the seeds that set nothing:", ["goal", "asked", "found", "met"], rows, named=1)
+
+
+def cases(content: Content) -> list[str]:
+    """The library: what is wrong with each kind of run, and its labels."""
+    rows = [
+        [
+            case["arm"],
+            case["what"],
+            ", ".join(map(words, case["must"])) or NONE,
+            ", ".join(map(words, case["may"])) or NONE,
+            f"{case['runs']['set']} + {case['runs']['scored']}",
+        ]
+        for case in content["cases"]
+    ]
+    header = ["arm", "what it is", "must show", "may show", "runs"]
+    lead = (
+        "Runs: those whose seeds set thresholds + those that score them. Every other event is a false alarm."
+    )
+    return table(lead, header, rows, named=4)
+
+
+def detectors(content: Content) -> list[str]:
+    """Each detector with its thresholds as they were set, on the seeds that set nothing."""
+    rows = [
+        [words(row["kind"]), setting(row), *scored(row["scored"])]
+        for row in content["detectors"]
+        if row["scored"]["must"] or row["scored"]["never"]
+    ]
+    header = [
+        "event",
+        "thresholds",
+        "found",
+        "recall",
+        "false",
+        "precision",
+        "per healthy run",
+        "delay",
+        "lead",
+    ]
+    lead = (
+        "On the seeds that set nothing. Found: of the runs that must show it. False: of those that must not. "
+        "Per healthy run: false alarms. Delay: median updates from the fault to the alarm. Lead: median "
+        "updates from the alarm until held-out accuracy was lost for good."
+    )
+    return table(textwrap.fill(lead, 118), header, rows, named=2)
+
+
+def halves(content: Content) -> list[str]:
+    """Thresholds and scores on both halves, and the defaults' on the second."""
+    rows = []
+    for row in content["detectors"]:
+        if row["tried"] > 1 or row["values"] != row["default"]:
+            scores = [brief(row[half]) for half in ("set", "scored", "default_scored")]
+            rows.append([words(row["kind"]), named(row["default"]), named(row["values"]), *scores])
+    header = ["event", "default", "set", "first half", "second half", "default, second half"]
+    lead = "Recall, precision and false alarms per healthy run with each setting:"
+    return table(lead, header, rows, named=3)
+
+
+def warning(content: Content) -> list[str]:
+    """How the limit of the early warning was set."""
+    row = content["warning"]
+    text = (
+        f"h = {row['limit']:g}: the largest sum of at most one in twenty of {row['draws']:,} resampled "
+        f"courses of {row['runs']} healthy runs, in blocks of {row['block']} updates, is above it; so is "
+        f"that of {row['above']} of these {row['runs']} runs themselves."
+    )
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def same_arm(content: Content) -> list[str]:
+    """False positives of the comparison."""
+    rows = [
+        [
+            str(row["arms"]),
+            str(row["seeds"]),
+            str(row["comparisons"]),
+            str(row["false"]),
+            percent(row["rate"]) + " %",
+        ]
+        for row in content["same_arm"]
+    ]
+    pool = content["same_arm"][0]["pool"] if content["same_arm"] else 0
+    lead = f"Arms drawn from {pool} runs of `{content['pool']}`, no run in two arms, at a nominal 5 %:"
+    return table(lead, ["arms", "seeds each", "comparisons", "called different", "share"], rows, named=0)
+
+
+KINDS: Mapping[str, Callable[[Content], list[str]]] = {
+    "origin": origin,
+    "goals": goals,
+    "cases": cases,
+    "detectors": detectors,
+    "halves": halves,
+    "warning": warning,
+    "same-arm": same_arm,
+}
+
+
+def as_lines(content: Content) -> Iterator[str]:
+    """Everything, for a terminal."""
+    for kind in ("origin", "goals", "detectors", "halves", "warning", "same-arm"):
+        yield from (*render(content, kind), "")
+
+
+def words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def named(values: Mapping[str, float]) -> str:
+    return ", ".join(f"`{name}` {value:g}" for name, value in values.items()) or NONE
+
+
+def setting(row: Content) -> str:
+    """The thresholds that were looked at, with a sign where they are not the default."""
+    return named(row["values"]) + (" (set)" if row["values"] != row["default"] else "")
+
+
+def scored(own: Content) -> Sequence[str]:
+    """The columns of a score."""
+    return [
+        f"{own['hits']} of {own['must']}",
+        number(own["recall"]),
+        f"{own['false']} of {own['never']}",
+        number(own["precision"]),
+        number(own["per_healthy"]),
+        number(own["delay"], 0),
+        f"{number(own['lead'], 0)} ({own['leads']})" if own["leads"] else NONE,
+    ]
+
+
+def brief(own: Content) -> str:
+    return " / ".join(number(own[name]) for name in ("recall", "precision", "per_healthy"))
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")

@@ -1,0 +1,84 @@
+"""What a recipe cannot say of a broken run: code that is wrong on purpose, named by the library alone."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reader, Reading, Role, Rowwise, Tokenwise
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.models.roles import Models
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings.config import RunConfig
+from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.task import Problem, Split
+
+
+@dataclass(frozen=True)
+class Faulty(GroupNormalised, ClippedRatio):
+    """Group-normalised advantages and a clipped ratio, with one fault; sound by default."""
+
+    name = "faulty"
+    summary = "group-normalised policy gradient with a fault made on purpose"
+    formula = "loss = −average(sign·A-weighted clipped ratio) − entropy_bonus·H"
+    departures = "wrong on purpose; for calibration only"
+    metrics = parts.CLIP_METRICS
+
+    sign: float = 1.0
+    """What advantages are multiplied by: −1 makes the better answers rarer."""
+    entropy_bonus: float = 0.0
+    """Weight of the policy's entropy in the objective."""
+
+    @property
+    def differentiates_entropy(self) -> bool:
+        return self.entropy_bonus > 0
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
+        return self.sign * super().advantage(batch, models)
+
+    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+        sound = super().loss(batch, signal, now)
+        if not self.entropy_bonus:
+            return sound
+        return dataclasses.replace(sound, terms=sound.terms - self.entropy_bonus * now["policy"].entropy)
+
+
+@dataclass(frozen=True)
+class Sums(Arithmetic):
+    """Arithmetic whose training answers may be misread."""
+
+    name = "sums"
+    summary = "arithmetic whose training answers may be misread on purpose"
+    misread: bool = False
+    """Whether the training split's answers are of another column, which nothing can match."""
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        sound = super().problems(split)
+        if not self.misread or split != "train":
+            return sound
+        return [dataclasses.replace(problem, truth=10**9 + int(problem.truth)) for problem in sound]
+
+
+class Stale(HFSampler):
+    """A sampler that never takes over the trainer's weights."""
+
+    def __init__(self, config: RunConfig, models: Models, loaded: Loaded) -> None:
+        frozen = Models(
+            copy.deepcopy(models.language).requires_grad_(False),
+            temperature=config.sampler.temperature,
+            dtype=config.model.dtype,
+        )
+        super().__init__(frozen, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+        self.exact = False
+        self.largest_gap = math.inf
+
+
+def stale(config: RunConfig, models: Models, loaded: Any) -> Stale:
+    """The sampler of a run, as a recipe names it."""
+    return Stale(config, models, loaded)

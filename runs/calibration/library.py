@@ -1,0 +1,76 @@
+"""The library's labels and seeds, `library.toml` beside this file, and its runs through the matrix."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpobench.analysis.calibration.library import Case, Library
+from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+
+FILE = Path(__file__).with_name("library.toml")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is to be run: arms that have the same seeds together."""
+
+    library: Library
+    recipe: str
+    """Its name."""
+    seeds: Mapping[str, int]
+    """Arm -> how many seeds, from `first` on."""
+    first: int
+
+    def recipes(self) -> list[Recipe]:
+        """One for each number of seeds; all are parts of one matrix."""
+        counts = sorted(set(self.seeds.values()))
+        return [
+            read_recipe(
+                self.recipe,
+                [
+                    f"arms={','.join(arm for arm, own in self.seeds.items() if own == count)}",
+                    f"seeds={list(range(self.first, self.first + count))}",
+                ],
+            )
+            for count in counts
+        ]
+
+
+def planned() -> Planned:
+    """The library as `FILE` says."""
+    table = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    rows = table["case"]
+    cases = [case({name: value for name, value in row.items() if name != "seeds"}) for row in rows]
+    tried = {
+        kind: {name: tuple(map(float, values)) for name, values in fields.items()}
+        for kind, fields in table["tried"].items()
+    }
+    library = Library(tuple(cases), table["pool"], table["set_on"], tried)
+    seeds = {row["arm"]: row.get("seeds", table["seeds"]) for row in rows}
+    return Planned(library, table["recipe"], seeds, table["first_seed"])
+
+
+def case(row: Mapping[str, Any]) -> Case:
+    """One entry of the file."""
+    told: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+    }
+    return Case(**told)
+
+
+def run(plan: Planned, out: Path, workers: int | None) -> Outcome:
+    """Every run that has no result yet, in one folder, told of on the standard error; the outcome of the
+    first part that is not whole, else of the last."""
+    found: list[Outcome] = []
+    for recipe in plan.recipes():
+        found.append(run_matrix(recipe, out, workers, console=Console(stderr=True)))
+        if found[-1].code:
+            break
+    return found[-1]
