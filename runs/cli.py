@@ -19,6 +19,7 @@ from grpobench.runs.tools.deferred import defer
 
 COMMANDS: Mapping[str, str] = {
     "run": "run.run_command",
+    "map": "run.map_command",
     "status": "status.status_command",
     "report": "report.report_command",
     "import": "importing.import_command",

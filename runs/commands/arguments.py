@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     run_words(add("run", "run a recipe's matrix, resuming what is there, then write the report"))
+    map_words(add("map", "run every arm of a recipe over doses, and draw where each learns and collapses"))
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
     import_words(add("import", "make run folders of other libraries' logs, which `report` reads"))
@@ -81,6 +82,18 @@ def run_words(run: argparse.ArgumentParser) -> None:
     add_data(run)
     add_trust(run)
     add_unsafe(run)
+
+
+def map_words(maps: argparse.ArgumentParser) -> None:
+    run_words(maps)
+    maps.add_argument(
+        "--over",
+        metavar="K=V,V",
+        action="append",
+        default=[],
+        help="a dose: every arm is run with each value, such as train.learning_rate=1e-4,1e-3; may be given "
+        "again; replaces that key of the recipe's table [over]",
+    )
 
 
 def status_words(status: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from grpobench.runs.commands.arguments import FORMATS, seed_list
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
@@ -16,12 +17,29 @@ from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.tools.ticker import duration
 
+EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.minibatches=1,8"
+
 
 def run_command(options: argparse.Namespace) -> int:
+    return carry_out(recipe_of(options), options)
+
+
+def map_command(options: argparse.Namespace) -> int:
+    recipe = recipe_of(options, options.over)
+    if not recipe.doses:
+        raise ConfigError([f"{recipe.name}: has no doses; give them, such as --over {EXAMPLE}"])
+    return carry_out(recipe, options)
+
+
+def recipe_of(options: argparse.Namespace, over: Sequence[str] = ()) -> Recipe:
     sets = list(options.sets)
     if options.seeds:
         sets.append(f"seeds={seed_list(options.seeds)}")
-    recipe = read_recipe(options.recipe, sets)
+    return read_recipe(options.recipe, sets, over)
+
+
+def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
+    """Run the matrix, tell how it ended and write its report."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
     if options.dry_run:

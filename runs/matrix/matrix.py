@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -150,6 +151,8 @@ def write_matrix(folder: Path, recipe: Recipe) -> None:
         "tasks": list(dict.fromkeys(config.task.name for config in configs)),
         "recipe": recipe.text,
         "sets": list(recipe.sets),
+        "over": list(recipe.over),
+        "doses": {arm: dataclasses.asdict(dose) for arm, dose in recipe.doses.items()},
     }
     before = read_json(folder / "matrix.json") or {}
     stems = {config.folder.rpartition("-s")[0] for config in configs}
@@ -162,6 +165,7 @@ def write_matrix(folder: Path, recipe: Recipe) -> None:
     if set(earlier) - {config.folder for config in configs}:
         for key in ("seeds", "arms", "tasks"):
             table[key] = list(dict.fromkeys([*table[key], *before.get(key, [])]))
+        table["doses"] = before.get("doses", {}) | table["doses"]
     files.write_atomic(folder / "matrix.json", json.dumps(table, indent=1).encode())
 
 

@@ -63,7 +63,7 @@ def read_head(
 ) -> Head | strict.Bad:
     """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
     plain = set(strict.hints(Head))
-    known = plain | set(SECTIONS) | {"tasks", "arm", "on"}
+    known = plain | set(SECTIONS) | {"tasks", "arm", "on", "over"}
     faults += [strict.unknown("", key, known, ELSEWHERE) for key in table if key not in known]
     for key in assigned:
         if key not in plain | {"tasks", "arms"}:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grpobench.runs.settings import observe, optimisers, others
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.doses import Dose, dosed, read_over
 from grpobench.runs.settings.draft import read_draft
 from grpobench.runs.settings.expand import expand
 from grpobench.runs.settings.head import Head
@@ -41,6 +42,10 @@ class Recipe:
     """Optional arms on tasks that do not serve them, with the reason."""
     folder: Path = Path()
     """Where the files of a `module:Name` are looked for first."""
+    doses: Mapping[str, Dose] = field(default_factory=dict)
+    """Where each arm of a map comes from; empty: the recipe has no doses."""
+    over: tuple[str, ...] = ()
+    """What `--over` said."""
 
     @property
     def name(self) -> str:
@@ -73,8 +78,8 @@ def recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
 
 
-def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
-    """The recipe of a name or path, with `--set` assignments applied. Reads the recipe and nothing else.
+def read_recipe(source: str, sets: Sequence[str] = (), over: Sequence[str] = ()) -> Recipe:
+    """The recipe of a name or path, with `--set` and `--over` applied. Reads the recipe and nothing else.
 
     Raises `ConfigError` with every error of the recipe and the assignments at once.
     """
@@ -86,10 +91,17 @@ def read_recipe(source: str, sets: Sequence[str] = ()) -> Recipe:
     except UnicodeDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], str(path)) from None
     folder = Path.cwd() if source in recipes() else path.parent  # for one of the suite: where the user is
-    return read_text(text, path.stem, folder, sets, str(path))
+    return read_text(text, path.stem, folder, sets, str(path), over)
 
 
-def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), source: str = "") -> Recipe:
+def read_text(
+    text: str,
+    stem: str,
+    folder: Path,
+    sets: Sequence[str] = (),
+    source: str = "",
+    over: Sequence[str] = (),
+) -> Recipe:
     """The recipe that a text in TOML is, as `read_recipe` reads it from a file called `stem` in `folder`;
     `source` stands before the errors."""
     try:
@@ -98,11 +110,13 @@ def read_text(text: str, stem: str, folder: Path, sets: Sequence[str] = (), sour
         raise ConfigError([f"not TOML: {error}"], source) from None
     faults: list[str] = []
     draft = read_draft(table, stem, folder, sets, faults)
+    draft, doses = dosed(draft, read_over(table.get("over", {}), over, faults), not over, faults)
     configs, left_out = expand(draft, faults)
     configs = opened(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, source)
-    return Recipe(draft.head, draft.head.summary, text, tuple(sets), tuple(configs), tuple(left_out), folder)
+    head, runs = draft.head, tuple(configs)
+    return Recipe(head, head.summary, text, tuple(sets), runs, tuple(left_out), folder, doses, tuple(over))
 
 
 def opened(
