@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
-from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.logs.matrix import Dose, Matrix, Run
 
 RUN_COLUMNS = ["arm", "task", "seed", "step"]
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
@@ -61,6 +61,7 @@ def load(folder: Path) -> Matrix:
         configs={run.name: run.config for run in runs},
         described=bool(described),
         strangers=strangers,
+        doses={str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()},
     )
 
 

@@ -75,6 +75,14 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Dose:
+    """Where an arm of a map comes from: the recipe's arm, and the values that it is run with, by key."""
+
+    arm: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Matrix:
     """All runs of one matrix."""
 
@@ -100,6 +108,8 @@ class Matrix:
     """Whether there is a matrix.json, which says what was planned."""
     strangers: Mapping[str, str] = field(default_factory=dict)
     """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
+    doses: Mapping[str, Dose] = field(default_factory=dict)
+    """By arm, where the matrix is a map."""
 
     @cached_property
     def logged(self) -> Mapping[str, frozenset[str]]:

@@ -68,3 +68,21 @@ def listed(names: Sequence[Any], most: int = 8) -> str:
     """Names with commas, the first `most` of them."""
     shown = ", ".join(map(str, names[:most]))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def dose(value: Any) -> str:
+    """A value of a map: 3e-4, 16, word."""
+    if isinstance(value, float) and 0 < abs(value) < 0.01:
+        digits, power = f"{value:e}".split("e")
+        return f"{float(digits):g}e−{abs(int(power))}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def level_name(level: Sequence[Any]) -> str:
+    """A combination of values of a map."""
+    return ", ".join(map(dose, level)) or "all"
+
+
+def doses_in_words(keys: Sequence[str]) -> str:
+    """Keys such as train.learning_rate as an axis has them."""
+    return ", ".join(key.rpartition(".")[2].replace("_", " ") for key in keys)

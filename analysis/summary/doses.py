@@ -1,0 +1,219 @@
+"""A map: what became of every run over a grid of doses, and the largest dose that an algorithm bears."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
+from grpobench.analysis.statistics.quantile import exact_share, quantile_ranks
+from grpobench.analysis.summary.accuracy import graded
+
+LEARNS, STALLS, DRIFTS, COLLAPSES, NONE = "learns", "stalls", "drifts", "collapses", "no result"
+OUTCOMES = (LEARNS, STALLS, DRIFTS, COLLAPSES, NONE)
+ERRORS = 2.0
+"""Standard errors of the paired difference from the base, beyond which a run learnt or drifted."""
+CHANCE = 1 / 3
+"""Most of the seeds that may collapse at a dose of the frontier, and at every smaller one."""
+KEYS = ["arm", "task", "seed"]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The grid: the first key with its values ascending, and the other keys with each of their
+    combinations."""
+
+    key: str
+    doses: tuple[Any, ...]
+    others: tuple[str, ...]
+    levels: tuple[tuple[Any, ...], ...]
+    arms: tuple[str, ...]
+    """The recipe's."""
+
+    def name(self, arm: str, level: Sequence[Any], dose: Any, matrix: Matrix) -> str | None:
+        """The arm of the matrix that has these values; None where there is none."""
+        wanted = {self.key: dose, **dict(zip(self.others, level, strict=True))}
+        for name, own in matrix.doses.items():
+            if own.arm == arm and dict(own.values) == wanted:
+                return name
+        return None
+
+
+def axes_of(matrix: Matrix) -> Axes | None:
+    """The grid of a matrix; None where it is no map."""
+    if not matrix.doses:
+        return None
+    first = next(iter(matrix.doses.values()))
+    key, *others = first.values
+    doses = dict.fromkeys(own.values[key] for own in matrix.doses.values())
+    ordered = sorted(doses) if all(isinstance(one, int | float) for one in doses) else list(doses)
+    levels = dict.fromkeys(tuple(own.values[other] for other in others) for own in matrix.doses.values())
+    arms = dict.fromkeys(own.arm for own in matrix.doses.values())
+    return Axes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
+
+
+def outcomes(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
+    `outcome`: it collapses (a collapse that it did not recover from, or a divergence), learns or drifts (ends
+    above or below its base by more than `ERRORS` standard errors), or stalls."""
+    found = runs.merge(_changes(matrix, runs), on=KEYS, how="left")
+    found["outcome"] = [_outcome(row) for row in found.to_dict("records")]
+    return found
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if not math.isnan(row["collapsed_at"]):
+        return COLLAPSES
+    change = row["final"] - row["base"]
+    if math.isnan(change):
+        return NONE
+    bound = ERRORS * (0.0 if math.isnan(row["error"]) else row["error"])
+    return LEARNS if change > bound else DRIFTS if change < -bound else STALLS
+
+
+def _changes(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean change of each run's answers from its base, paired by problem, with its standard error."""
+    columns = [*KEYS, "change", "error"]
+    frame = graded(matrix)
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    asked = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
+    own = frame.merge(asked, on=KEYS)
+    own = own[(own["split"] == own["asked_split"]) & (own["mode"] == own["asked_mode"])]
+    rows = []
+    for key, run in own.groupby(KEYS, sort=False):
+        first, last = run["step"].min(), run["step"].max()
+        if first == 0 < last:
+            scores = run.groupby(["problem", "step"], sort=False)["score/correct"].mean().unstack("step")
+            difference = (scores[last] - scores[0]).dropna()
+            rows.append((*key, float(difference.mean()), standard_error(difference)))
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of an arm at one dose and level."""
+
+    arm: str
+    task: str
+    level: tuple[Any, ...]
+    dose: Any
+    outcomes: tuple[str, ...]
+    """Of each seed, in their order."""
+    seeds: tuple[int, ...]
+    accuracy: Estimate
+    """Mean of what counts, with the t interval over seeds."""
+
+    @property
+    def known(self) -> int:
+        """Runs with a result."""
+        return sum(outcome != NONE for outcome in self.outcomes)
+
+    @property
+    def collapsed(self) -> int:
+        """Runs that collapsed."""
+        return self.outcomes.count(COLLAPSES)
+
+    @property
+    def chance(self) -> tuple[float, float]:
+        """Exact 95 % interval of the chance of collapse."""
+        return exact_share(self.collapsed, self.known)
+
+
+def cells(matrix: Matrix, found: pd.DataFrame) -> list[Cell]:
+    """The whole grid, from the rows of `outcomes`."""
+    axes = axes_of(matrix)
+    return [] if axes is None else list(_cells(matrix, found, axes))
+
+
+def _cells(matrix: Matrix, found: pd.DataFrame, axes: Axes) -> Iterator[Cell]:
+    grouped = dict(iter(found.groupby(["task", "arm"], sort=False)))
+    for task in matrix.tasks:
+        for arm in axes.arms:
+            for level in axes.levels:
+                for dose in axes.doses:
+                    own = grouped.get((task, axes.name(arm, level, dose, matrix)))
+                    if own is None:
+                        continue
+                    own = own.sort_values("seed")
+                    yield Cell(
+                        arm,
+                        task,
+                        level,
+                        dose,
+                        tuple(own["outcome"]),
+                        tuple(int(seed) for seed in own["seed"]),
+                        seed_mean(own["counted"].dropna()),
+                    )
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What an arm bears at one level of the other doses."""
+
+    arm: str
+    task: str
+    level: tuple[Any, ...]
+    at: Cell | None
+    """The largest dose at which, and below which, no more than `CHANCE` of the seeds collapse; None: not even
+    the smallest is."""
+    low: Any
+    high: Any
+    """Doses between which the frontier lies; None: below the grid."""
+    coverage: float
+    """With at least which probability, over seeds."""
+    beyond: bool
+    """Whether it is the largest dose of the grid, so that the true one may be larger."""
+    best: Cell | None
+    """The dose with the highest mean accuracy."""
+
+
+def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
+    """By task, arm and level."""
+    rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
+    for cell in grid:
+        rows.setdefault((cell.task, cell.arm, cell.level), []).append(cell)
+    return [_frontier(*key, own) for key, own in rows.items()]
+
+
+def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) -> Frontier:
+    at = None
+    for cell in row:
+        if not cell.known or cell.collapsed > CHANCE * cell.known + 1e-9:
+            break
+        at = cell
+    borne = tolerances(row)
+    low: Any = None
+    high: Any = None
+    coverage = math.nan
+    if borne:
+        ranks = quantile_ranks(len(borne), CHANCE)
+        low, high = (row[borne[rank]].dose if borne[rank] >= 0 else None for rank in (ranks.low, ranks.high))
+        coverage = ranks.coverage
+    measured = [cell for cell in row if math.isfinite(cell.accuracy.value)]
+    best = max(measured, key=lambda cell: cell.accuracy.value, default=None)
+    return Frontier(arm, task, level, at, low, high, coverage, at is row[-1], best)
+
+
+def tolerances(row: Sequence[Cell]) -> list[int]:
+    """Of each seed that has a result at every dose, ascending: the index of the largest dose that it bore,
+    having borne all smaller ones; −1 for none."""
+    found = []
+    for seed in dict.fromkeys(seed for cell in row for seed in cell.seeds):
+        own = [dict(zip(cell.seeds, cell.outcomes, strict=True)).get(seed, NONE) for cell in row]
+        if NONE not in own:
+            fell = own.index(COLLAPSES) if COLLAPSES in own else len(own)
+            found.append(fell - 1)
+    return sorted(found)
+
+
+def shares(grid: Sequence[Cell]) -> dict[str, float]:
+    """Share of all runs with a result by outcome."""
+    every = [outcome for cell in grid for outcome in cell.outcomes if outcome != NONE]
+    return {name: float(np.mean([one == name for one in every])) for name in OUTCOMES[:-1]} if every else {}
