@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from grpobench.analysis.figures.bias import draw_bias, draw_bias_updates
 from grpobench.analysis.figures.costs import draw_rates, draw_seconds
 from grpobench.analysis.figures.definitions import DEFINITIONS
+from grpobench.analysis.figures.doses import draw_map
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.figures.sampling import draw_sampling
@@ -67,6 +68,10 @@ def _training(name: str, numbers: Numbers, definitions: Definitions) -> Drawing 
 
 
 FIGURES: Mapping[str, Kind] = {
+    "map": Kind(
+        "where each arm learns, stalls, drifts and collapses over the doses of a map",
+        lambda numbers, _: draw_map(numbers.matrix, numbers.grid),
+    ),
     "final_accuracy": Kind(
         "final accuracy of every seed and arm, with the level before training",
         lambda numbers, _: draw_final_accuracy(numbers.matrix, numbers.runs),
@@ -112,7 +117,9 @@ FIGURES: Mapping[str, Kind] = {
 def draw(matrix: Matrix | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
     """All figures that the logs allow, one at a time."""
     numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
-    for kind in FIGURES.values():
+    for name, kind in FIGURES.items():
+        if numbers.matrix.doses and name != "map":  # arms are doses: dozens of lines in every panel
+            continue
         if (drawing := kind(numbers, definitions)) is not None:
             yield drawing
 

@@ -19,15 +19,17 @@ from grpobench.analysis.summary.doses import (
     DRIFTS,
     LEARNS,
     STALLS,
-    Axes as Grid,
     Cell,
     Frontier,
     axes_of,
     frontiers,
 )
+from grpobench.analysis.summary.doses import (
+    Axes as Grid,
+)
 from grpobench.analysis.tools.text import dose, doses_in_words, level_name, number
 
-SHADE = {LEARNS: "#ffffff", STALLS: "#e9e9e9", DRIFTS: "#c9c9c9", COLLAPSES: "#8d8d8d"}
+SHADE = {LEARNS: "#ffffff", STALLS: "#f0f0f0", DRIFTS: "#dcdcdc", COLLAPSES: "#bdbdbd"}
 """Ground of a cell by its most frequent outcome: told apart in grey."""
 MARKS: dict[str, dict[str, Any]] = {
     LEARNS: {"marker": "o", "color": "#0173b2", "markerfacecolor": "#0173b2"},
@@ -41,7 +43,7 @@ ACROSS = 4
 
 def draw_map(matrix: Matrix, grid: Sequence[Cell]) -> Drawing | None:
     """A panel per arm and task; None where the matrix is no map."""
-    axes = axes_of(matrix)
+    axes = axes_of(matrix.doses)
     if axes is None or not grid:
         return None
     panels = [(task, arm) for task in matrix.tasks for arm in axes.arms]
@@ -68,9 +70,9 @@ def draw_map(matrix: Matrix, grid: Sequence[Cell]) -> Drawing | None:
     return Drawing(
         "map",
         "Where each arm learns, stalls, drifts and collapses",
-        f"Every run over the grid of doses, one mark per seed, and the mean accuracy in % ({_split(matrix)}). "
-        "Learns and drifts: ends above or below its base by more than two standard errors, paired by problem; "
-        "stalls: neither; collapses: a collapse that it did not recover from, or a divergence. The frontier "
+        f"Every run over the grid of doses: a mark per seed, and the mean accuracy in % ({_split(matrix)}). "
+        "Learns, drifts: ends above, below its base by more than two standard errors, paired by problem. "
+        "Stalls: neither. Collapses: a collapse that it did not recover from, or a divergence. The frontier "
         "stands behind the largest dose at which, and below which, at most a third of the seeds collapse. "
         "The ground tells the most frequent outcome.",
         figure,
@@ -101,7 +103,9 @@ def _panel(panel: Axes, own: Sequence[Cell], edges: Sequence[Frontier], grid: Gr
     for edge in edges:
         y = grid.levels.index(edge.level)
         x = -0.5 if edge.at is None else grid.doses.index(edge.at.dose) + 0.5
-        panel.plot([x, x], [y - 0.5, y + 0.5], color="black", linewidth=2, solid_capstyle="butt", clip_on=False)
+        panel.plot(
+            [x, x], [y - 0.5, y + 0.5], color="black", linewidth=2, solid_capstyle="butt", clip_on=False
+        )
     panel.set_xlim(-0.5, len(grid.doses) - 0.5)
     panel.set_ylim(-0.5, len(grid.levels) - 0.5)
     panel.set_xticks(range(len(grid.doses)), [dose(one) for one in grid.doses])

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from grpobench.analysis.logs.frames import rows_of
 from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.critic import critic_explained
+from grpobench.analysis.summary.doses import outcomes
 from grpobench.analysis.summary.headline import headline_of
 from grpobench.analysis.summary.rewards import LAST_TENTH
 
@@ -68,9 +69,12 @@ class Kept:
     arms: Sequence[str]
     tasks: Sequence[str]
     runs: Sequence[Mapping[str, Any]]
-    """arm, task, seed, state; accuracy: mode -> [split, before, after, best and last validation]; measured:
-    mode/metric -> [before, after]; training: metric -> [first update, mean of the last tenth]; validation:
-    mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or null."""
+    """arm, task, seed, state, and outcome of a map; accuracy: mode -> [split, before, after, best and last
+    validation]; measured: mode/metric -> [before, after]; training: metric -> [first update, mean of the
+    last tenth]; validation: mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or
+    null."""
+    doses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of a map: by arm, the recipe's `arm` and the `values` that it was run with."""
 
     def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
         """Runs of an arm on a task, by seed."""
@@ -94,6 +98,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
     explained = critic_explained(matrix)
     accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
     ends = _both_ends(matrix)
+    outcome = _outcomes(matrix)
     rows = []
     for run in matrix.runs:
         shares = rows_of(explained, run)["explained"]
@@ -103,6 +108,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
                 "task": run.task,
                 "seed": run.seed,
                 "state": run.state,
+                **outcome.get(_key(run), {}),
                 "accuracy": {
                     mode: found[_key(run)] for mode, found in accuracies.items() if _key(run) in found
                 },
@@ -118,6 +124,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         "settings": _digest(matrix),
         "seconds": round(sum(matrix.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))),
         "headline": {task: headline_of(matrix, task).mode for task in matrix.tasks},
+        **({"doses": {arm: asdict(own) for arm, own in matrix.doses.items()}} if matrix.doses else {}),
         "arms": list(matrix.arms),
         "tasks": list(matrix.tasks),
         "runs": rows,
@@ -160,6 +167,14 @@ def _accuracies(matrix: Matrix, mode: str) -> dict[tuple[str, str, int], list[An
     return found
 
 
+def _outcomes(matrix: Matrix) -> dict[tuple[str, str, int], dict[str, str]]:
+    """(task, arm, seed) -> what became of a run of a map."""
+    if not matrix.doses:
+        return {}
+    rows = outcomes(matrix, finals(matrix)).to_dict("records")
+    return {(row["task"], row["arm"], int(row["seed"])): {"outcome": row["outcome"]} for row in rows}
+
+
 def _both_ends(matrix: Matrix) -> dict[tuple[str, str, int], dict[str, Any]]:
     """(task, arm, seed) -> measured, training and validation, as `Kept.runs` describes them."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {
@@ -198,7 +213,10 @@ def _command(matrix: Matrix) -> str:
     """`grpobench run` with what was set, and with the last part of a path only."""
     described = json.loads((matrix.folder / "matrix.json").read_bytes())
     sets = [part for text in described.get("sets", ()) for part in ("--set", without_places(str(text)))]
-    return shlex.join(["grpobench", "run", matrix.name, *sets])
+    over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
+    if over:  # the matrix has a name of its own then
+        return shlex.join(["grpobench", "map", matrix.name.removesuffix("-map"), *sets, *over])
+    return shlex.join(["grpobench", "map" if matrix.doses else "run", matrix.name, *sets])
 
 
 def without_places(text: str) -> str:

@@ -15,10 +15,13 @@ import numpy as np
 
 from grpobench.analysis.kept.kept import Kept
 from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.matrix import DIVERGED, Dose
 from grpobench.analysis.statistics.comparison import ALPHA, compare
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.summary.critic import LITTLE
+from grpobench.analysis.summary.doses import axes_of, cells
+from grpobench.analysis.tables.doses import frontier_table, map_table
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, signed, two
 
 Options: TypeAlias = Mapping[str, str]
@@ -189,6 +192,25 @@ def curve(kept: Kept, options: Options) -> list[str]:
     return table(lead, ["updates", *kept.arms], rows, named=0)
 
 
+def mapped(kept: Kept, options: Options) -> list[str]:
+    """The grid of a map, or with `of=frontier` what each arm bears. `mode`."""
+    doses = {arm: Dose(own["arm"], own["values"]) for arm, own in kept.doses.items()}
+    axes = axes_of(doses)
+    if axes is None:
+        raise LogError(f"map of {kept.name}: the kept table is of no map")
+    grid = cells(doses, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
+    found = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
+    lines = table(f"{found.title}:", found.header, found.rows, named=3)
+    return [*lines, "", *textwrap.wrap(found.note, 118)]
+
+
+def _counted(run: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """A run of a map with the accuracy that counts: 0 of one that diverged."""
+    value = run["accuracy"][mode][2] if mode in run["accuracy"] else None
+    counted = 0.0 if run["state"] == DIVERGED else math.nan if value is None else float(value)
+    return {**run, "counted": counted}
+
+
 KINDS: Mapping[str, Kind] = {
     "origin": origin,
     "accuracy": accuracy,
@@ -198,6 +220,7 @@ KINDS: Mapping[str, Kind] = {
     "comparisons": comparisons,
     "grid": grid,
     "curve": curve,
+    "map": mapped,
 }
 
 

@@ -61,7 +61,9 @@ def load(folder: Path) -> Matrix:
         configs={run.name: run.config for run in runs},
         described=bool(described),
         strangers=strangers,
-        doses={str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()},
+        doses={
+            str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()
+        },
     )
 
 

@@ -14,7 +14,7 @@ from markupsafe import escape as escape_html
 
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.words import claim, failures, fallen, head, outlook, planned
+from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned
 from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
 
 LARGEST_SVG = 1_000_000
@@ -61,6 +61,7 @@ LINES = (
     "values; × marks the end of a run that diverged, collapsed or crashed."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
+    ("Stability map", "", ("map",), ("frontier", "map")),
     ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
     ("Stability", "", ("survival",), ("stability", "survival")),
     ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
@@ -110,10 +111,11 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
         ],
         compared=facts.numbers.compared,
         outlook=outlook(facts),
+        borne=borne(facts),
         planned=planned(facts),
         alarms=facts.alarms,
         failures=failures(facts),
-        fallen=fallen(facts),
+        fallen=[] if matrix.doses else fallen(facts),
         dim=list(critic_warnings(critic_explained(matrix))),
         little=LITTLE,
         damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],

@@ -10,12 +10,13 @@ from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.statistics.comparison import ALPHA, Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
+from grpobench.analysis.summary.doses import axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.settings import Setting
 from grpobench.analysis.summary.stability import words
 from grpobench.analysis.tables.comparisons import INTERVALS
-from grpobench.analysis.tools.text import NONE, interval, points
+from grpobench.analysis.tools.text import NONE, dose, doses_in_words, interval, level_name, percent, points
 
 
 def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
@@ -53,6 +54,26 @@ def fallen(facts: Facts) -> list[tuple[str, str, str]]:
         how = f"{words(end.kind)} at update {end.step}"
         how += f", stopped at {run.step}" if run.collapsed else ""
         told.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
+    return told
+
+
+def borne(facts: Facts) -> list[str]:
+    """What each arm of a map bears, a sentence for each of its levels; empty where the matrix is no map."""
+    axes = axes_of(facts.matrix.doses)
+    if axes is None:
+        return []
+    told = []
+    for one in frontiers(facts.numbers.grid):
+        where = f" at {doses_in_words(axes.others)} {level_name(one.level)}" if axes.others else ""
+        what = doses_in_words([axes.key])
+        if one.at is None:
+            said = f"does not bear even the smallest {what}"
+        else:
+            said = f"bears a {what} of {dose(one.at.dose)}{' or more' * one.beyond} "
+            ended = percent(one.at.accuracy.value)
+            said += f"({one.at.collapsed} of {one.at.known} collapsed), accuracy {ended} %"
+        best = f"; best at {dose(one.best.dose)}, {percent(one.best.accuracy.value)} %" if one.best else ""
+        told.append(f"{one.arm}{where}, {one.task}: {said}{best}.")
     return told
 
 

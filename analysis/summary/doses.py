@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.logs.matrix import Dose, Matrix
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
 from grpobench.analysis.statistics.quantile import exact_share, quantile_ranks
 from grpobench.analysis.summary.accuracy import graded
@@ -36,25 +36,17 @@ class Axes:
     arms: tuple[str, ...]
     """The recipe's."""
 
-    def name(self, arm: str, level: Sequence[Any], dose: Any, matrix: Matrix) -> str | None:
-        """The arm of the matrix that has these values; None where there is none."""
-        wanted = {self.key: dose, **dict(zip(self.others, level, strict=True))}
-        for name, own in matrix.doses.items():
-            if own.arm == arm and dict(own.values) == wanted:
-                return name
-        return None
 
-
-def axes_of(matrix: Matrix) -> Axes | None:
-    """The grid of a matrix; None where it is no map."""
-    if not matrix.doses:
+def axes_of(doses: Mapping[str, Dose]) -> Axes | None:
+    """The grid of a matrix by its arms' doses; None where it has none, and is no map."""
+    if not doses:
         return None
-    first = next(iter(matrix.doses.values()))
+    first = next(iter(doses.values()))
     key, *others = first.values
-    doses = dict.fromkeys(own.values[key] for own in matrix.doses.values())
-    ordered = sorted(doses) if all(isinstance(one, int | float) for one in doses) else list(doses)
-    levels = dict.fromkeys(tuple(own.values[other] for other in others) for own in matrix.doses.values())
-    arms = dict.fromkeys(own.arm for own in matrix.doses.values())
+    found = dict.fromkeys(own.values[key] for own in doses.values())
+    ordered = sorted(found) if all(isinstance(one, int | float) for one in found) else list(found)
+    levels = dict.fromkeys(tuple(own.values[other] for other in others) for own in doses.values())
+    arms = dict.fromkeys(own.arm for own in doses.values())
     return Axes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
 
 
@@ -126,31 +118,32 @@ class Cell:
         return exact_share(self.collapsed, self.known)
 
 
-def cells(matrix: Matrix, found: pd.DataFrame) -> list[Cell]:
-    """The whole grid, from the rows of `outcomes`."""
-    axes = axes_of(matrix)
-    return [] if axes is None else list(_cells(matrix, found, axes))
+def cells(doses: Mapping[str, Dose], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    """The whole grid from runs (task, arm, seed, outcome, counted), by task, arm, level and dose."""
+    axes = axes_of(doses)
+    if axes is None:
+        return []
+    own: dict[tuple[str, str, tuple[Any, ...], Any], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        dose = doses[run["arm"]]
+        level = tuple(dose.values[other] for other in axes.others)
+        own.setdefault((run["task"], dose.arm, level, dose.values[axes.key]), []).append(run)
+    places = itertools.product(tasks, axes.arms, axes.levels, axes.doses)
+    return [
+        _cell(task, arm, level, dose, sorted(own[task, arm, level, dose], key=_seed))
+        for task, arm, level, dose in places
+        if (task, arm, level, dose) in own
+    ]
 
 
-def _cells(matrix: Matrix, found: pd.DataFrame, axes: Axes) -> Iterator[Cell]:
-    grouped = dict(iter(found.groupby(["task", "arm"], sort=False)))
-    for task in matrix.tasks:
-        for arm in axes.arms:
-            for level in axes.levels:
-                for dose in axes.doses:
-                    own = grouped.get((task, axes.name(arm, level, dose, matrix)))
-                    if own is None:
-                        continue
-                    own = own.sort_values("seed")
-                    yield Cell(
-                        arm,
-                        task,
-                        level,
-                        dose,
-                        tuple(own["outcome"]),
-                        tuple(int(seed) for seed in own["seed"]),
-                        seed_mean(own["counted"].dropna()),
-                    )
+def _seed(run: Mapping[str, Any]) -> int:
+    return int(run["seed"])
+
+
+def _cell(task: str, arm: str, level: tuple[Any, ...], dose: Any, runs: Sequence[Mapping[str, Any]]) -> Cell:
+    counted = [run["counted"] for run in runs if not math.isnan(run["counted"])]
+    outcome, seeds = tuple(run["outcome"] for run in runs), tuple(map(_seed, runs))
+    return Cell(arm, task, level, dose, outcome, seeds, seed_mean(counted))
 
 
 @dataclass(frozen=True)
@@ -211,9 +204,3 @@ def tolerances(row: Sequence[Cell]) -> list[int]:
             fell = own.index(COLLAPSES) if COLLAPSES in own else len(own)
             found.append(fell - 1)
     return sorted(found)
-
-
-def shares(grid: Sequence[Cell]) -> dict[str, float]:
-    """Share of all runs with a result by outcome."""
-    every = [outcome for cell in grid for outcome in cell.outcomes if outcome != NONE]
-    return {name: float(np.mean([one == name for one in every])) for name in OUTCOMES[:-1]} if every else {}

@@ -14,6 +14,7 @@ from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.comparisons import compare_arms
+from grpobench.analysis.summary.doses import Cell, cells, outcomes
 from grpobench.analysis.summary.events import run_findings
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
 
@@ -40,9 +41,17 @@ class Numbers:
         return self.runs.merge(self.matrix.statuses.drop(columns="state"), on=["arm", "task", "seed"])
 
     @cached_property
+    def grid(self) -> Sequence[Cell]:
+        """The cells of a map; none where the matrix is no map."""
+        if not self.matrix.doses:
+            return ()
+        found = outcomes(self.matrix, self.runs)
+        return cells(self.matrix.doses, self.matrix.tasks, found.to_dict("records"))
+
+    @cached_property
     def compared(self) -> Sequence[Comparison]:
-        """Every pair of arms on every task."""
-        return compare_arms(self.matrix, self.runs)
+        """Every pair of arms on every task; none in a map, whose arms are doses."""
+        return () if self.matrix.doses else compare_arms(self.matrix, self.runs)
 
     @cached_property
     def later(self) -> Sequence[LaterEvaluation]:

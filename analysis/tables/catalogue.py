@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.doses import axes_of
 from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.tables.bias import bias_table, probes_table
 from grpobench.analysis.tables.comparisons import aggregate_tables, comparisons_table
 from grpobench.analysis.tables.costs import budgets_table, costs_table, equal_budgets_table, gaps_table
+from grpobench.analysis.tables.doses import frontier_table, map_table
 from grpobench.analysis.tables.later import agreement_table, later_table
 from grpobench.analysis.tables.runs import runs_table
 from grpobench.analysis.tables.sampling import samples_table
@@ -20,6 +22,10 @@ def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
     """Name -> table, without those that would have no row."""
     numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
     matrix = numbers.matrix
+    if matrix.doses:  # arms are doses: what compares them by pairs would be hundreds of rows
+        axes = axes_of(matrix.doses)
+        maps = [table(axes, numbers.grid) for table in (map_table, frontier_table) if axes]
+        return {table.name: table for table in [*maps, runs_table(matrix)] if table.rows}
     made = [
         accuracy_table(matrix, numbers.runs, "accuracy", "Final accuracy"),
         *other_mode_tables(matrix, numbers.runs, numbers.findings),

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.doses import CHANCE, OUTCOMES, Cell, Frontier, axes_of, frontiers
+from grpobench.analysis.summary.doses import CHANCE, OUTCOMES, Axes, Cell, Frontier, frontiers
 from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tools.text import NONE, dose, doses_in_words, interval, level_name, number, percent
 
 LETTERS = {name: name[0].upper() for name in OUTCOMES[:-1]}
 NOTE = (
     "Mean accuracy in %, and a letter for every seed: L learns, D drifts (ends above, below its base by more "
-    "than two standard errors, paired by problem), S stalls, C collapses. A run stopped for its collapse counts "
-    "with the accuracy that it had then, one that diverged with 0."
+    "than two standard errors, paired by problem), S stalls, C collapses. A run stopped for its collapse "
+    "counts with the accuracy that it had then, one that diverged with 0."
 )
 FRONTIER = (
     "Frontier: the largest dose at which, and below which, at most a third of the seeds collapse; its chance "
     "of collapse with the exact 95 % interval (Clopper–Pearson) and the mean accuracy there. From, to: doses "
-    "between which the dose lies that two thirds of the seeds bear, without an assumption on how seeds differ, "
-    "and the coverage of that interval, which few seeds leave below 95 %. Best: the dose with the highest mean "
-    "accuracy."
+    "between which the dose lies that two thirds of the seeds bear, without an assumption on how seeds "
+    "differ, and the coverage of that interval, which few seeds leave below 95 %. Best: the dose with the "
+    "highest mean accuracy."
 )
 
 
-def map_table(matrix: Matrix, grid: Sequence[Cell]) -> Table:
+def map_table(axes: Axes, grid: Sequence[Cell]) -> Table:
     """A row per task, arm and level of the other doses; a column per dose."""
-    axes = axes_of(matrix)
     frame = pd.DataFrame(
         [
             {
                 "task": cell.task,
                 "arm": cell.arm,
-                **dict(zip(axes.others if axes else (), cell.level, strict=True)),
-                axes.key if axes else "dose": cell.dose,
+                **dict(zip(axes.others, cell.level, strict=True)),
+                axes.key: cell.dose,
                 "runs": cell.known,
                 "collapsed": cell.collapsed,
                 "chance_low": cell.chance[0],
@@ -48,8 +47,6 @@ def map_table(matrix: Matrix, grid: Sequence[Cell]) -> Table:
             for cell in grid
         ]
     )
-    if axes is None:
-        return Table("map", "The map", [], [], frame)
     rows: dict[tuple[str, str, str], dict[object, str]] = {}
     for cell in grid:
         letters = "".join(LETTERS.get(outcome, "?") for outcome in cell.outcomes)
@@ -61,16 +58,15 @@ def map_table(matrix: Matrix, grid: Sequence[Cell]) -> Table:
     return Table("map", title, header, lines, frame, note=NOTE)
 
 
-def frontier_table(matrix: Matrix, grid: Sequence[Cell]) -> Table:
+def frontier_table(axes: Axes, grid: Sequence[Cell]) -> Table:
     """A row per task, arm and level of the other doses."""
-    axes = axes_of(matrix)
     found = frontiers(grid)
     frame = pd.DataFrame(
         [
             {
                 "task": one.task,
                 "arm": one.arm,
-                **dict(zip(axes.others if axes else (), one.level, strict=True)),
+                **dict(zip(axes.others, one.level, strict=True)),
                 "frontier": one.at.dose if one.at else None,
                 "beyond_the_grid": one.beyond,
                 "low": one.low,
@@ -86,17 +82,37 @@ def frontier_table(matrix: Matrix, grid: Sequence[Cell]) -> Table:
             for one in found
         ]
     )
-    header = ["task", "arm", doses_in_words(axes.others) if axes and axes.others else "others"]
-    header += ["frontier", "from", "to", "coverage", "collapsed", "chance (%)", "accuracy", "best", "accuracy there"]
-    return Table("frontier", "What each arm bears", header, list(map(_row, found)), frame, note=FRONTIER)
+    header = ["task", "arm", doses_in_words(axes.others) or "others"]
+    header += [
+        "frontier",
+        "from",
+        "to",
+        "coverage",
+        "collapsed",
+        "chance (%)",
+        "accuracy",
+        "best",
+        "accuracy there",
+    ]
+    return Table(
+        "frontier",
+        "What each arm bears",
+        header,
+        [_row(one, axes.doses[-1]) for one in found],
+        frame,
+        note=FRONTIER,
+    )
 
 
-def _row(one: Frontier) -> list[str]:
+def _row(one: Frontier, largest: Any) -> list[str]:
     at, best = one.at, one.best
     borne = "below the grid" if at is None else f"{'≥ ' * one.beyond}{dose(at.dose)}"
     return [
         *(one.task, one.arm, level_name(one.level), borne),
-        *("below the grid" if end is None else dose(end) for end in (one.low, one.high)),
+        *(
+            "below the grid" if end is None else f"{'≥ ' * (end == largest)}{dose(end)}"
+            for end in (one.low, one.high)
+        ),
         percent(one.coverage),
         NONE if at is None else f"{at.collapsed} of {at.known}",
         NONE if at is None else interval(*at.chance, lambda share: number(100 * share, 0)),

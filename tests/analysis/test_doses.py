@@ -1,0 +1,220 @@
+"""The map: outcomes of runs over doses, and the largest dose that an arm bears."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.synthetic import Synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.analysis.kept.kept import as_text, keep, read
+from grpobench.analysis.kept.markdown import render
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.quantile import exact_share, quantile_ranks
+from grpobench.analysis.summary.doses import Cell, axes_of, frontiers, outcomes, tolerances
+from grpobench.analysis.summary.numbers import Numbers
+from grpobench.analysis.tables.catalogue import make_tables
+
+RATES, LEVELS, SEEDS = (1e-4, 2e-4, 4e-4), (1, 8), (1, 2, 3)
+BEARS = {"grpo": 1e-4, "gspo": 2e-4, "dpo": 4e-4}
+"""What two of three seeds bear at one minibatch; the third bears half of it, and at eight all do."""
+
+
+def bears(arm: str, level: int, seed: int) -> float:
+    return BEARS[arm] / (2 if seed == 3 or level == 8 else 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A map of made-up runs: above what it bears a run falls; below it gains what the dose promises."""
+    doses = {
+        f"{arm}-{place}-{level}": {
+            "arm": arm,
+            "values": {"train.learning_rate": rate, "train.minibatches": level},
+        }
+        for arm in BEARS
+        for place, rate in enumerate(RATES)
+        for level in LEVELS
+    }
+    values = {name: (own["arm"], *own["values"].values()) for name, own in doses.items()}
+    root = Synthetic(
+        arms=tuple(doses),
+        tasks=("arithmetic",),
+        seeds=SEEDS,
+        gain=dict.fromkeys(doses, 0.2),
+        falls={
+            (name, "arithmetic", seed): 20
+            for name, (arm, rate, level) in values.items()
+            for seed in SEEDS
+            if rate > bears(arm, level, seed) * 1.01
+        },
+        accuracy=lambda name, task, seed: 0.6 + 500 * values[name][1],
+        problems=16,
+        samples=1,
+        name="map",
+    ).write(tmp_path_factory.mktemp("maps"))
+    described = json.loads((root / "matrix.json").read_text())
+    (root / "matrix.json").write_text(json.dumps(described | {"doses": doses}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def numbers(folder: Path) -> Numbers:
+    return Numbers(load(folder))
+
+
+def test_the_grid_is_read_from_the_logs(numbers: Numbers) -> None:
+    axes = axes_of(numbers.matrix.doses)
+    assert axes is not None
+    assert (axes.key, axes.doses, axes.others) == ("train.learning_rate", RATES, ("train.minibatches",))
+    assert (axes.levels, axes.arms) == (((1,), (8,)), tuple(BEARS))
+    assert len(numbers.grid) == len(BEARS) * len(RATES) * len(LEVELS)
+
+
+def test_every_run_has_the_outcome_that_it_was_made_with(numbers: Numbers) -> None:
+    for cell in numbers.grid:
+        wanted = [
+            "collapses" if cell.dose > bears(cell.arm, cell.level[0], s) * 1.01 else "learns" for s in SEEDS
+        ]
+        assert list(cell.outcomes) == wanted, cell
+
+
+def test_frontiers_are_the_doses_that_two_of_three_seeds_bear(numbers: Numbers) -> None:
+    found = {(one.arm, one.level[0]): one for one in frontiers(numbers.grid)}
+    at = {key: one.at.dose if one.at else None for key, one in found.items()}
+    assert at == {
+        ("grpo", 1): 1e-4,
+        ("grpo", 8): None,
+        ("gspo", 1): 2e-4,
+        ("gspo", 8): 1e-4,
+        ("dpo", 1): 4e-4,
+        ("dpo", 8): 2e-4,
+    }
+    assert found["dpo", 1].beyond and not found["gspo", 1].beyond
+    assert (found["grpo", 1].low, found["grpo", 1].high) == (None, 1e-4)
+    assert found["gspo", 1].coverage == pytest.approx(1 - (2 / 3) ** 3 - (1 / 3) ** 3)
+    best = found["gspo", 1].best
+    assert best is not None and best.dose == 1e-4  # at 2e-4 a third of the seeds fell
+
+
+def test_a_run_that_ends_below_its_base_drifts_and_one_within_the_noise_stalls(
+    numbers: Numbers,
+) -> None:
+    runs = numbers.runs.copy()
+    first = runs.index[runs["collapsed_at"].isna()][0]
+    arm, seed = runs.loc[first, "arm"], runs.loc[first, "seed"]
+    own = outcomes(numbers.matrix, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
+    bound = 2 * own["error"]
+    assert bound > 0
+    for change, outcome in ((1.01, "learns"), (0.99, "stalls"), (-0.99, "stalls"), (-1.01, "drifts")):
+        runs.loc[first, "final"] = runs.loc[first, "base"] + change * bound
+        found = outcomes(numbers.matrix, runs).set_index(["arm", "seed"])
+        assert found.loc[(arm, seed), "outcome"] == outcome
+    runs.loc[first, "final"] = math.nan
+    assert (
+        outcomes(numbers.matrix, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"] == "no result"
+    )
+
+
+def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
+    """Against scipy, from the rows of eval.jsonl."""
+    from scipy import stats
+
+    found = outcomes(numbers.matrix, numbers.runs)
+    row = found.iloc[0]
+    answers = numbers.matrix.evaluations
+    own = answers[
+        (answers["arm"] == row["arm"])
+        & (answers["seed"] == row["seed"])
+        & (answers["split"] == row["split"])
+        & (answers["mode"] == row["mode"])
+    ].pivot_table(index="problem", columns="step", values="score/correct")
+    difference = own[own.columns.max()] - own[0]
+    assert row["error"] == pytest.approx(stats.sem(difference), rel=1e-12)  # the same sum in float64
+
+
+def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
+    page = write_report(folder).read_text(encoding="utf-8")
+    told = re.sub(r"<[^>]+>", "", page)
+    assert "Stability map" in told and "What each arm bears" in told
+    assert "gspo at minibatches 1, arithmetic: bears a learning rate of 2e−4 (1 of 3 collapsed)" in told
+    assert "grpo at minibatches 8, arithmetic: does not bear even the smallest learning rate" in told
+    assert "comparisons resolved" not in told
+    assert (folder / "report/figures/map.svg").exists()
+    assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
+
+
+def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbers, tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text(as_text(keep(load(folder))), encoding="utf-8")
+    kept = read(tmp_path / "map.json")
+    tables = make_tables(numbers)
+    for name, options in (("map", {}), ("frontier", {"of": "frontier"})):
+        lines = render(kept, "map", {"mode": "greedy", **options})
+        cells = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")
+        ]
+        assert cells[0] == list(tables[name].header)
+        assert cells[2:] == [list(row) for row in tables[name].rows]
+    assert render(kept, "origin", {})[0].startswith("Made by `grpobench map map`")
+
+
+def row(*outcomes_by_dose: str) -> list[Cell]:
+    """Cells of one arm; a letter per seed: c collapses, l learns, - no result."""
+    words = {"c": "collapses", "l": "learns", "-": "no result"}
+    nothing = Estimate(math.nan, math.nan, math.nan)
+    return [
+        Cell("arm", "task", (), dose, tuple(words[one] for one in own), tuple(range(len(own))), nothing)
+        for dose, own in enumerate(outcomes_by_dose)
+    ]
+
+
+def test_a_seed_bears_a_dose_only_if_it_bears_all_smaller_ones() -> None:
+    assert tolerances(row("ll", "cl", "lc")) == [0, 1]
+    assert tolerances(row("cl", "ll")) == [-1, 1]
+    assert tolerances(row("l-", "ll")) == [1]  # a seed without a result tells nothing
+    broken = frontiers(row("lll", "ccl", "lll"))[0]
+    assert broken.at is not None and broken.at.dose == 0  # what stands behind a break is not borne
+    assert frontiers(row("---"))[0].at is None
+
+
+@given(st.integers(1, 25), st.floats(0.05, 0.95))
+def test_ranks_cover_a_quantile_as_often_as_they_say(n: int, share: float) -> None:
+    """The coverage by counting which of the values' ranks lie below the quantile, without the closed form."""
+    ranks = quantile_ranks(n, share)
+    assert 0 <= ranks.low <= ranks.high < n
+    chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    held = sum(chances[k] for k in range(n + 1) if ranks.low < k <= ranks.high)
+    assert ranks.coverage == pytest.approx(held, abs=1e-9)
+    whole = 1 - share**n - (1 - share) ** n if n > 1 else 0.0
+    assert ranks.coverage >= min(0.95, whole) - 1e-9
+
+
+def test_ranks_hold_the_quantile_of_drawn_values() -> None:
+    rng = np.random.default_rng(0)
+    ranks = quantile_ranks(20, 1 / 3)
+    drawn = np.sort(rng.random((4000, 20)), axis=1)
+    held = np.mean((drawn[:, ranks.low] <= 1 / 3) & (drawn[:, ranks.high] >= 1 / 3))
+    assert held == pytest.approx(ranks.coverage, abs=0.015)  # three standard errors of 4,000 draws
+
+
+def test_exact_shares_have_their_closed_form_at_the_ends() -> None:
+    """Clopper–Pearson of 0 of n: 1 − (α/2)^(1/n)."""
+    assert exact_share(0, 3) == (0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
+    assert exact_share(3, 3) == (pytest.approx(0.025 ** (1 / 3)), 1.0)
+    assert all(map(math.isnan, exact_share(0, 0)))
+
+
+def test_a_matrix_without_doses_is_no_map(tmp_path: Path) -> None:
+    plain: Matrix = load(Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), seeds=(1,)).write(tmp_path))
+    assert axes_of(plain.doses) is None
+    assert Numbers(plain).grid == ()
+    assert "map" not in make_tables(plain)
