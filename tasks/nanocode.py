@@ -176,7 +176,8 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
                 inputs.append(value)
         if kind == "number":
             inputs += [digit for digit in range(10) if digit not in inputs]  # a constant fits some of them
-        outputs = [_reference(expression, value) for value in inputs]
+        function = _function(expression)
+        outputs = [function(value) for value in inputs]
         shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN], outputs, strict=False)).replace(
             " ", ""
         )
@@ -195,8 +196,9 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
     return distinct(task, split, draw)
 
 
-def _reference(expression: str, value: Any) -> Any:
-    """The hidden function's value. `expression` is one of ours, from FAMILIES, never a model's."""
-    return eval(
-        expression, {"__builtins__": {}, "max": max, "min": min, "sum": sum, "sorted": sorted}, {"x": value}
-    )
+@cache
+def _function(expression: str) -> Callable[[Any], Any]:
+    """The hidden function; there are few. `expression` is one of ours, from FAMILIES, never a model's."""
+    names = {"__builtins__": {}, "max": max, "min": min, "sum": sum, "sorted": sorted}
+    function: Callable[[Any], Any] = eval(f"lambda x: {expression}", names)
+    return function
