@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grpobench.analysis.calibration.scores import plain
-from grpobench.analysis.statistics.comparison import ALPHA, compare
+from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import wilson
+from grpobench.analysis.statistics.verdicts import ALPHA
 
 COMPARISONS = 400
 """Of each design."""
@@ -64,7 +65,7 @@ def same_arm(
 
 def different(values: Mapping[str, Mapping[int, float]]) -> bool:
     """Whether the report would call any two of these arms different at its level."""
-    return any(pair.verdict != "unresolved" for pair in compare("pool", values, alpha=ALPHA))
+    return any(pair.verdict in ("better", "worse") for pair in compare("pool", values, alpha=ALPHA))
 
 
 def designs(values: ArrayLike) -> list[SameArm]:

@@ -23,7 +23,7 @@ from grpobench.analysis.checks.complete import incomplete, misplaced
 from grpobench.analysis.checks.uniform import apart, changed, data
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.frames import rows_of
-from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.logs.matrix import MARGIN, Matrix, Run
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.critic import critic_explained
 from grpobench.analysis.summary.doses import outcomes
@@ -75,6 +75,8 @@ class Kept:
     null."""
     doses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of a map: by arm, the recipe's `arm` and the `values` that it was run with."""
+    margin: float = 100 * MARGIN
+    """Points within which arms may be called equivalent."""
 
     def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
         """Runs of an arm on a task, by seed."""
@@ -127,6 +129,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         **({"doses": {arm: asdict(own) for arm, own in matrix.doses.items()}} if matrix.doses else {}),
         "arms": list(matrix.arms),
         "tasks": list(matrix.tasks),
+        "margin": round(100 * matrix.margin, DECIMALS),
         "runs": rows,
     }
 

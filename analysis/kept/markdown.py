@@ -16,9 +16,10 @@ import numpy as np
 from grpobench.analysis.kept.kept import Kept
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import DIVERGED, Dose
-from grpobench.analysis.statistics.comparison import ALPHA, compare
+from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.summary.critic import LITTLE
 from grpobench.analysis.summary.doses import axes_of, cells
 from grpobench.analysis.tables.doses import frontier_table, map_table
@@ -134,19 +135,23 @@ def comparisons(kept: Kept, options: Options) -> list[str]:
             for arm in kept.arms
             if kept.of(arm, task)
         }
-        for pair in compare(task, values, alpha=ALPHA):
+        for pair in compare(task, values, alpha=ALPHA, margin=kept.margin / 100):
             few = len(pair.seeds) < seeds_needed(ALPHA, pair.pairs)
             rows.append(
                 [
                     *(task, f"{pair.first} − {pair.second}", points(pair.effect)),
                     *(interval(pair.low, pair.high, points), p_value(pair.p_holm)),
-                    "none" if few else number(100 * pair.detectable, 1),
-                    pair.text,
+                    *(p_value(pair.p_equivalence_holm), "none" if few else number(100 * pair.detectable, 1)),
+                    pair.verdict,
                 ]
             )
-    header = ["task", "pair", "difference", "95 % interval", "Holm p", "detectable", "verdict"]
+    header = ["task", "pair", "difference", "95 % interval", "Holm p", "equivalence", "detectable", "verdict"]
     modes = " and ".join(dict.fromkeys(kept.headline.values()))
-    return table(f"Differences of accuracy ({modes}) in points, inside each seed:", header, rows, named=2)
+    lead = (
+        f"Differences of accuracy ({modes}) in points, inside each seed; equivalence is Holm's p within "
+        f"{kept.margin:g} points:"
+    )
+    return table(lead, header, rows, named=2)
 
 
 def grid(kept: Kept, options: Options) -> list[str]:

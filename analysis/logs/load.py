@@ -14,14 +14,17 @@ from typing import Any
 import pandas as pd
 
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
-from grpobench.analysis.logs.matrix import Dose, Matrix, Run
+from grpobench.analysis.logs.matrix import MARGIN, Dose, Matrix, Run
 
 RUN_COLUMNS = ["arm", "task", "seed", "step"]
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
 
 
-def load(folder: Path) -> Matrix:
-    """Read `results/<matrix>`. Raises LogError where a log is malformed or nothing is there to read."""
+def load(folder: Path, margin: float | None = None) -> Matrix:
+    """Read `results/<matrix>`. Raises LogError where a log is malformed or nothing is there to read.
+
+    `margin`, in points of accuracy, takes the place of the recipe's.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise LogError(f"{folder}: no such folder; pass the folder of a matrix, results/<matrix>")
@@ -59,12 +62,20 @@ def load(folder: Path) -> Matrix:
         evaluations=_evaluations_frame([(run, rows) for run, _, rows in read]),
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
+        margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin),
         described=bool(described),
         strangers=strangers,
         doses={
             str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()
         },
     )
+
+
+def _margin(points: Any) -> float:
+    """As a share. Raises LogError for what is no margin."""
+    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points < 100:
+        raise LogError(f"margin: must be points of accuracy, above 0 and below 100, not {points}")
+    return points / 100
 
 
 def _demand_one_folder_each(folder: Path, runs: Sequence[Run]) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+MARGIN = 0.02
+"""Differences of accuracies below this are none that matters, unless a recipe or a reader says otherwise."""
+
 FINISHED = "finished"
 DIVERGED = "diverged"
 """The algorithm failed: the run's accuracy counts as 0."""
@@ -104,6 +107,8 @@ class Matrix:
     """One row per run: name, arm, task, seed, state, why, step, attempt, cut_lines, rewritten_rows."""
     configs: Mapping[str, Mapping[str, Any]]
     """run.toml by run name."""
+    margin: float = MARGIN
+    """Differences of accuracies (shares) below this are none that matters."""
     described: bool = True
     """Whether there is a matrix.json, which says what was planned."""
     strangers: Mapping[str, str] = field(default_factory=dict)

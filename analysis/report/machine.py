@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.statistics.comparison import ALPHA
 from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.verdicts import ALPHA
 
 
 def as_json(facts: Facts) -> dict[str, Any]:
@@ -27,7 +27,9 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "alpha": ALPHA,
         "seeds_needed": seeds_needed(ALPHA, max(1, len(matrix.arms) * (len(matrix.arms) - 1) // 2)),
         "runs": facts.numbers.every.to_dict("records"),
+        "margin": matrix.margin,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
+        "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
         "pairing": asdict(facts.pairing),
         "accounting": dict(facts.accounting),
         "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
@@ -41,7 +43,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "tables": {
             name: table.frame.to_dict("records")
             for name, table in facts.tables.items()
-            if name not in ("comparisons", "runs")
+            if name not in ("comparisons", "against_base", "runs")
         },
         "settings": {
             setting.key: {**setting.values, "differs": setting.differs, "changed": sorted(setting.changed)}

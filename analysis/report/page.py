@@ -65,7 +65,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Accuracy", "", ("final_accuracy",), ("accuracy", "accuracy_sampled", "accuracy_greedy")),
     ("Stability", "", ("survival",), ("stability", "survival")),
     ("Many samples", "", ("sampling",), ("pass_at_k", "majority")),
-    ("Head to head", "", ("differences",), ("comparisons", "aggregate", "improvement")),
+    ("Head to head", "", ("differences",), ("comparisons", "against_base", "aggregate", "improvement")),
     (
         "Learning curves",
         LINES,

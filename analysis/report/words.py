@@ -8,8 +8,10 @@ import pandas as pd
 
 from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.statistics.comparison import ALPHA, Comparison
+from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.summary.doses import axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
@@ -23,10 +25,14 @@ def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
     """A resolved comparison in words, seen from the better arm, with what collapsed on either side; `runs`
     are the rows of `finals`."""
     effect, low, high = pair.effect, pair.low, pair.high
-    if pair.verdict == "second":
+    text = f"{pair.first} is better than {pair.second}"
+    if pair.verdict == "worse":
         effect, low, high = -effect, -high, -low
+        text = f"{pair.second} is better than {pair.first}"
+    elif pair.verdict == "equivalent":
+        text = f"{pair.first} and {pair.second} are equivalent"
     size = f"{points(effect)} points ({interval(low, high, points)})"
-    return {"text": pair.text, "rest": f"on {pair.task}: {size}; {pair.needs}{collapsed_of(pair, runs)}"}
+    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{collapsed_of(pair, runs)}"}
 
 
 def collapsed_of(pair: Comparison, runs: pd.DataFrame) -> str:
@@ -139,6 +145,8 @@ def outlook(facts: Facts) -> str:
     return (
         f"With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
         f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
-        f"needs at least {needed} seeds, {can}. A 95% interval of a difference is a t interval over seeds: "
-        f"{INTERVALS}"
+        f"needs at least {needed} seeds, {can}. Arms are equivalent where "
+        f"two one-sided exact tests rule out a difference of {margin_points(matrix.margin)} points or more, "
+        f"which takes at least {seeds_needed(ALPHA, pairs, 1)} seeds. A 95% interval of a difference is a t "
+        f"interval over seeds: {INTERVALS}"
     )

@@ -1,4 +1,4 @@
-"""Two arms on one task, paired by seed: the difference, what the test says, and what it could have found."""
+"""Two arms on one task, paired by seed: the difference, what the tests say and could have found."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from grpobench.analysis.logs.matrix import MARGIN
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
-from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
-from grpobench.analysis.statistics.permutation import holm, seeds_needed, sign_flip_p, smallest_p
+from grpobench.analysis.statistics.intervals import Floats, seed_mean
+from grpobench.analysis.statistics.permutation import equivalence_p, holm, sign_flip_p
+from grpobench.analysis.statistics.verdicts import (
+    ALPHA,
+    TURNED,
+    Evidence,
+    Verdict,
+    findable_effect,
+    judge,
+    spread_of,
+)
 
-ALPHA = 0.05
-"""Level of the tests over all pairs of a task."""
-SAME = 1e-12
-"""Differences of accuracies below this are rounding."""
+BySeed: TypeAlias = Mapping[int, float]
+"""Seed -> score of a run."""
+Waiting: TypeAlias = Mapping[str, Sequence[int | str]]
+"""Arm -> its seeds without a result, each as it is to be named."""
+BASE = "base"
+"""What every arm was before training, in comparisons with it."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +49,40 @@ class Comparison:
     p_holm: float
     pairs: int
     """Pairs of the task that Holm pays for."""
+    margin: float
+    """Differences smaller than this are none that matters."""
+    p_equivalence: float
+    """Of the two one-sided tests against a difference of the margin or more."""
+    p_equivalence_holm: float
     detectable: float
     """Smallest effect that this many seeds find in 80 % of repetitions under Holm, were the SD of the paired
     differences the one observed; NaN where so few seeds can find none, or show no spread."""
     detectable_low: float
     detectable_high: float
     """The same at both ends of the 95 % interval of that SD."""
+    power: float
+    """Share of repetitions in which these seeds find a difference as large as the margin, likewise."""
+    power_equivalence: float
+    """Share of repetitions in which they show arms without any difference to be equivalent, likewise."""
     improvement: float
     """P(first > second) over all pairs of runs."""
-    verdict: Literal["first", "second", "unresolved"]
+    verdict: Verdict
+    """What the first arm is beside the second."""
     needs: str
     """Why it is unresolved and what it would take; for a verdict, what it stands on."""
 
     @property
     def text(self) -> str:
-        """`A > B`, `B > A` or `unresolved`."""
+        """`A > B`, `B > A`, `A ≈ B` or `unresolved`."""
         return {
-            "first": f"{self.first} > {self.second}",
-            "second": f"{self.second} > {self.first}",
+            "better": f"{self.first} > {self.second}",
+            "worse": f"{self.second} > {self.first}",
+            "equivalent": f"{self.first} ≈ {self.second}",
             "unresolved": "unresolved",
         }[self.verdict]
 
     def turned(self) -> Comparison:
         """The same comparison as second − first."""
-        verdicts: dict[str, Literal["first", "second", "unresolved"]] = {"first": "second", "second": "first"}
         return replace(
             self,
             first=self.second,
@@ -71,125 +92,117 @@ class Comparison:
             low=-self.high,
             high=-self.low,
             improvement=1 - self.improvement,
-            verdict=verdicts.get(self.verdict, self.verdict),
+            verdict=TURNED.get(self.verdict, self.verdict),
         )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sets of runs that are to be compared, by seed."""
+
+    first: str
+    second: str
+    values: BySeed
+    against: BySeed
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that both have."""
+        return tuple(sorted(set(self.values) & set(self.against)))
+
+    @property
+    def differences(self) -> Floats:
+        """(seeds,): first − second."""
+        return np.array([self.values[seed] - self.against[seed] for seed in self.seeds], dtype=np.float64)
 
 
 def compare(
     task: str,
-    values: Mapping[str, Mapping[int, float]],
-    waiting: Mapping[str, Sequence[int | str]] | None = None,
+    values: Mapping[str, BySeed],
+    waiting: Waiting | None = None,
     alpha: float = ALPHA,
+    margin: float = MARGIN,
 ) -> list[Comparison]:
-    """Every pair of arms on one task; `values` is arm → seed → score, `waiting` arm → seeds without a result,
-    each as it is to be named.
+    """Every pair of arms on one task; `values` is arm → seed → score.
 
     A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
-    the test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
-    alpha. Everything else is `unresolved`.
+    its test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
+    alpha. `better` and `worse` are the exact test's of a difference, `equivalent` that of two one-sided tests
+    against a difference of the margin or more. Everything else is `unresolved`.
     """
-    pairs = list(combinations(values, 2))
-    shared = [tuple(sorted(set(values[one]) & set(values[other]))) for one, other in pairs]
-    differences = [
-        np.array([values[one][seed] - values[other][seed] for seed in seeds])
-        for (one, other), seeds in zip(pairs, shared, strict=True)
-    ]
-    p = [sign_flip_p(difference) for difference in differences]
-    adjusted = holm(p)
+    found = [Pair(a, b, values[a], values[b]) for a, b in combinations(values, 2)]
+    return compare_pairs(task, found, waiting, alpha, margin)
+
+
+def compare_with_base(
+    task: str,
+    values: Mapping[str, BySeed],
+    bases: Mapping[str, BySeed],
+    waiting: Waiting | None = None,
+    alpha: float = ALPHA,
+    margin: float = MARGIN,
+) -> list[Comparison]:
+    """Every arm against what its own runs scored before training, as `compare` compares arms; Holm pays for
+    as many pairs as there are arms with a base."""
+    found = [Pair(arm, BASE, values[arm], bases[arm]) for arm in values if bases.get(arm)]
+    return compare_pairs(task, found, waiting, alpha, margin)
+
+
+def compare_pairs(
+    task: str, pairs: Sequence[Pair], waiting: Waiting | None, alpha: float, margin: float
+) -> list[Comparison]:
+    """Comparisons of which Holm's correction is over all."""
+    differences = [pair.differences for pair in pairs]
+    p = [sign_flip_p(own) for own in differences]
+    close = [equivalence_p(own, margin) for own in differences]
+    adjusted, adjusted_close = holm(p), holm(close)
     found = []
-    for index, (one, other) in enumerate(pairs):
-        mean = seed_mean(differences[index])
-        late = {arm: tuple((waiting or {}).get(arm, ())) for arm in (one, other)}
-        verdict, needs = _judge(differences[index], float(adjusted[index]), len(pairs), late, alpha)
-        findable = findable_effect(differences[index], len(shared[index]), len(pairs), alpha)
-        found.append(
-            Comparison(
-                task=task,
-                first=one,
-                second=other,
-                seeds=shared[index],
-                differences=tuple(map(float, differences[index])),
-                effect=mean.value,
-                low=mean.low,
-                high=mean.high,
-                p=p[index],
-                p_holm=float(adjusted[index]),
-                pairs=len(pairs),
-                detectable=findable.value,
-                detectable_low=findable.low,
-                detectable_high=findable.high,
-                improvement=probability_of_improvement(
-                    [[*values[one].values()]], [[*values[other].values()]]
-                ),
-                verdict=verdict,
-                needs=needs,
-            )
+    for index, pair in enumerate(pairs):
+        own = differences[index]
+        known = Evidence(
+            differences=own,
+            p=float(adjusted[index]),
+            p_equivalence=float(adjusted_close[index]),
+            pairs=len(pairs),
+            margin=margin,
+            late={arm: tuple((waiting or {}).get(arm, ())) for arm in (pair.first, pair.second)},
+            alpha=alpha,
         )
+        found.append(_compared(task, pair, known, p[index], close[index]))
     return found
 
 
-def _judge(
-    differences: Floats, adjusted: float, pairs: int, late: Mapping[str, Sequence[int | str]], alpha: float
-) -> tuple[Literal["first", "second", "unresolved"], str]:
-    seeds, needed = differences.size, seeds_needed(alpha, pairs)
-    if any(late.values()):
-        named = "; ".join(f"{arm} seed {', '.join(map(str, seeds))}" for arm, seeds in late.items() if seeds)
-        return "unresolved", f"waits for runs without a result: {named}"
-    if seeds == 0:
-        return "unresolved", f"no seed that both arms ran; needs {needed}"
-    beside = _beside(differences)
-    if seeds < needed:
-        return "unresolved", (
-            f"{seeds} of the {needed} seeds that {pairs} pair{'s' * (pairs > 1)} under Holm need (smallest "
-            f"possible p now {smallest_p(seeds):.3g}){_outlook(differences, needed, pairs, alpha)}{beside}"
-        )
-    if adjusted > alpha:
-        if np.ptp(differences) < SAME and abs(differences[0]) < SAME:
-            return "unresolved", f"Holm p {adjusted:.3g}: the arms do not differ in these {seeds} seeds"
-        return "unresolved", (
-            f"Holm p {adjusted:.3g} > {alpha:g}; if difference and spread are as they look, "
-            f"{_enough(differences, max(needed, seeds + 1), pairs, alpha)}{beside}"
-        )
-    verdict: Literal["first", "second"] = "first" if differences.mean() > 0 else "second"
-    return verdict, f"Holm p {adjusted:.3g} over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
-
-
-def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> Estimate:
-    """The effect that `seeds` seeds find in 80 % of repetitions as one of so many pairs under Holm, from
-    the SD of the differences seen, with the values at the ends of that SD's 95 % interval. NaN where so few
-    seeds can find none, and where fewer than two differences or equal ones tell nothing of the spread."""
-    array = np.asarray(differences, dtype=np.float64)
-    if array.size < 2 or np.ptp(array) < SAME:
-        return Estimate(math.nan, math.nan, math.nan)
-    value = power.detectable(seeds, pairs, alpha) * float(array.std(ddof=1))
-    factor = power.spread(array.size)
-    return Estimate(value, factor.low * value, factor.high * value)
-
-
-def _enough(differences: Floats, least: int, pairs: int, alpha: float) -> str:
-    """How many seeds would find the difference that is observed."""
-    mean, spread = abs(float(differences.mean())), float(differences.std(ddof=1))
-    wanted = power.seeds_for(mean / spread, pairs, alpha, least) if spread > 0 else float(least)
-    if not math.isfinite(wanted):
-        return f"more than {power.MOST_SEEDS:,} seeds would be needed to find it"
-    return f"about {wanted:.0f} seeds would find it in {power.POWER:.0%} of repetitions"
-
-
-def _outlook(differences: Floats, needed: int, pairs: int, alpha: float) -> str:
-    """What the fewest seeds that can decide would find."""
-    effect = findable_effect(differences, needed, pairs, alpha)
-    if math.isnan(effect.value):
-        return ""
-    high = f"{100 * effect.high:.1f}" if effect.high < 1 else "no limit"  # accuracies differ by 1 at most
-    return (
-        f"; {needed} would find {100 * effect.value:.1f} points in {power.POWER:.0%} of repetitions "
-        f"({100 * effect.low:.1f} to {high} for all that {differences.size} tell of the SD)"
+def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: float) -> Comparison:
+    own = known.differences
+    mean = seed_mean(own)
+    findable = findable_effect(own, own.size, known.pairs, known.alpha)
+    margin = known.margin / spread_of(own)  # in standard deviations; NaN without a spread
+    shares = [
+        math.nan if math.isnan(margin) else share(own.size, known.pairs, margin, known.alpha)
+        for share in (power.power, power.power_of_equivalence)
+    ]
+    verdict, needs = judge(known)
+    return Comparison(
+        task=task,
+        first=pair.first,
+        second=pair.second,
+        seeds=pair.seeds,
+        differences=tuple(map(float, own)),
+        effect=mean.value,
+        low=mean.low,
+        high=mean.high,
+        p=p,
+        p_holm=known.p,
+        pairs=known.pairs,
+        margin=known.margin,
+        p_equivalence=p_equivalence,
+        p_equivalence_holm=known.p_equivalence,
+        detectable=findable.value,
+        detectable_low=findable.low,
+        detectable_high=findable.high,
+        power=shares[0],
+        power_equivalence=shares[1],
+        improvement=probability_of_improvement([[*pair.values.values()]], [[*pair.against.values()]]),
+        verdict=verdict,
+        needs=needs,
     )
-
-
-def _beside(differences: Floats) -> str:
-    """Why the interval that is shown leaves 0 out although the test does not reject."""
-    mean = seed_mean(differences)
-    if not mean.low * mean.high > 0:  # NaN without an interval
-        return ""
-    return "; the t interval leaves 0 out, but takes the differences as normal and this pair as the only one"

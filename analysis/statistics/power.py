@@ -8,7 +8,8 @@ With a mean above 0, the test's p of n differences x is 2/2ⁿ times the number 
 included, whose sum is at most 0. For x = δ + z these are the K with −mean_K(z) ≥ δ. So a repetition z is
 found from where δ passes the k-th largest −mean_K(z), k = ⌊α/m · 2ⁿ/2⌋, and the effect that is found in 80 %
 of repetitions is the 80 % quantile of that. (On subset means: Hartigan, Using subsample values as typical
-values, 1969.)
+values, 1969.) Equivalence of arms without a difference is shown from where the margin passes such thresholds
+of z and of −z, k = ⌊α/m · 2ⁿ⌋, because its two tests have one side each.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def spread(seeds: int, level: float = 0.95) -> Spread:
     return Spread(float(low), float(high))
 
 
-def allowed(seeds: int, pairs: int, alpha: float = 0.05) -> int:
+def allowed(seeds: int, pairs: int, alpha: float = 0.05, sides: int = 2) -> int:
     """k: the subsets, the empty one included, that p ≤ α/m leaves room for. 0: nothing can be found."""
-    return math.floor(alpha / pairs * 2.0 ** (seeds - 1) * (1 + 1e-12))
+    return math.floor(alpha / pairs * 2.0**seeds / sides * (1 + 1e-12))
 
 
 @lru_cache(maxsize=4096)
@@ -72,6 +73,50 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05) -> float:
         return _by_t(seeds, _level(seeds, pairs, alpha))
     rank = allowed(seeds, pairs, alpha)
     return float(np.quantile(_thresholds(seeds, rank), POWER)) if rank else math.nan
+
+
+def power(seeds: int, pairs: int, effect: float, alpha: float = 0.05) -> float:
+    """Share of repetitions in which n seeds find an effect (in standard deviations) as one of m pairs."""
+    rank = allowed(min(seeds, 60), pairs, alpha)
+    if not rank:
+        return 0.0
+    if seeds > 60 or rank > MOST_PATTERNS:
+        return float(_power_of_t(seeds, abs(effect), _level(seeds, pairs, alpha)))
+    return float(np.mean(_thresholds(seeds, rank) <= abs(effect)))
+
+
+def power_of_equivalence(seeds: int, pairs: int, margin: float, alpha: float = 0.05) -> float:
+    """Share of repetitions in which n seeds show two arms without any difference to be equivalent within a
+    margin (in standard deviations) as one of m pairs: both one-sided sign-flip tests reject."""
+    shown = _shown(seeds, pairs, alpha)
+    return float(np.mean(shown <= margin)) if shown.size else 0.0
+
+
+def shown_margin(seeds: int, pairs: int, alpha: float = 0.05) -> float:
+    """Smallest margin (in standard deviations) within which n seeds show arms without any difference to be
+    equivalent in 80 % of repetitions; NaN where n seeds can show none, however wide."""
+    shown = _shown(seeds, pairs, alpha)
+    return float(np.quantile(shown, POWER)) if shown.size else math.nan
+
+
+@lru_cache(maxsize=256)
+def _shown(seeds: int, pairs: int, alpha: float) -> Floats:
+    """(REPETITIONS,): the margin from which each simulated experiment without a difference is equivalent;
+    empty where none is.
+
+    The lower of the two tests asks whether z + margin is above 0, which is a threshold of an effect, and the
+    upper whether −z + margin is.
+    """
+    rank = allowed(min(seeds, 60), pairs, alpha, sides=1)
+    if not rank:
+        return np.zeros(0)
+    if seeds > 60 or rank > MOST_PATTERNS:
+        level = alpha / pairs if seeds > 60 else rank / 2.0**seeds
+        rng = np.random.default_rng(SEED)
+        means = rng.standard_normal(REPETITIONS) / math.sqrt(seeds)
+        errors = np.sqrt(rng.chisquare(seeds - 1, REPETITIONS) / (seeds - 1) / seeds)
+        return np.asarray(np.abs(means) + stats.t.isf(level, seeds - 1) * errors, dtype=np.float64)
+    return np.maximum(_thresholds(seeds, rank), _thresholds(seeds, rank, side=-1))
 
 
 def seeds_for(effect: float, pairs: int, alpha: float = 0.05, least: int = 1) -> float:
@@ -108,9 +153,10 @@ def _power_of_t(seeds: object, effect: float, level: object) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _thresholds(seeds: int, rank: int) -> Floats:
-    """(REPETITIONS,): the effect from which each simulated experiment is found."""
-    values = np.random.default_rng(SEED).standard_normal((REPETITIONS, seeds))
+def _thresholds(seeds: int, rank: int, side: int = 1) -> Floats:
+    """(REPETITIONS,): the effect from which each simulated experiment is found; on the other `side` those of
+    the same experiments with the sign turned."""
+    values = side * np.random.default_rng(SEED).standard_normal((REPETITIONS, seeds))
     values = -np.sort(values, axis=1)  # largest first, of −z
     subsets = _leading(seeds, rank)
     means = np.zeros((seeds, len(subsets)))

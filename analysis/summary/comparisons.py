@@ -9,26 +9,49 @@ import pandas as pd
 
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.aggregates import bootstrap_improvement, bootstrap_interquartile_mean
-from grpobench.analysis.statistics.comparison import ALPHA, Comparison, compare
+from grpobench.analysis.statistics.comparison import Comparison, compare, compare_with_base
 from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.statistics.verdicts import ALPHA
 
 
 def compare_arms(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
     """Every pair of arms on every task; Holm's correction is over the pairs of one task."""
     found: list[Comparison] = []
     for task in matrix.tasks:
-        own = runs[runs["task"] == task]
-        arms = [arm for arm in matrix.arms if arm in set(own["arm"])]
-        values: dict[str, dict[int, float]] = {}
-        waiting: dict[str, list[str]] = {}
-        for arm in arms:
-            rows = own[own["arm"] == arm]
-            done = rows.dropna(subset=["counted"])
-            values[arm] = dict(zip(done["seed"].astype(int), done["counted"].astype(float), strict=True))
-            late = rows[rows["counted"].isna()].sort_values("seed")
-            waiting[arm] = [f"{row.seed} ({row.standing})" for row in late.itertuples()]
-        found += compare(task, values, waiting, alpha)
+        values = by_seed(matrix, runs, task, "counted")
+        found += compare(task, values, waiting_of(matrix, runs, task), alpha, matrix.margin)
     return found
+
+
+def compare_arms_with_base(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
+    """Every arm on every task against what its runs scored before training; Holm's correction is over the
+    arms of one task."""
+    found: list[Comparison] = []
+    for task in matrix.tasks:
+        values, bases = (by_seed(matrix, runs, task, column) for column in ("counted", "base"))
+        late = waiting_of(matrix, runs, task)
+        found += compare_with_base(task, values, bases, late, alpha, matrix.margin)
+    return found
+
+
+def by_seed(matrix: Matrix, runs: pd.DataFrame, task: str, column: str) -> dict[str, dict[int, float]]:
+    """Arm -> seed -> a number of the rows of `finals`, where there is one."""
+    found: dict[str, dict[int, float]] = {}
+    for arm in matrix.arms:
+        own = runs[(runs["task"] == task) & (runs["arm"] == arm)]
+        if len(own):
+            own = own.dropna(subset=[column])
+            found[arm] = dict(zip(own["seed"].astype(int), own[column].astype(float), strict=True))
+    return found
+
+
+def waiting_of(matrix: Matrix, runs: pd.DataFrame, task: str) -> dict[str, list[str]]:
+    """Arm -> its seeds without a result, each with how the run stands."""
+    late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
+    return {
+        arm: [f"{row.seed} ({row.standing})" for row in late[late["arm"] == arm].itertuples()]
+        for arm in matrix.arms
+    }
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from grpobench.analysis.logs.later import LaterEvaluation, read_later
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.comparisons import compare_arms
+from grpobench.analysis.summary.comparisons import compare_arms, compare_arms_with_base
 from grpobench.analysis.summary.doses import Cell, cells, outcomes
 from grpobench.analysis.summary.events import run_findings
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
@@ -52,6 +52,11 @@ class Numbers:
     def compared(self) -> Sequence[Comparison]:
         """Every pair of arms on every task; none in a map, whose arms are doses."""
         return () if self.matrix.doses else compare_arms(self.matrix, self.runs)
+
+    @cached_property
+    def against_base(self) -> Sequence[Comparison]:
+        """Every arm on every task against what it was before training; none in a map."""
+        return () if self.matrix.doses else compare_arms_with_base(self.matrix, self.runs)
 
     @cached_property
     def later(self) -> Sequence[LaterEvaluation]:

@@ -7,7 +7,7 @@ from grpobench.analysis.summary.doses import axes_of
 from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.tables.bias import bias_table, probes_table
-from grpobench.analysis.tables.comparisons import aggregate_tables, comparisons_table
+from grpobench.analysis.tables.comparisons import against_base_table, aggregate_tables, comparisons_table
 from grpobench.analysis.tables.costs import budgets_table, costs_table, equal_budgets_table, gaps_table
 from grpobench.analysis.tables.doses import frontier_table, map_table
 from grpobench.analysis.tables.later import agreement_table, later_table
@@ -32,6 +32,7 @@ def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
         stability_table(matrix, numbers.findings, numbers.runs),
         survival_table(matrix, numbers.findings),
         comparisons_table(numbers.compared),
+        against_base_table(numbers.against_base),
         *aggregate_tables(matrix, numbers.runs),
         samples_table(numbers.curves, "pass"),
         samples_table(numbers.curves, "maj"),

@@ -10,9 +10,11 @@ from dataclasses import asdict
 import pandas as pd
 
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.statistics.comparison import ALPHA, Comparison
+from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed
-from grpobench.analysis.statistics.power import POWER
+from grpobench.analysis.statistics.power import POWER, REPETITIONS, SEED
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.summary.comparisons import aggregate_tasks
 from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, two
@@ -24,47 +26,76 @@ INTERVALS = (
 """Why an interval and a verdict may disagree, said wherever both are shown."""
 
 
+HEADER = (
+    *("task", "pair", "difference", "95% interval", "seeds", "p", "Holm p", "equivalence p"),
+    *("MDE", "power", "P(1st wins)", "verdict", "why"),
+)
+
+
 def comparisons_table(compared: Sequence[Comparison]) -> Table:
-    """Every pair of arms on every task: the difference and what the test says."""
+    """Every pair of arms on every task: the difference and what the tests say."""
+    note = (
+        "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
+        "p: exact two-sided sign-flip permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for "
+        "three seeds); Holm over the pairs of a task. Better and worse: Holm p at most "
+        f"{ALPHA:g}. Equivalent: a difference of the margin{_margin(compared)} or more is ruled out by two "
+        "one-sided tests of the same kind (smallest p 1/2ⁿ), the larger p of both, under Holm over the "
+        "pairs. Each kind of verdict is wrong about any pair of a task with a chance of at most "
+        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} MDE: smallest effect that these seeds find "
+        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
+        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
+        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
+        "seeds leave wide. None: so few seeds find no effect, however large. Power, by the same simulation "
+        f"({REPETITIONS:,} repetitions, generator seed {SEED}): how often these seeds find a difference as "
+        "large as the margin, and how often they show arms without any difference to be equivalent, in %. "
+        "P(1st wins): share of pairs of runs in which the first arm's is better, ties ½."
+    )
+    return _table("comparisons", "Head to head", compared, note)
+
+
+def against_base_table(compared: Sequence[Comparison]) -> Table:
+    """Every arm on every task against what it was before training."""
+    note = (
+        "Accuracy after training minus that of the same seed's policy before it, in points, judged as pairs "
+        "of arms are; Holm over the arms of a task. A run that diverged counts as 0."
+    )
+    return _table("against_base", "Each arm against its base", compared, note)
+
+
+def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> Table:
     rows = [
         [
             pair.task,
             f"{pair.first} − {pair.second}",
             points(pair.effect),
             interval(pair.low, pair.high, points),
+            str(len(pair.seeds)),
             p_value(pair.p),
             p_value(pair.p_holm),
+            p_value(pair.p_equivalence_holm),
             _detectable(pair),
+            _power(pair),
             number(pair.improvement, 2),
-            pair.text,
+            pair.verdict,
             pair.needs,
         ]
         for pair in compared
     ]
-    header = [
-        "task",
-        "pair",
-        "difference",
-        "95% interval",
-        "p",
-        "Holm p",
-        "MDE",
-        "P(1st wins)",
-        "verdict",
-        "why",
-    ]
-    note = (
-        "Differences in points of final accuracy, taken inside each seed. p: exact two-sided sign-flip "
-        "permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for three seeds); Holm over the "
-        f"pairs of a task. Interval: t over seeds; {INTERVALS} MDE: smallest effect that these seeds find "
-        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
-        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
-        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
-        "seeds leave wide. None: so few seeds find no effect, however large. P(1st wins): share of "
-        "pairs of runs in which the first arm's is better, ties ½."
-    )
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
-    return Table("comparisons", "Head to head", header, rows, frame, wide=2, note=note)
+    return Table(name, title, HEADER, rows, frame, wide=2, note=note)
+
+
+def _margin(compared: Sequence[Comparison]) -> str:
+    """The margin in points: (2 points)."""
+    margins = sorted({pair.margin for pair in compared})
+    return f" ({', '.join(map(margin_points, margins))} points)" if margins else ""
+
+
+def _power(pair: Comparison) -> str:
+    """Both powers in percent, none where the spread is not known."""
+    if math.isnan(pair.power):
+        return NONE
+    return f"{number(100 * pair.power, 0)} / {number(100 * pair.power_equivalence, 0)}"
 
 
 def _detectable(pair: Comparison) -> str:

@@ -44,13 +44,18 @@ TEX = {
     "→": r"$\to$",
     "×": r"$\times$",
     "≥": r"$\geq$",
+    "≈": r"$\approx$",
     "½": r"$\tfrac12$",
 }
 
 
 def tex(table: Table) -> str:
     """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
-    last = len(table.header) - 1 if table.name in ("comparisons", "stability") else len(table.header)
+    last = (
+        len(table.header) - 1
+        if table.name in ("comparisons", "against_base", "stability")
+        else len(table.header)
+    )
     left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
     align = "".join("l" if i in left else "r" for i in range(last))
     lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]

@@ -107,6 +107,12 @@ def status_words(status: argparse.ArgumentParser) -> None:
 def report_words(report: argparse.ArgumentParser) -> None:
     report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
     report.add_argument("--format", metavar="LIST", default=",".join(FORMATS), help="default: %(default)s")
+    report.add_argument(
+        "--margin",
+        type=float,
+        metavar="POINTS",
+        help="call arms equivalent within so many points of accuracy; default: the recipe's, else 2",
+    )
 
 
 def import_words(imports: argparse.ArgumentParser) -> None:

@@ -25,18 +25,18 @@ def report_command(options: argparse.Namespace) -> int:
         faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
-    say(f"report: {write_report(options.folder, formats)[0]}")
+    say(f"report: {write_report(options.folder, formats, options.margin)[0]}")
     return DONE
 
 
-def write_report(folder: Path, formats: Sequence[str]) -> tuple[Path, list[str]]:
+def write_report(folder: Path, formats: Sequence[str], margin: float | None = None) -> tuple[Path, list[str]]:
     """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
     # These load pandas and matplotlib.
     from grpobench.analysis.logs.files import LogError
     from grpobench.runs.interface.results import load
 
     try:
-        results = load(folder)
+        results = load(folder, margin=margin)
         return results.report(formats=formats), lines(results.facts)
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(str(error)) from error

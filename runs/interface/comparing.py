@@ -8,9 +8,9 @@ from typing import Literal
 
 import pandas as pd
 
-from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.statistics.comparison import BASE, Comparison
 from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.comparisons import compare_arms
+from grpobench.analysis.summary.comparisons import compare_arms, compare_arms_with_base
 from grpobench.analysis.tables.comparisons import comparisons_table
 from grpobench.runs.interface.results import Results, unknown
 
@@ -52,17 +52,24 @@ class Compared:
 
 
 def compare(
-    results: Results, first: str, second: str, *, task: str | None = None, mode: Mode | None = None
+    results: Results,
+    first: str,
+    second: str,
+    *,
+    task: str | None = None,
+    mode: Mode | None = None,
 ) -> Compared:
     """The report's comparison of two arms, on one task or on each that both ran: the first's final accuracy
-    minus the second's, with interval, p, Holm's p over all pairs of the task, and a verdict.
+    minus the second's, with interval, p, Holm's p over all pairs of the task, and a verdict on the first:
+    better, worse, equivalent (within ``load(margin=)``) or unresolved. `second` may be ``"base"``: what the
+    first was before training.
 
     Iterating gives one `Comparison` per task; ``compare(...)["arithmetic"].effect`` is one of its numbers.
     `mode` is the decoding that the accuracies come from: the report's own (greedy where it was evaluated)
     unless told. Raises ValueError for an arm or a task that the results do not have, and for a mode that was
     not evaluated.
     """
-    for kind, name, known in (("arm", first, results.arms), ("arm", second, results.arms)):
+    for kind, name, known in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
         if name not in known:
             raise ValueError(unknown(kind, name, dict.fromkeys(known)))
     if task is not None and task not in results.tasks:
@@ -70,7 +77,7 @@ def compare(
     if first == second:
         raise ValueError(f"{first} cannot be compared with itself")
     found = []
-    for pair in in_mode(results, mode):
+    for pair in in_mode(results, mode, second == BASE):
         if task in (None, pair.task) and {pair.first, pair.second} == {first, second}:
             found.append(pair if pair.first == first else pair.turned())
     if not found:
@@ -78,11 +85,13 @@ def compare(
     return Compared(tuple(found))
 
 
-def in_mode(results: Results, mode: Mode | None) -> tuple[Comparison, ...]:
-    """Every pair of arms on every task, from the accuracies of a mode."""
+def in_mode(results: Results, mode: Mode | None, with_base: bool = False) -> tuple[Comparison, ...]:
+    """Every pair of arms on every task, or every arm and its base, from the accuracies of a mode."""
+    numbers = results.facts.numbers
     if mode is None:
-        return tuple(results.facts.numbers.compared)
+        return tuple(numbers.against_base if with_base else numbers.compared)
     known = {name.split("/")[2] for name in results.matrix.names("eval/") if name.endswith("/correct")}
     if mode not in known:
         raise ValueError(unknown("mode", mode, dict.fromkeys(sorted(known))))
-    return tuple(compare_arms(results.matrix, finals(results.matrix, mode)))
+    judged = compare_arms_with_base if with_base else compare_arms
+    return tuple(judged(results.matrix, finals(results.matrix, mode)))

@@ -26,12 +26,15 @@ from grpobench.runs.tools import strict
 KEYS = ["arm", "task", "seed", "step"]
 
 
-def load(folder: str | os.PathLike[str]) -> Results:
+def load(folder: str | os.PathLike[str], *, margin: float | None = None) -> Results:
     """The results in the folder of a matrix, such as ``results/quickstart``, whatever state its runs are in.
+
+    `margin` is the difference, in points of accuracy, within which arms may be called equivalent, if not the
+    recipe's.
 
     Raises `LogError` where nothing is there to read or a log is damaged, with file, line and remedy.
     """
-    return Results(logs.load(Path(folder)))
+    return Results(logs.load(Path(folder), margin))
 
 
 @dataclass(frozen=True, repr=False)

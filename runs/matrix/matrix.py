@@ -153,6 +153,7 @@ def write_matrix(folder: Path, recipe: Recipe) -> None:
         "sets": list(recipe.sets),
         "over": list(recipe.over),
         "doses": {arm: dataclasses.asdict(dose) for arm, dose in recipe.doses.items()},
+        "margin": recipe.head.margin,
     }
     before = read_json(folder / "matrix.json") or {}
     stems = {config.folder.rpartition("-s")[0] for config in configs}

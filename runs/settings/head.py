@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from grpobench.runs.settings import stops
-from grpobench.runs.settings.bounds import Rule, at_least, demand
+from grpobench.runs.settings.bounds import Rule, above, at_least, demand
 from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE
 from grpobench.runs.settings.observe import Entry
@@ -33,6 +33,8 @@ class Head:
     """Runs side by side; 0 means one per GPU, and one per core without one."""
     fail_on_divergence: bool = False
     """Exit with 3 when a run diverges, or collapses by `stop_on`."""
+    margin: Annotated[float, above(0, below=100)] = 2.0
+    """Points of accuracy within which reports may call two arms equivalent."""
     stop_on: tuple[str, ...] = ()
     """Kinds of events (docs/stability.md) that end a run, as its result."""
     observe: tuple[Entry, ...] = ()

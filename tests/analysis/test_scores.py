@@ -205,11 +205,16 @@ def test_six_seeds_are_too_few_for_six_pairs_and_eight_are_enough() -> None:
     assert resolved[0].p_holm == pytest.approx(6 * 2 / 256)
 
 
-def test_arms_that_are_the_same_are_unresolved_with_no_seeds_asked_for() -> None:
-    same = [0.5, 0.6, 0.55, 0.52, 0.58, 0.61, 0.5, 0.57]
+def test_arms_that_are_the_same_are_equivalent_from_five_seeds_on() -> None:
+    same = [0.5, 0.6, 0.55, 0.52, 0.58]
     (pair,) = compare("t", arms(same, same))
-    assert pair.verdict == "unresolved" and pair.p == 1 and math.isnan(pair.detectable)  # no spread was seen
-    assert "do not differ" in pair.needs
+    assert pair.verdict == "equivalent" and pair.text == "A ≈ B" and pair.p == 1
+    assert pair.p_equivalence == 1 / 32  # one pattern of 2^5 on either side
+    assert pair.needs == "within 2 points: Holm p 0.0312 over 5 paired seeds and 1 pair"
+    assert math.isnan(pair.detectable) and math.isnan(pair.power)  # no spread was seen
+    (pair,) = compare("t", arms(same[:4], same[:4]))
+    assert pair.verdict == "unresolved"
+    assert "4 seeds can never show equivalence within 2 points, which takes 5" in pair.needs
 
 
 def test_a_weak_difference_says_how_many_seeds_would_find_it() -> None:
@@ -240,7 +245,7 @@ def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitio
     for _ in range(400):
         first, second = rng.normal(0.5, 0.02, size=(2, 8))
         (pair,) = compare("t", arms(list(first), list(second)))
-        wrong += pair.verdict != "unresolved"
+        wrong += pair.verdict in ("better", "worse")
     assert wrong <= 32  # 5% of 400 is 20; 32 is 2.8 standard errors above
 
 

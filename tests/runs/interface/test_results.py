@@ -121,7 +121,7 @@ def test_a_verdict_stays_with_its_arm_when_the_comparison_is_turned() -> None:
     values = {arm: {seed: level + seed / 100 for seed in range(6)} for arm, level in (("a", 0.5), ("b", 0.3))}
     (pair,) = compare("sums", values)
     turned = pair.turned()
-    assert (pair.verdict, turned.verdict, turned.first) == ("first", "second", "b")
+    assert (pair.verdict, turned.verdict, turned.first) == ("better", "worse", "b")
     assert pair.text == turned.text == "a > b"
     assert turned == compare("sums", dict(reversed(values.items())))[0]
 
