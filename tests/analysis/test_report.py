@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.logs import known
+from helpers.pages import words
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks.pairing import check_pairing
@@ -203,7 +204,7 @@ def test_crashed_run_counts_nowhere_and_is_named(tmp_path: Path) -> None:
     (pair,) = facts.numbers.compared
     assert pair.verdict == "unresolved" and 3 not in pair.seeds
     assert pair.needs == "waits for runs without a result: a seed 3 (crashed)"
-    assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in write_report(root, ["html"]).read_text()
+    assert "a on arithmetic, seed 3: <b>crashed</b> at update 4" in words(root)
 
 
 def test_before_and_after_are_of_the_same_seeds(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) ->
     states = {("a", "arithmetic", 3): ("crashed", 4)}
     for name, more in (("whole", {}), ("crashed", {"states": states})):
         root = Synthetic(**SMALL, **settings, **more, name=name).write(tmp_path)  # type: ignore[arg-type]
-        page = write_report(root, ["html"]).read_text()
+        page = words(root)
         assert "so verdicts are possible" in page
         assert ("but not where a run has no result" in page) == bool(more)
 
@@ -278,7 +279,7 @@ def test_a_verdict_is_told_from_the_better_arm(tmp_path: Path) -> None:
         seeds=range(1, 7),
         accuracy=lambda arm, task, seed: (0.5 if arm == "a" else 0.6) + 0.01 * seed * (arm == "b"),
     ).write(tmp_path)
-    page = write_report(root, ["html"]).read_text()
+    page = words(root)
     assert "1 of 1 comparisons resolved" in page
     # differences .11 to .16: mean .135, s = .0187, half = 2.571 · .0187 / √6 = .0196
     assert "<b>b is better than a</b> on arithmetic: +13.5 points (+11.5 to +15.5); Holm p 0.0312" in page
@@ -480,7 +481,7 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
     matrix = load(root)
     assert decoding(matrix, "sampled") == "sampled decoding at temperature 1"
     assert decoding(matrix, "greedy") == "greedy decoding"
-    page = write_report(root).read_text()
+    page = words(root)
     assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
     assert "Accuracy in percent (test split, greedy decoding)" in page
     assert "Final accuracy, sampled decoding at temperature 1" in page

@@ -22,7 +22,11 @@ STATES = {("gspo", "nanobias", 2): ("diverged", 4), ("ppo", "arithmetic", 1): ("
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """3 arms × 2 tasks × 3 seeds, one diverged and one crashed, with the report that the command writes."""
-    shape = {"arms": ("grpo", "gspo", "ppo"), "tasks": ("arithmetic", "nanobias")}
+    shape = {
+        "arms": ("grpo", "gspo", "ppo"),
+        "tasks": ("arithmetic", "nanobias"),
+        "drop": ("policy/", "trained/", "time/", "grad_norm/"),  # half of the figures: each takes a second
+    }
     made = Synthetic(**SMALL, **shape, states=STATES)  # type: ignore[arg-type]
     folder = made.write(tmp_path_factory.mktemp("results"))
     assert cli.main(["report", str(folder)]) == 0
