@@ -40,3 +40,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     from helpers.toys import characters
 
     return characters(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes of a matrix are forked from one that has imported what takes long."""
+    from helpers.warm import Warm
+
+    monkeypatch.setattr("grpobench.runs.matrix.matrix.multiprocessing", Warm)

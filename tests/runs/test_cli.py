@@ -158,9 +158,10 @@ def test_what_a_report_cannot_read_is_a_message_and_exit_2(
 
 
 def test_an_attempt_without_its_model_may_be_corrected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("html", "json"))
     tiny = [
         "train.prompts=2",
         "train.group=2",

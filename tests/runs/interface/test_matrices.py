@@ -34,7 +34,7 @@ results = grpobench.run(
     workers=1,
     progress=False,
 )
-print(results.runs["state"].tolist(), results.report())
+print(results.runs["state"].tolist(), results.report(formats=["json"]))
 """
 SPAWNS = """
 import multiprocessing, os, sys
@@ -59,10 +59,10 @@ def program(folder: Path, *words: str) -> str:
 
 def test_a_script_without_a_guard_is_executed_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    index = Path("results", "tiny", "report", "index.html")
-    assert program(tmp_path, "script.py") == f"['finished'] {index}\n"
+    report = Path("results", "tiny", "report")
+    assert program(tmp_path, "script.py") == f"['finished'] {report}\n"
     assert (tmp_path / "executed").read_text() == "once more\n"
-    assert (tmp_path / index).is_file()
+    assert (tmp_path / report / "report.json").is_file()
 
 
 @pytest.mark.parametrize("words", [("spawns.py",), ("-m", "spawns")])
@@ -82,7 +82,7 @@ def test_a_file_that_a_recipe_names_may_not_begin_runs_while_it_is_imported(tmp_
 
 
 @pytest.fixture
-def stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def stands(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     """Runs of stand-ins that count steps."""
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)

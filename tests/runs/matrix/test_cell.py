@@ -53,7 +53,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 
 def test_a_matrix_in_a_notebook_leaves_its_table(
-    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
 ) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from grpobench.runs import cli
 from grpobench.runs.models import chat_templates, finding, loading, sizes, trust
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.reward import model as scorer
@@ -57,15 +58,15 @@ class OwnModel({kind}):
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=own))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    monkeypatch.setenv(trust.VARIABLE, "")  # and what the test sets goes with it
     return folder
 
 
-def evaluated(folder: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def evaluated(folder: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     start = "import sys; from grpobench.runs import cli; sys.exit(cli.main())"
     command = [sys.executable, "-P", "-c", start, "eval", str(folder), "--task", "arithmetic"]
     return subprocess.run(
-        [*command, "--problems", "1", "--samples", "1", "--out", str(tmp_path / "out"), *more],
+        [*command, "--problems", "1", "--samples", "1", "--out", str(tmp_path / "out")],
         input="y\ny\ny\ny\n",
         capture_output=True,
         text=True,
@@ -84,8 +85,8 @@ def test_code_of_a_folder_does_not_run_for_a_yes_from_a_pipe(bringing_code: Path
 def test_code_of_a_folder_runs_with_the_flag_and_that_is_recorded(
     bringing_code: Path, tmp_path: Path
 ) -> None:
-    done = evaluated(bringing_code, tmp_path, "--trust-remote-code")
-    assert done.returncode == 0, done.stderr
+    words = ["eval", str(bringing_code), "--task", "arithmetic", "--problems", "1", "--samples", "1"]
+    assert cli.main([*words, "--out", str(tmp_path / "out"), "--trust-remote-code"]) == 0
     assert (tmp_path / "mark").read_text() == "ran"
     records = [path.read_text() for path in (tmp_path / "out").rglob("*.json")]
     assert any('"trust_remote_code": "yes"' in text for text in records)

@@ -23,6 +23,12 @@ def write(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def quick(warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without a report that nobody looks at."""
+    monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))
+
+
 def launch(folder: Path, name: str) -> None:
     assert cli.main(["run", str(folder / name), "--out", str(folder / "results"), "--workers", "1"]) == 0
 

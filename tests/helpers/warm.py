@@ -1,0 +1,58 @@
+"""Worker processes that begin in no time: forked from one that has imported torch and transformers already.
+
+A launcher spawns its workers, and each takes seconds to import the two. What a test says of runs, of their
+launcher and of their folders is the same of a forked worker. Spawning itself is tested by test_devices.py
+and by whatever starts a program of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from typing import Any
+
+from grpobench.runs.matrix import worker
+from grpobench.runs.tools.process import environment
+
+FORKING: Any = multiprocessing.get_context("forkserver")
+LOADED = [
+    "torch",
+    "transformers.modeling_utils",
+    "grpobench.runs.train.execute",
+    "grpobench.runs.models.nano",
+]
+
+
+def begin(target: Callable[..., None], arguments: tuple[Any, ...], around: dict[str, str]) -> None:
+    """In the forked process: what a spawned one would begin with."""
+    os.environ.clear()
+    os.environ.update(around)
+    worker.die_with = lambda parent: None  # type: ignore[assignment]  # its parent is the server
+    target(*arguments)
+
+
+class Forked(FORKING.Process):  # type: ignore[misc]
+    """A process with the environment of its launcher at its start."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.around: dict[str, str] = {}
+        super().__init__(target=begin, args=(target, args, self.around))
+
+    def start(self) -> None:
+        self.around.update(os.environ)
+        FORKING.set_forkserver_preload(LOADED)
+        with environment(OMP_NUM_THREADS="1"):
+            super().start()
+
+
+class Warm:
+    """Stands where the launcher has `multiprocessing`."""
+
+    Pipe = staticmethod(FORKING.Pipe)
+    Process = Forked
+
+    @classmethod
+    def get_context(cls, method: str) -> type[Warm]:
+        assert method == "spawn"
+        return cls
