@@ -70,7 +70,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
         "Learning curves",
         LINES,
         ("accuracy_updates", "accuracy_tokens", "accuracy_seconds", "reward"),
-        ("equal_budgets", "budgets"),
+        ("equal_budgets", "axes", "budgets"),
     ),
     ("Rewards", LINES, ("components",), ("rewards",)),
     (

@@ -18,7 +18,16 @@ from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.settings import Setting
 from grpobench.analysis.summary.stability import words
 from grpobench.analysis.tables.comparisons import INTERVALS
-from grpobench.analysis.tools.text import NONE, dose, doses_in_words, interval, level_name, percent, points
+from grpobench.analysis.tools.text import (
+    NONE,
+    dose,
+    doses_in_words,
+    interval,
+    level_name,
+    listed,
+    percent,
+    points,
+)
 
 
 def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
@@ -148,5 +157,25 @@ def outlook(facts: Facts) -> str:
         f"needs at least {needed} seeds, {can}. Arms are equivalent where "
         f"two one-sided exact tests rule out a difference of {margin_points(matrix.margin)} points or more, "
         f"which takes at least {seeds_needed(ALPHA, pairs, 1)} seeds. A 95% interval of a difference is a t "
-        f"interval over seeds: {INTERVALS}"
+        f"interval over seeds: {INTERVALS}{crossed_words(facts)}{axes_words(facts)}"
     )
+
+
+def axes_words(facts: Facts) -> str:
+    """Where the answer depends on what is held equal, in a sentence; else empty."""
+    told = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
+    if not told:
+        return ""
+    return (
+        " The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
+        f"of them is held equal for {listed(told)}: see the verdicts at equal budgets."
+    )
+
+
+def crossed_words(facts: Facts) -> str:
+    """Where the interval over seeds × problems says otherwise than the verdict, in a sentence; else empty."""
+    told = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
+    if not told:
+        return ""
+    count = f"{len(told)} of {len(facts.numbers.compared)} comparisons"
+    return f" Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."

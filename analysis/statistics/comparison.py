@@ -13,7 +13,7 @@ import numpy as np
 from grpobench.analysis.logs.matrix import MARGIN
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
-from grpobench.analysis.statistics.intervals import Floats, seed_mean
+from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
 from grpobench.analysis.statistics.permutation import equivalence_p, holm, sign_flip_p
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
@@ -70,6 +70,14 @@ class Comparison:
     """What the first arm is beside the second."""
     needs: str
     """Why it is unresolved and what it would take; for a verdict, what it stands on."""
+    problems: int = 0
+    """Evaluated problems that all these runs share."""
+    crossed: float = math.nan
+    """The effect on these problems, with an interval over seeds × problems; NaN where none were logged."""
+    crossed_low: float = math.nan
+    crossed_high: float = math.nan
+    disagrees: str = ""
+    """How that interval says otherwise than the verdict; empty where it does not."""
 
     @property
     def text(self) -> str:
@@ -93,7 +101,38 @@ class Comparison:
             high=-self.low,
             improvement=1 - self.improvement,
             verdict=TURNED.get(self.verdict, self.verdict),
+            crossed=_minus(self.crossed),
+            crossed_low=_minus(self.crossed_high),
+            crossed_high=_minus(self.crossed_low),
         )
+
+    def beside(self, problems: int, over_both: Estimate) -> Comparison:
+        """The same with the interval over seeds × problems, and whether it says otherwise."""
+        low, high = over_both.low, over_both.high
+        out, inside = low * high > 0, max(abs(low), abs(high)) < self.margin  # NaN: neither
+        told = ""
+        if self.verdict in ("better", "worse") and low <= 0 <= high:
+            told = "reaches 0: the difference is shown on these problems, not for others like them"
+        elif self.verdict == "equivalent" and not (inside or math.isnan(low)):
+            told = (
+                "reaches beyond the margin: equivalence is shown on these problems, not for others like them"
+            )
+        elif self.verdict == "unresolved" and out and self.seeds:
+            told = "leaves 0 out, but takes seeds and problems as normal and this pair as the only one"
+        told = told and f"the interval over seeds × problems {told}"
+        return replace(
+            self,
+            problems=problems,
+            crossed=over_both.value,
+            crossed_low=low,
+            crossed_high=high,
+            disagrees=told,
+        )
+
+
+def _minus(value: float) -> float:
+    """The negative; NaN stays the same object, so that comparisons of comparisons hold."""
+    return value if math.isnan(value) else -value
 
 
 @dataclass(frozen=True)

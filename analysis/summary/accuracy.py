@@ -120,12 +120,12 @@ def _item_intervals(matrix: Matrix, mode: str | None) -> pd.DataFrame:
         for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
             last = run[run["step"] == run["step"].max()]
             shares = last.groupby("problem")["score/correct"].mean()
-            interval, _ = item_interval(shares, _clusters(last, shares.index))
+            interval, _ = item_interval(shares, clusters_of(last, shares.index))
             rows.append((arm, task, seed, len(shares), interval.low, interval.high))
     return pd.DataFrame(rows, columns=columns)
 
 
-def _clusters(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
+def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
     """The cluster (template) of each problem; a problem without one is its own."""
     if "trait/cluster" not in rows:
         return [str(problem) for problem in problems]

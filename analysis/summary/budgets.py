@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from grpobench.analysis.logs.frames import finite_mean
@@ -56,16 +55,15 @@ def spent(matrix: Matrix) -> pd.DataFrame:
 AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
 
 
-def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
-    """Validation accuracy at the largest budget that every run of the task reached, on three axes: the last
-    evaluation at or before it. One row per task, axis and arm: budget, accuracy (mean over seeds), seeds.
+def runs_at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
+    """Validation accuracy of every run at the largest budget that every finished run of the task reached, on
+    three axes: the last evaluation at or before it. One row per task, axis, arm and seed: budget, accuracy.
 
-    Runs that diverged or collapsed do not set the budget: they keep their last evaluation. Runs without
-    a result are left out.
+    Runs that diverged or collapsed do not set the budget. One that diverged before it counts as 0 there, one
+    that collapsed keeps its last evaluation. Runs without a result are left out.
     """
     rows = []
     finished = {(run.arm, run.task, run.seed) for run in matrix.runs if run.finished}
-    known = {(run.arm, run.task, run.seed) for run in matrix.runs if run.settled}
     for task in matrix.tasks:
         metric = f"eval/validation/{headline_of(matrix, task, mode).mode}/correct"
         frame = matrix.select(metric)
@@ -77,13 +75,25 @@ def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
             if not ends or not any(ends):
                 continue
             budget = min(ends)
-            for arm in matrix.arms:
-                values = [
-                    float(own.loc[own["x"] <= budget * (1 + 1e-9), "value"].iloc[-1])
-                    for key, own in curves.items()
-                    if key[0] == arm and key in known and (own["x"] <= budget * (1 + 1e-9)).any()
-                ]
-                if values:
-                    accuracy = float(np.mean(values))
-                    rows.append((task, axis, budget, arm, accuracy, len(values)))
+            for run in (run for run in matrix.runs if run.task == task and run.settled):
+                own = curves.get((run.arm, task, run.seed), placed.iloc[:0])
+                within = own[own["x"] <= budget * (1 + 1e-9)]
+                if len(within):
+                    fell = run.failed and len(within) == len(own)
+                    accuracy = 0.0 if fell else float(within["value"].iloc[-1])
+                    rows.append((task, axis, budget, run.arm, run.seed, accuracy))
+    return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "seed", "accuracy"])
+
+
+def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
+    """`runs_at_equal_budgets` as means over seeds: one row per task, axis and arm with budget, accuracy and
+    seeds."""
+    runs = runs_at_equal_budgets(matrix, mode)
+    rows = [
+        (task, axis, own["budget"].iloc[0], arm, float(own["accuracy"].mean()), len(own))
+        for task in matrix.tasks
+        for axis in AXES
+        for arm in matrix.arms
+        if len(own := runs[(runs["task"] == task) & (runs["axis"] == axis) & (runs["arm"] == arm)])
+    ]
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "accuracy", "seeds"])

@@ -12,6 +12,7 @@ from grpobench.analysis.statistics.aggregates import bootstrap_improvement, boot
 from grpobench.analysis.statistics.comparison import Comparison, compare, compare_with_base
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.summary.crossed import cross
 
 
 def compare_arms(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
@@ -19,7 +20,8 @@ def compare_arms(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> li
     found: list[Comparison] = []
     for task in matrix.tasks:
         values = by_seed(matrix, runs, task, "counted")
-        found += compare(task, values, waiting_of(matrix, runs, task), alpha, matrix.margin)
+        pairs = compare(task, values, waiting_of(matrix, runs, task), alpha, matrix.margin)
+        found += cross(matrix, runs, task, pairs)
     return found
 
 
@@ -30,7 +32,8 @@ def compare_arms_with_base(matrix: Matrix, runs: pd.DataFrame, alpha: float = AL
     for task in matrix.tasks:
         values, bases = (by_seed(matrix, runs, task, column) for column in ("counted", "base"))
         late = waiting_of(matrix, runs, task)
-        found += compare_with_base(task, values, bases, late, alpha, matrix.margin)
+        pairs = compare_with_base(task, values, bases, late, alpha, matrix.margin)
+        found += cross(matrix, runs, task, pairs)
     return found
 
 

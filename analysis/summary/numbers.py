@@ -13,6 +13,7 @@ from grpobench.analysis.logs.later import LaterEvaluation, read_later
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.accuracy import finals
+from grpobench.analysis.summary.axes import OnAxes, compare_on_axes
 from grpobench.analysis.summary.comparisons import compare_arms, compare_arms_with_base
 from grpobench.analysis.summary.doses import Cell, cells, outcomes
 from grpobench.analysis.summary.events import run_findings
@@ -57,6 +58,11 @@ class Numbers:
     def against_base(self) -> Sequence[Comparison]:
         """Every arm on every task against what it was before training; none in a map."""
         return () if self.matrix.doses else compare_arms_with_base(self.matrix, self.runs)
+
+    @cached_property
+    def on_axes(self) -> Sequence[OnAxes]:
+        """Every pair of arms at equal updates, tokens and seconds; none in a map."""
+        return () if self.matrix.doses else compare_on_axes(self.matrix, self.runs)
 
     @cached_property
     def later(self) -> Sequence[LaterEvaluation]:

@@ -8,7 +8,13 @@ from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.accuracy import accuracy_table, other_mode_tables
 from grpobench.analysis.tables.bias import bias_table, probes_table
 from grpobench.analysis.tables.comparisons import against_base_table, aggregate_tables, comparisons_table
-from grpobench.analysis.tables.costs import budgets_table, costs_table, equal_budgets_table, gaps_table
+from grpobench.analysis.tables.costs import (
+    axes_table,
+    budgets_table,
+    costs_table,
+    equal_budgets_table,
+    gaps_table,
+)
 from grpobench.analysis.tables.doses import frontier_table, map_table
 from grpobench.analysis.tables.later import agreement_table, later_table
 from grpobench.analysis.tables.runs import runs_table
@@ -38,6 +44,7 @@ def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
         samples_table(numbers.curves, "maj"),
         budgets_table(matrix),
         equal_budgets_table(matrix),
+        axes_table(numbers.on_axes),
         costs_table(matrix),
         gaps_table(matrix),
         rewards_table(matrix),

@@ -27,7 +27,17 @@ INTERVALS = (
 
 
 HEADER = (
-    *("task", "pair", "difference", "95% interval", "seeds", "p", "Holm p", "equivalence p"),
+    *(
+        "task",
+        "pair",
+        "difference",
+        "95% interval",
+        "over problems too",
+        "seeds",
+        "p",
+        "Holm p",
+        "equivalence p",
+    ),
     *("MDE", "power", "P(1st wins)", "verdict", "why"),
 )
 
@@ -41,7 +51,10 @@ def comparisons_table(compared: Sequence[Comparison]) -> Table:
         f"{ALPHA:g}. Equivalent: a difference of the margin{_margin(compared)} or more is ruled out by two "
         "one-sided tests of the same kind (smallest p 1/2ⁿ), the larger p of both, under Holm over the "
         "pairs. Each kind of verdict is wrong about any pair of a task with a chance of at most "
-        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} MDE: smallest effect that these seeds find "
+        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} Over "
+        "problems too: 95% interval of a model in which seeds and problems are both random draws, from the "
+        "answers to the problems that all these runs were evaluated on, paired by seed and problem; it "
+        "is for other problems like these, the test is for these. MDE: smallest effect that these seeds find "
         f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
         f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
         "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
@@ -69,6 +82,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
             f"{pair.first} − {pair.second}",
             points(pair.effect),
             interval(pair.low, pair.high, points),
+            interval(pair.crossed_low, pair.crossed_high, points),
             str(len(pair.seeds)),
             p_value(pair.p),
             p_value(pair.p_holm),
@@ -77,7 +91,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
             _power(pair),
             number(pair.improvement, 2),
             pair.verdict,
-            pair.needs,
+            "; ".join(filter(None, (pair.needs, pair.disagrees))),
         ]
         for pair in compared
     ]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
 
 from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.summary.axes import OnAxes
 from grpobench.analysis.summary.budgets import AXES, at_equal_budgets, spent
 from grpobench.analysis.summary.costs import PHASES, update_costs
 from grpobench.analysis.summary.gaps import sampler_gaps
 from grpobench.analysis.tables.table import Table
-from grpobench.analysis.tools.text import count, number, percent, small
+from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 
 
 def budgets_table(matrix: Matrix) -> Table:
@@ -42,7 +47,8 @@ def equal_budgets_table(matrix: Matrix) -> Table:
         rows.append([task, f"{count(budget)} {AXES[axis]}", *cells])
     note = (
         "Validation accuracy in percent at the largest budget that every finished run of the task "
-        "reached: the last evaluation at or before it, mean over seeds. Equal updates, equal generated "
+        "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
+        "counts as 0. Equal updates, equal generated "
         "tokens and equal seconds are three different comparisons."
     )
     header = ["task", "at equal budget", *matrix.arms]
@@ -86,3 +92,28 @@ def gaps_table(matrix: Matrix) -> Table:
         "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
     )
     return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
+
+
+def axes_table(pairs: Sequence[OnAxes]) -> Table:
+    """Verdicts at equal updates, tokens and seconds, a row per task and pair."""
+    rows = []
+    for one in pairs:
+        cells = []
+        for axis in AXES:
+            pair = one.found.get(axis)
+            cells += [points(pair.effect), pair.verdict] if pair else [NONE, NONE]
+        rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
+    header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
+    note = (
+        "Differences of the validation accuracies at equal budgets of the table before, in points, inside "
+        "each seed, and verdicts on the first arm by the tests of final accuracies; Holm over the pairs of a "
+        "task on one axis. Depends: whether the word is another on another axis. Seconds are those of the "
+        "machines that the runs had, and of what ran beside."
+    )
+    told = [one.sentence for one in pairs if one.depends]
+    if told:
+        note += f" The answer depends on the axis: {listed(told)}."
+    frame = pd.DataFrame(
+        [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.found.items()]
+    )
+    return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)

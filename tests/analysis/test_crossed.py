@@ -1,0 +1,199 @@
+"""Intervals over seeds × problems, and verdicts at equal budgets.
+
+Locked here: without differences between problems the interval is SciPy's paired t over seeds; with one more
+source of chance it is wider; it covers what it says; copies of problems do not narrow it; axes stand apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.synthetic import Synthetic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.crossed import components, crossed_interval
+from grpobench.analysis.statistics.intervals import Estimate, Floats
+from grpobench.analysis.summary.budgets import at_equal_budgets, runs_at_equal_budgets
+
+SMALL = {"steps": 8, "every": 4, "problems": 8}
+
+
+def drawn(seeds: int, problems: int, deviations: tuple[float, float, float], seed: int) -> Floats:
+    """(seeds, problems): seed, problem and rest, each normal with its deviation."""
+    rng = np.random.default_rng(seed)
+    by_seed, by_problem, rest = deviations
+    return np.asarray(
+        by_seed * rng.standard_normal((seeds, 1))
+        + by_problem * rng.standard_normal((1, problems))
+        + rest * rng.standard_normal((seeds, problems))
+    )
+
+
+def test_mean_squares_by_hand() -> None:
+    # rows means 2, 3; column means 1, 4, 2.5; grand 2.5; rest ∓.5 … of [[1, 3, 2], [1, 5, 3]]
+    found = components([[1, 3, 2], [1, 5, 3]])
+    assert found.between_seeds == pytest.approx(3 * 2 * 0.25)
+    assert found.between_problems == pytest.approx(2 * (1.5**2 + 1.5**2) / 2)
+    assert found.rest == pytest.approx((0.25 + 0.25 + 0.25 + 0.25) / 2)
+    with pytest.raises(ValueError, match="two seeds and two problems"):
+        components([[1, 2]])
+
+
+def test_problems_that_all_say_the_same_leave_the_paired_t_interval_of_scipy() -> None:
+    first, second = np.array([0.6, 0.7, 0.5, 0.65]), np.array([0.5, 0.62, 0.48, 0.5])
+    table = np.repeat((first - second)[:, None], 20, axis=1)
+    expected = stats.ttest_rel(first, second).confidence_interval(0.95)
+    found = crossed_interval(table)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 10_000))
+def test_the_standard_error_is_never_below_that_over_seeds_and_turns_with_the_sign(
+    seeds: int, problems: int, seed: int
+) -> None:
+    table = drawn(seeds, problems, (0.02, 0.1, 0.3), seed)
+    found, other = crossed_interval(table), crossed_interval(-table)
+    assert (other.low, other.high) == pytest.approx((-found.high, -found.low), rel=1e-9, abs=1e-12)
+    parts = components(table)
+    over_seeds = math.sqrt(parts.between_seeds / table.size)
+    rows = table.mean(axis=1)
+    assert over_seeds == pytest.approx(rows.std(ddof=1) / math.sqrt(seeds), rel=1e-9)
+    # the t quantile of infinitely many degrees is the smallest that there is
+    assert found.high - found.low >= 2 * 1.9599 * over_seeds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "problems", "deviations"),
+    [(3, 64, (0.02, 0.1, 0.4)), (8, 64, (0.02, 0.1, 0.4)), (5, 64, (0, 0, 0.4))],
+)
+def test_the_interval_covers_the_truth_as_often_as_it_says(
+    seeds: int, problems: int, deviations: tuple[float, float, float]
+) -> None:
+    hits = 0
+    for seed in range(800):
+        found = crossed_interval(drawn(seeds, problems, deviations, seed))
+        hits += found.low <= 0 <= found.high
+    # three errors of .95 over 800 are .023; above, by components that count as 0 where they are negative
+    assert 0.927 <= hits / 800 <= 0.99
+
+
+def test_copies_of_problems_do_not_narrow_the_interval() -> None:
+    table = drawn(4, 12, (0.02, 0.1, 0.3), 1)
+    once = crossed_interval(table)
+    copied = crossed_interval(np.repeat(table, 10, axis=1), [f"t{i}" for i in range(12) for _ in range(10)])
+    assert (copied.low, copied.high) == pytest.approx((once.low, once.high), rel=1e-9)
+    naive = crossed_interval(np.repeat(table, 10, axis=1))
+    assert naive.high - naive.low < 0.9 * (once.high - once.low)
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert math.isnan(crossed_interval([[0.0, 1.0, 0.0]]).low)
+    assert math.isnan(crossed_interval(np.zeros((0, 0))).value)
+
+
+def test_where_the_two_disagree_the_comparison_says_so() -> None:
+    better = {"A": {s: 0.6 + s / 100 for s in range(6)}, "B": dict.fromkeys(range(6), 0.5)}
+    (pair,) = compare("t", better)
+    assert "reaches 0" in pair.beside(64, Estimate(0.12, -0.01, 0.25)).disagrees
+    assert not pair.beside(64, Estimate(0.12, 0.01, 0.25)).disagrees
+    assert not pair.beside(0, Estimate(math.nan, math.nan, math.nan)).disagrees
+    (pair,) = compare("t", {"A": better["B"], "B": better["B"]})
+    assert "beyond the margin" in pair.beside(64, Estimate(0.0, -0.05, 0.05)).disagrees
+    assert not pair.beside(64, Estimate(0.0, -0.01, 0.01)).disagrees
+    (pair,) = compare("t", {arm: {s: own[s] for s in range(3)} for arm, own in better.items()})
+    told = pair.beside(64, Estimate(0.12, 0.01, 0.25))
+    assert "leaves 0 out" in told.disagrees and told.turned().crossed_low == -0.25
+
+
+def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_disagree(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        test_problems=24,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 7),
+        states={("b", "arithmetic", 2): ("diverged", 4)},
+        accuracy=lambda arm, task, seed: 0.6 + (0.08 + 0.001 * seed) * (arm == "a"),
+    ).write(tmp_path)
+    page = write_report(root, ["html", "json"]).read_text()
+    (pair,) = json.loads((root / "report" / "report.json").read_text())["comparisons"]
+    answers = {
+        arm: np.array([[share(root, arm, seed).get(f"p{i}", 0.0) for i in range(24)] for seed in range(1, 7)])
+        for arm in ("a", "b")
+    }
+    assert not answers["b"][1].any()  # the run that diverged is wrong everywhere
+    expected = crossed_interval(answers["a"] - answers["b"])
+    assert pair["problems"] == 24 and pair["verdict"] == "better"
+    assert (pair["crossed"], pair["crossed_low"]) == pytest.approx((expected.value, expected.low), abs=1e-12)
+    says = "Over seeds × problems the interval says otherwise than the verdict in 1 of 1 comparisons: a − b"
+    assert (says in page) == bool(pair["disagrees"]) == (expected.low <= 0)
+
+
+def share(root: Path, arm: str, seed: int) -> dict[str, float]:
+    """The score of each test problem in the greedy evaluation after training."""
+    lines = (root / f"{arm}-arithmetic-s{seed}" / "eval.jsonl").read_text().splitlines()
+    rows = [
+        row
+        for row in map(json.loads, lines)
+        if row["step"] and (row["split"], row["mode"]) == ("test", "greedy")
+    ]
+    return {row["problem"]: row["scores"]["correct"] for row in rows}
+
+
+def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        test_problems=8,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=range(1, 7),
+        accuracy=lambda arm, task, seed: 0.6 + 0.001 * seed * (arm == "a"),
+    ).write(tmp_path)
+    for seed in range(
+        1, 7
+    ):  # each step of a takes three times the tokens that it took: at equal tokens it is behind
+        path = root / f"a-arithmetic-s{seed}" / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            if "cost/generated_tokens" in row:
+                row["cost/generated_tokens"] *= 3
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = gather(load(root))
+    (one,) = facts.numbers.on_axes
+    assert [one.found[axis].verdict for axis in ("updates", "tokens")] == ["better", "worse"] and one.depends
+    assert (
+        "a beside b on arithmetic is better at equal updates, worse at equal generated tokens" in one.sentence
+    )
+    assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
+    page = write_report(root, ["html"]).read_text()
+    assert "depends on which of them is held equal for a − b on arithmetic" in page
+
+
+def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:
+    root = Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        test_problems=8,
+        arms=("a", "b"),
+        tasks=("arithmetic",),
+        seeds=(1, 2),
+        states={("a", "arithmetic", 1): ("diverged", 5)},
+        accuracy=lambda *_: 0.6,
+    ).write(tmp_path)
+    matrix = load(root)
+    own = (
+        runs_at_equal_budgets(matrix).query("axis == 'updates' and arm == 'a'").set_index("seed")["accuracy"]
+    )
+    assert own[1] == 0 and own[2] == pytest.approx(0.6)  # seed 1 was last evaluated after 4 of 8 updates
+    mean = at_equal_budgets(matrix).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    assert mean == pytest.approx(0.3)
