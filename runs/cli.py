@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "map": "run.map_command",
     "status": "status.status_command",
     "report": "report.report_command",
+    "figure": "figures.figure_command",
     "import": "importing.import_command",
     "eval": "evaluate.eval_command",
     "export": "export.export_command",

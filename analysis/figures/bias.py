@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from grpobench.analysis.figures.curves import curves
+from grpobench.analysis.figures.curves import Row, curves
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.style import BASE_COLOUR, WIDTH, Look, look, marker_of
+from grpobench.analysis.figures.scales import plain
+from grpobench.analysis.figures.style import BASE_COLOUR, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.bias import bias_curves, bias_metrics
 from grpobench.analysis.summary.budgets import with_axis
@@ -26,7 +28,7 @@ BIAS_COLUMNS = (
 )
 
 
-def draw_bias(matrix: Matrix) -> Drawing | None:
+def draw_bias(matrix: Matrix, sheet: Sheet) -> Drawing | None:
     """Bias scores and disambiguated accuracy by category; a row of panels per task that logs them."""
     frame = bias_metrics(matrix)
     columns = [(metric, label) for metric, label in BIAS_COLUMNS if (frame["metric"] == metric).any()]
@@ -37,18 +39,22 @@ def draw_bias(matrix: Matrix) -> Drawing | None:
     lines = {task: _categories(frame[frame["task"] == task]) for task in tasks}
     line = max(0.3, 0.09 * len(matrix.arms) + 0.1)
     heights = [line * len(lines[task]) + 0.6 for task in tasks]
-    figure = new_figure(WIDTH, sum(heights) + 0.4)
-    grid = figure.subplots(len(tasks), len(columns), squeeze=False, height_ratios=heights)
-    for task, row in zip(tasks, grid, strict=True):
-        for (metric, label), axes in zip(columns, row, strict=True):
+    across = min(len(columns), sheet.across)
+    down = math.ceil(len(columns) / across)
+    figure = new_figure(sheet.width, down * sum(heights) + 0.4)
+    ratios = [height for height in heights for _ in range(down)]
+    spec = figure.add_gridspec(len(ratios), across, height_ratios=ratios)
+    for index, task in enumerate(tasks):
+        for position, (metric, label) in enumerate(columns):
+            axes = figure.add_subplot(spec[index * down + position // across, position % across])
             own = frame[(frame["task"] == task) & (frame["metric"] == metric)]
             _bias_panel(axes, own, lines[task], matrix.arms, style)
-            axes.set_yticklabels(lines[task] if axes is row[0] else [])
+            axes.set_yticklabels(lines[task] if position % across == 0 else [])
             axes.set_title(f"{task}: {label}" if len(tasks) > 1 else label)
             axes.set_xlabel("accuracy (share)" if metric.startswith("accuracy") else "bias score (−1 to 1)")
     handles: list[Any] = [
-        Line2D([], [], marker=marker_of(position), linestyle="", color=style.colour[arm])
-        for position, arm in enumerate(matrix.arms)
+        Line2D([], [], marker=style.marker[arm], linestyle="", color=style.colour[arm], markersize=4.5)
+        for arm in matrix.arms
     ]
     handles.append(Line2D([], [], marker="|", linestyle="", color=BASE_COLOUR, markersize=8))
     legend_above(figure, handles, [*matrix.arms, "before training"])
@@ -62,10 +68,11 @@ def draw_bias(matrix: Matrix) -> Drawing | None:
     )
 
 
-def draw_bias_updates(matrix: Matrix) -> Drawing | None:
+def draw_bias_updates(matrix: Matrix, sheet: Sheet) -> Drawing | None:
     """Bias metrics of the validations against updates."""
     rows = [
-        (label, with_axis(matrix, frame, "updates"), False) for label, frame in bias_curves(matrix).items()
+        Row(label, with_axis(matrix, frame, "updates"), shared="row")
+        for label, frame in bias_curves(matrix).items()
     ]
     if not rows:
         return None
@@ -75,7 +82,7 @@ def draw_bias_updates(matrix: Matrix) -> Drawing | None:
         "As in the figure by category; lean is the probability of the stereotype's person less that of the "
         "other one, by likelihood. Where the category of the training item is measured apart, the rows that "
         "do not name it are about all others.",
-        curves(matrix, rows, "updates", marker="o"),
+        curves(matrix, rows, "updates", sheet, points=True),
     )
 
 
@@ -96,7 +103,7 @@ def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[
                 height = position + (index - (len(arms) - 1) / 2) * step
                 colour = style.colour[arm]
                 axes.plot(values, [height] * len(values), "o", color=colour, markersize=2, alpha=0.5)
-                axes.plot(values.mean(), height, marker_of(index), color=colour, markersize=4.5)
+                axes.plot(values.mean(), height, style.marker[arm], color=colour, markersize=4.5)
     if str(own["metric"].iloc[0]).startswith("bias"):
         axes.axvline(0, color=BASE_COLOUR, linewidth=0.6, zorder=0)
         reach = max(0.1, 1.15 * float(own["value"].abs().max()))
@@ -107,4 +114,5 @@ def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[
     axes.grid(False, axis="y")
     for position in range(1, len(lines)):
         axes.axhline(position - 0.5, color="#eeeeee", linewidth=0.6, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))

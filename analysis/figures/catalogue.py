@@ -19,7 +19,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.results import draw_differences, draw_final_accuracy, draw_validation
 from grpobench.analysis.figures.sampling import draw_sampling
 from grpobench.analysis.figures.stability import draw_survival
-from grpobench.analysis.figures.style import STYLE
+from grpobench.analysis.figures.style import STYLE, TEXT, Sheet
 from grpobench.analysis.figures.training import TRAINING, draw_components, draw_gradients, draw_training
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import Matrix
@@ -36,15 +36,17 @@ class Kind:
 
     about: str
     """What it shows, in a line."""
-    make: Callable[[Numbers, Definitions], Drawing | None]
+    make: Callable[[Numbers, Definitions, Sheet], Drawing | None]
     """None where the logs hold nothing to draw."""
 
-    def __call__(self, matrix: Matrix | Numbers, definitions: Definitions | None = None) -> Drawing | None:
+    def __call__(
+        self, matrix: Matrix | Numbers, definitions: Definitions | None = None, sheet: Sheet = TEXT
+    ) -> Drawing | None:
         """The figure with its title and caption, laid out; None where the logs hold nothing to draw.
         `definitions` are quoted in the caption, before those of `DEFINITIONS`."""
         numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
         with matplotlib.rc_context(STYLE):
-            drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})})
+            drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
             if drawing is not None:
                 FigureCanvasAgg(drawing.figure)
                 drawing.figure.draw_without_rendering()  # lay out once, not once per format
@@ -55,38 +57,38 @@ class Kind:
         """Whether the logs hold anything to draw."""
         numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
         with matplotlib.rc_context(STYLE):
-            return self.make(numbers, DEFINITIONS) is not None
+            return self.make(numbers, DEFINITIONS, TEXT) is not None
 
 
-def _validation(axis: str, numbers: Numbers, definitions: Definitions) -> Drawing | None:
-    return draw_validation(numbers.matrix, axis, definitions)
+def _validation(axis: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
+    return draw_validation(numbers.matrix, axis, definitions, sheet)
 
 
-def _training(name: str, numbers: Numbers, definitions: Definitions) -> Drawing | None:
+def _training(name: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
     title, rows = TRAINING[name]
-    return draw_training(numbers.matrix, name, title, rows, definitions)
+    return draw_training(numbers.matrix, name, title, rows, definitions, sheet)
 
 
 FIGURES: Mapping[str, Kind] = {
     "map": Kind(
         "where each arm learns, stalls, drifts and collapses over the doses of a map",
-        lambda numbers, _: draw_map(numbers.matrix, numbers.grid),
+        lambda numbers, _, sheet: draw_map(numbers.matrix, numbers.grid, sheet),
     ),
     "final_accuracy": Kind(
         "final accuracy of every seed and arm, with the level before training",
-        lambda numbers, _: draw_final_accuracy(numbers.matrix, numbers.runs),
+        lambda numbers, _, sheet: draw_final_accuracy(numbers.matrix, numbers.runs, sheet),
     ),
     "sampling": Kind(
         "pass@k and majority votes against k, before and after training",
-        lambda numbers, _: draw_sampling(numbers.matrix, numbers.curves),
+        lambda numbers, _, sheet: draw_sampling(numbers.matrix, numbers.curves, sheet),
     ),
     "survival": Kind(
         "share of runs that have not collapsed, by step, of tasks on which one did",
-        lambda numbers, _: draw_survival(numbers.matrix, numbers.findings),
+        lambda numbers, _, sheet: draw_survival(numbers.matrix, numbers.findings, sheet),
     ),
     "differences": Kind(
         "paired differences of final accuracy between arms",
-        lambda numbers, _: draw_differences(numbers.matrix, numbers.compared),
+        lambda numbers, _, sheet: draw_differences(numbers.matrix, numbers.compared, sheet),
     ),
     **{
         f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis))
@@ -98,18 +100,23 @@ FIGURES: Mapping[str, Kind] = {
     },
     "components": Kind(
         "every part of the reward, and the verifier's verdict on the same rollouts",
-        lambda numbers, known: draw_components(numbers.matrix, known),
+        lambda numbers, known, sheet: draw_components(numbers.matrix, known, sheet),
     ),
     "gradient": Kind(
         "gradient norm of every trained role, against updates",
-        lambda numbers, known: draw_gradients(numbers.matrix, known),
+        lambda numbers, known, sheet: draw_gradients(numbers.matrix, known, sheet),
     ),
-    "bias": Kind("bias scores by category", lambda numbers, _: draw_bias(numbers.matrix)),
+    "bias": Kind("bias scores by category", lambda numbers, _, sheet: draw_bias(numbers.matrix, sheet)),
     "bias_updates": Kind(
-        "bias on the validation split against updates", lambda numbers, _: draw_bias_updates(numbers.matrix)
+        "bias on the validation split against updates",
+        lambda numbers, _, sheet: draw_bias_updates(numbers.matrix, sheet),
     ),
-    "seconds": Kind("seconds per update, by phase", lambda numbers, _: draw_seconds(numbers.matrix)),
-    "rates": Kind("tokens per second and peak memory", lambda numbers, _: draw_rates(numbers.matrix)),
+    "seconds": Kind(
+        "seconds per update, by phase", lambda numbers, _, sheet: draw_seconds(numbers.matrix, sheet)
+    ),
+    "rates": Kind(
+        "tokens per second and peak memory", lambda numbers, _, sheet: draw_rates(numbers.matrix, sheet)
+    ),
 }
 """In the order of the report."""
 

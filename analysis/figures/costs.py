@@ -12,27 +12,37 @@ from matplotlib.ticker import MaxNLocator
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure, rows_of_names
-from grpobench.analysis.figures.style import BASE_COLOUR, look
+from grpobench.analysis.figures.style import BASE_COLOUR, MARKERS, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.costs import PHASES, update_costs
 
 
-def draw_seconds(matrix: Matrix) -> Drawing | None:
+def draw_seconds(matrix: Matrix, sheet: Sheet) -> Drawing | None:
     """Seconds per update, stacked by phase."""
     frame = update_costs(matrix)
     phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
     if frame.empty or not phases:
         return None
     tasks = [task for task in matrix.tasks if (frame["task"] == task).any()]
-    figure, grid = rows_of_names(matrix, tasks, matrix.arms)
-    tints = dict(zip(PHASES, sns.color_palette("viridis", len(PHASES)), strict=True))
+    figure, grid = rows_of_names(tasks, matrix.arms, sheet)
+    ramp = sns.color_palette("viridis", len(PHASES))
+    half = (len(PHASES) + 1) // 2  # neighbours are half of the ramp apart, so that they differ in grey too
+    tints = {phase: ramp[place // 2 + (place % 2) * half] for place, phase in enumerate(PHASES)}
     for (_, task), axes in grid.items():
         for row in frame[frame["task"] == task].to_dict("records"):
             left = 0.0
             for phase in phases:
                 width = float(row[phase]) if math.isfinite(row[phase]) else 0.0
                 position = matrix.arms.index(row["arm"])
-                axes.barh(position, width, left=left, height=0.65, color=tints[phase], linewidth=0)
+                axes.barh(
+                    position,
+                    width,
+                    left=left,
+                    height=0.65,
+                    color=tints[phase],
+                    edgecolor="#ffffff",
+                    linewidth=0.4,
+                )
                 left += width
         axes.set_xlabel("seconds per update")
         axes.set_xlim(left=0)
@@ -47,7 +57,7 @@ def draw_seconds(matrix: Matrix) -> Drawing | None:
     )
 
 
-def draw_rates(matrix: Matrix) -> Drawing | None:
+def draw_rates(matrix: Matrix, sheet: Sheet) -> Drawing | None:
     """Tokens per second and peak memory."""
     frame = update_costs(matrix)
     rows = [("tokens_per_second", "generated tokens per second"), ("peak_memory_gb", "peak memory (GB)")]
@@ -55,17 +65,23 @@ def draw_rates(matrix: Matrix) -> Drawing | None:
     if frame.empty or not rows:
         return None
     tasks = [task for task in matrix.tasks if (frame["task"] == task).any()]
-    figure = new_figure(3.5 * len(rows), 0.24 * len(matrix.arms) + 0.85)
+    across = sheet.columns(len(rows)) if sheet.across > 2 else 1  # names and two axes do not fit a column
+    down = len(rows) // across
+    figure = new_figure(
+        sheet.width / (2 / across if sheet.across > 2 else 1), (0.24 * len(matrix.arms) + 0.6) * down + 0.25
+    )
     colour = look(matrix.arms).colour
-    markers = "osD^vP*X<>"
+    markers = MARKERS
     for position, (name, label) in enumerate(rows):
-        axes = figure.add_subplot(1, len(rows), position + 1)
+        axes = figure.add_subplot(down, across, position + 1)
         for row in frame.to_dict("records"):
             mark = markers[tasks.index(row["task"]) % len(markers)]
             axes.plot(
                 row[name], matrix.arms.index(row["arm"]), mark, color=colour[row["arm"]], markersize=4.5
             )
-        axes.set_yticks(range(len(matrix.arms)), matrix.arms if position == 0 else [""] * len(matrix.arms))
+        axes.set_yticks(
+            range(len(matrix.arms)), matrix.arms if position % across == 0 else [""] * len(matrix.arms)
+        )
         axes.set_ylim(len(matrix.arms) - 0.5, -0.5)
         axes.set_xlim(0, 1.08 * float(np.nanmax(frame[name])) or 1.0)
         axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))

@@ -1,82 +1,161 @@
-"""Curves against updates, tokens or seconds: every seed thin, the mean of an arm thick."""
+"""Curves against updates, tokens or seconds: the mean of an arm, a band of its seeds, every seed faint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost, scale_values
-from grpobench.analysis.figures.style import look
+from grpobench.analysis.figures.drawing import tip
+from grpobench.analysis.figures.labels import name_arms
+from grpobench.analysis.figures.panels import grid_of, leftmost
+from grpobench.analysis.figures.scales import Scale, apply, mark_outside, plain, scale_of
+from grpobench.analysis.figures.style import BAND, FAINT, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
+MARKS = 6
+"""About so many markers stand on a long curve."""
+TOLD = 12
+"""Most values of a curve that its tip tells."""
 
-def curves(
-    matrix: Matrix,
-    rows: Sequence[tuple[str, pd.DataFrame, bool]],
-    label: str,
-    marker: str | None = None,
-    percent: bool = False,
-) -> Figure:
-    """A grid: for each block of at most four tasks, one row of panels per metric."""
-    tasks = [task for task in matrix.tasks if any((frame["task"] == task).any() for _, frame, _ in rows)]
-    figure, grid = grid_of(len(rows), tasks)
+
+@dataclass(frozen=True)
+class Row:
+    """A row of panels: one metric, a panel per task."""
+
+    label: str
+    frame: pd.DataFrame
+    """Rows of (arm, task, seed, step, x, value)."""
+    log: bool = False
+    """Whether a logarithmic axis may be used."""
+    shared: Literal["panel", "row", "figure"] = "row"
+    """Which panels have one scale, so that they can be compared."""
+    percent: bool = False
+
+
+def curves(matrix: Matrix, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False) -> Figure:
+    """A grid: for each block of tasks that stand side by side, one row of panels per metric. With `points`
+    every value has a marker, else a few of them."""
+    tasks = [task for task in matrix.tasks if any((row.frame["task"] == task).any() for row in rows)]
+    figure, grid = grid_of(len(rows), tasks, sheet)
     style = look(matrix.arms)
     drawn: set[str] = set()
     stopped = False
     for (index, task), axes in grid.items():
-        name, frame, log = rows[index]
-        own = frame[frame["task"] == task]
+        row = rows[index]
+        own = row.frame[row.frame["task"] == task]
         for arm in matrix.arms:
             arm_rows = own[own["arm"] == arm]
-            if arm_rows.empty:
-                continue
-            drawn.add(arm)
-            stopped |= _arm_curve(axes, matrix, arm_rows, style.colour[arm], style.dash[arm], marker)
-        if own.empty:
-            axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color="#888888")
-        scale_values(axes, own["value"].to_numpy(dtype=float), log)
-        if percent:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        if axes.get_subplotspec() is not None and task == leftmost(tasks, task):
-            axes.set_ylabel(name)
-        if index == 0:
-            axes.set_title(task)
+            if len(arm_rows):
+                drawn.add(arm)
+                stopped |= _arm_curve(axes, matrix, arm_rows, style, points, row.percent)
+        scale = scale_of(_compared(rows, row, own), row.log)
+        _set_up(axes, row, scale, label, first=task == leftmost(tasks, task, sheet))
         if index == len(rows) - 1:
             axes.set_xlabel(label)
-    arm_legend(figure, [arm for arm in matrix.arms if arm in drawn], style, marker, stopped)
+        if own.empty:
+            axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color="#767676")
+        mark_outside(axes, own["x"], own["value"])
+        if index == 0:
+            axes.set_title(task)
+    arms = [arm for arm in matrix.arms if arm in drawn]
+    if tasks:
+        beside = grid[0, tasks[sheet.columns(len(tasks)) - 1]]
+        name_arms(figure, beside, _ends(beside), arms, style, height=1.1, failed=stopped)
     return figure
 
 
+def _compared(rows: Sequence[Row], row: Row, own: pd.DataFrame) -> Any:
+    """The values that decide the scale of a panel."""
+    if row.shared == "figure":
+        return np.concatenate([other.frame["value"].to_numpy(dtype=float) for other in rows])
+    return (row.frame if row.shared == "row" else own)["value"].to_numpy(dtype=float)
+
+
+def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None:
+    """Scales, ticks and what stands beside them. The metric is named on the left of each block, and numbers
+    are repeated where the scale is the panel's own."""
+    apply(axes, scale, row.percent)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=label == "updates"))
+    if first:
+        axes.set_ylabel(row.label)
+    elif row.shared != "panel":
+        axes.tick_params(labelleft=False)
+
+
 def _arm_curve(
-    axes: Axes, matrix: Matrix, rows: pd.DataFrame, colour: Any, dash: Any, marker: str | None
+    axes: Axes, matrix: Matrix, rows: pd.DataFrame, style: Look, points: bool, percent: bool
 ) -> bool:
-    """Every seed thin, the mean thick. True if a run that stopped early was marked."""
+    """Seeds faint, a band from their first to their third quartile, the mean thick, thin from where a seed
+    has no more values. True if a run that stopped early was marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
-    failed = {run.seed for run in matrix.runs if run.arm == arm and run.task == task and run.stopped}
-    marked = False
-    for seed, own in rows.groupby("seed"):
-        own = own.sort_values("step")
-        axes.plot(own["x"], own["value"], color=colour, linewidth=0.6, alpha=0.4, linestyle=dash)
-        if seed in failed:
-            axes.plot(own["x"].iloc[-1], own["value"].iloc[-1], "x", color=colour, markersize=5, zorder=4)
-            marked = True
-    mean = rows.groupby("step").agg(x=("x", "mean"), value=("value", "mean"), seeds=("seed", "nunique"))
-    full = mean["seeds"] == rows["seed"].nunique()
-    last = int(np.flatnonzero(full)[-1]) if full.any() else 0
-    thick: dict[str, Any] = {
-        "color": colour,
-        "linewidth": 1.6,
-        "zorder": 3,
-        "marker": marker,
-        "markersize": 2.5,
-    }
-    axes.plot(mean["x"].iloc[: last + 1], mean["value"].iloc[: last + 1], linestyle=dash, **thick)
-    axes.plot(mean["x"].iloc[last:], mean["value"].iloc[last:], linestyle=(0, (1, 1.2)), **thick)
-    return marked
+    x = rows.pivot(index="step", columns="seed", values="x").to_numpy(dtype=float)
+    values = rows.pivot(index="step", columns="seed", values="value")
+    table = values.to_numpy(dtype=float)
+    colour, dash = style.colour[arm], style.dash[arm]
+    known = np.isfinite(table)
+    along, mean = _means(x, known), _means(table, known)
+    if table.shape[1] > 1:
+        seeds = [
+            np.column_stack([x[there, k], table[there, k]]) for k, there in enumerate(known.T) if there.any()
+        ]
+        axes.add_collection(LineCollection(seeds, colors=[colour], linewidths=0.5, alpha=FAINT))
+        band = np.nanquantile(np.where(known.any(axis=1)[:, None], table, 0.0), [0.25, 0.75], axis=1)
+        axes.fill_between(along, *band, color=colour, alpha=BAND, linewidth=0)
+    lasting = known.sum(axis=1) == known.any(axis=0).sum()
+    last = int(np.flatnonzero(lasting)[-1]) if lasting.any() else 0
+    every = 1 if points else max(1, len(along) // MARKS)
+    start = 0 if points else matrix.arms.index(arm) % every
+    (thick,) = axes.plot(
+        along[: last + 1],
+        mean[: last + 1],
+        color=colour,
+        linestyle=dash,
+        linewidth=1.5,
+        marker=style.marker[arm],
+        markersize=2.8,
+        markevery=(start, every),
+        zorder=3,
+        gid=tip(told(arm, task, table.shape[1], along, mean, percent)),
+    )
+    thick.set_label(arm)
+    axes.plot(along[last:], mean[last:], color=colour, linestyle=dash, linewidth=0.7, zorder=3)
+    return _mark_stopped(axes, matrix, rows, colour)
+
+
+def _means(table: Any, known: Any) -> Any:
+    """Means of rows over the seeds that have a value there."""
+    return np.where(known, table, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+
+
+def told(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: bool) -> str:
+    """The values of a curve for who points at it; of a long one every so many."""
+    every = max(1, -(-len(along) // TOLD))
+    places = sorted({*range(0, len(along), every), len(along) - 1})
+    factor = 100 if percent else 1
+    values = ", ".join(f"{along[i]:.4g}: {plain(float(f'{factor * mean[i]:.3g}'))}" for i in places)
+    return f"{arm} on {task}, mean of {seeds} seed{'s' * (seeds > 1)}. {values}"
+
+
+def _mark_stopped(axes: Axes, matrix: Matrix, rows: pd.DataFrame, colour: Any) -> bool:
+    """A cross where a run stopped early; whether there was one."""
+    task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
+    stopped = {run.seed for run in matrix.runs if run.arm == arm and run.task == task and run.stopped}
+    ends = rows[rows["seed"].isin(stopped)].sort_values("step").groupby("seed").tail(1)
+    if len(ends):
+        axes.plot(ends["x"], ends["value"], "x", color=colour, markersize=5, zorder=4)
+    return bool(len(ends))
+
+
+def _ends(axes: Axes) -> Mapping[str, tuple[float, float]]:
+    """Where the thick curve of each arm ends."""
+    named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    points = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float)[-1] for line in named}
+    return {arm: (float(x), float(y)) for arm, (x, y) in points.items()}

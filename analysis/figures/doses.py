@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
-from grpobench.analysis.figures.style import BASE_COLOUR
+from grpobench.analysis.figures.style import BASE_COLOUR, Sheet
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.doses import (
     COLLAPSES,
@@ -37,19 +37,17 @@ MARKS: dict[str, dict[str, Any]] = {
     DRIFTS: {"marker": "v", "color": "#333333", "markerfacecolor": "white"},
     COLLAPSES: {"marker": "x", "color": "#7a0b0b"},
 }
-ACROSS = 4
-"""Panels side by side, at most."""
 
 
-def draw_map(matrix: Matrix, grid: Sequence[Cell]) -> Drawing | None:
+def draw_map(matrix: Matrix, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
     """A panel per arm and task; None where the matrix is no map."""
     axes = axes_of(matrix.doses)
     if axes is None or not grid:
         return None
     panels = [(task, arm) for task in matrix.tasks for arm in axes.arms]
-    across = min(ACROSS, len(axes.arms))
+    across = min(sheet.across, len(axes.arms))
     down = math.ceil(len(panels) / across)
-    width = 7.0 if across > 2 else 3.4 * across
+    width = min(sheet.width, 3.4 * across)
     figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
     edges = frontiers(grid)
     for place, (task, arm) in enumerate(panels):
@@ -102,10 +100,9 @@ def _panel(panel: Axes, own: Sequence[Cell], edges: Sequence[Frontier], grid: Gr
         panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=7)
     for edge in edges:
         y = grid.levels.index(edge.level)
-        x = -0.5 if edge.at is None else grid.doses.index(edge.at.dose) + 0.5
-        panel.plot(
-            [x, x], [y - 0.5, y + 0.5], color="black", linewidth=2, solid_capstyle="butt", clip_on=False
-        )
+        behind = grid.doses.index(edge.at.dose) + 0.5 if edge.at is not None else -0.5
+        ends = [y - 0.5, y + 0.5]
+        panel.plot([behind] * 2, ends, color="black", linewidth=2, solid_capstyle="butt", clip_on=False)
     panel.set_xlim(-0.5, len(grid.doses) - 0.5)
     panel.set_ylim(-0.5, len(grid.levels) - 0.5)
     panel.set_xticks(range(len(grid.doses)), [dose(one) for one in grid.doses])

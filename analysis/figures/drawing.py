@@ -7,6 +7,7 @@ so the same logs give the same bytes.
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,26 @@ class Drawing:
     figure: Figure
 
 
+TIP = "tip: "
+
+
+def tip(text: str) -> str:
+    """What an artist's `gid` is to be so that who points at it in SVG reads this text."""
+    return TIP + visible(text)
+
+
+def with_tips(svg: str) -> str:
+    """The SVG with the texts of `tip` as titles of their groups."""
+    return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
+
+
 def svg_text(drawing: Drawing) -> str:
     """The figure as SVG text, without a date."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):  # straight to the canvas: savefig would draw everything twice
         canvas: Any = FigureCanvasSVG(drawing.figure)
         canvas.print_svg(buffer, metadata={"Date": None})
-    return visible(buffer.getvalue())
+    return visible(with_tips(buffer.getvalue()))
 
 
 def png_bytes(drawing: Drawing, dpi: int = 200) -> bytes:

@@ -11,20 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 
-from grpobench.analysis.figures.style import BASE_COLOUR, WIDTH, Look
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.figures.drawing import tip
+from grpobench.analysis.figures.style import BASE_COLOUR, TEXT, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
 
 
 def grid_of(
-    rows: int, tasks: Sequence[str], height: float = 1.75
+    rows: int, tasks: Sequence[str], sheet: Sheet, height: float = 1.75
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
-    """Panels keyed by (row, task); at most four tasks stand side by side."""
-    across = _across(tasks)
+    """Panels keyed by (row, task), as many tasks side by side as the sheet holds."""
+    across = sheet.columns(len(tasks))
     blocks = math.ceil(len(tasks) / across) or 1
-    width = 3.4 if across == 1 else 5.0 if across == 2 else WIDTH
+    width = min(sheet.width, (3.4, 5.0, TEXT.width)[min(across, 3) - 1])
     figure = new_figure(width, height * rows * blocks + 0.35)
     spec = figure.add_gridspec(rows * blocks, across)
     grid = {}
@@ -39,54 +39,17 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.04))
 
 
-def _across(tasks: Sequence[str]) -> int:
-    """Panels side by side: at most four, and the rows as even as they can be (five are three and two)."""
-    return math.ceil(len(tasks) / math.ceil(len(tasks) / 4)) if tasks else 1
-
-
-def leftmost(tasks: Sequence[str], task: str) -> str:
+def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
     """The task that stands leftmost in the row of `task`."""
-    return tasks[tasks.index(task) // _across(tasks) * _across(tasks)]
+    across = sheet.columns(len(tasks))
+    return tasks[tasks.index(task) // across * across]
 
 
-def scale_values(axes: Axes, values: Any, log: bool) -> None:
-    """A logarithmic axis where allowed, all values are positive and they span more than two decades."""
-    if log and len(values):
-        positive = values[values > 0]
-        if len(positive) == len(values) and positive.max() > 100 * positive.min():
-            axes.set_yscale("log")
-        elif len(positive) and positive.max() > 100 * max(float(np.median(positive)), 1e-12):
-            axes.set_yscale("symlog", linthresh=float(np.median(positive)))
-    if axes.get_yscale() == "linear":
-        plain = ScalarFormatter(useMathText=False)  # setting every tick label as mathematics is slow
-        plain.set_powerlimits((-3, 5))
-        axes.yaxis.set_major_formatter(plain)
-
-
-def arm_legend(figure: Figure, arms: Sequence[str], style: Look, marker: str | None, failed: bool) -> None:
-    """A legend of arms, and of the mark of failed runs where there is one."""
-    handles: list[Any] = [
-        Line2D(
-            [],
-            [],
-            color=style.colour[arm],
-            linestyle=style.dash[arm],
-            linewidth=1.6,
-            marker=marker,
-            markersize=3,
-        )
-        for arm in arms
-    ]
-    labels = list(arms)
-    if failed:
-        handles.append(Line2D([], [], color=BASE_COLOUR, linestyle="", marker="x", markersize=5))
-        labels.append("run failed")
-    legend_above(figure, handles, labels)
-
-
-def legend_above(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+def legend_above(
+    figure: Figure, handles: Sequence[Any], labels: Sequence[str], handlelength: float = 1.6
+) -> None:
     """A legend over the panels, in as many columns as the width holds."""
-    widths = [0.062 * len(label) + 0.42 for label in labels]  # inches, at the legend's font size
+    widths = [0.06 * len(label) + 0.2 + 0.11 * handlelength for label in labels]  # inches, at its font size
     fits = sum(widths) <= figure.get_figwidth()
     columns = len(labels) if fits else max(1, int(figure.get_figwidth() / max(widths)))
     lines = math.ceil(len(labels) / columns)
@@ -98,19 +61,20 @@ def legend_above(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) 
         labels,
         loc="outside upper center",
         ncols=columns,
-        handlelength=1.6,
+        handlelength=handlelength,
         columnspacing=1.2,
         borderaxespad=0.2,
     )
 
 
 def rows_of_names(
-    matrix: Matrix, tasks: Sequence[str], rows: Sequence[str], least: float = 0.9
+    tasks: Sequence[str], rows: Sequence[str], sheet: Sheet, least: float = 0.9
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
     """Panels with one line per name, the names on the left of each block only."""
-    figure, grid = grid_of(1, tasks, height=max(least, 0.24 * len(rows) + 0.45))
+    figure, grid = grid_of(1, tasks, sheet, height=max(least, 0.24 * len(rows) + 0.45))
     for (_, task), axes in grid.items():
-        axes.set_yticks(range(len(rows)), rows if task == leftmost(tasks, task) else [""] * len(rows))
+        named = task == leftmost(tasks, task, sheet)
+        axes.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
@@ -136,6 +100,7 @@ def seeds_and_mean(
     failed: Any = None,
     hollow: bool = False,
     least: float = 0.0,
+    name: str = "",
 ) -> None:
     """Points of all seeds beside a diamond at their mean with the t interval, cut at `least` and 100."""
     array = np.asarray(values, dtype=float)
@@ -150,7 +115,12 @@ def seeds_and_mean(
         ends = [max(mean.low, least), min(mean.high, 100.0)]
         axes.plot(ends, [row - 0.12] * 2, color=colour, linewidth=1.2)
     face = "white" if hollow else colour
-    axes.plot(mean.value, row - 0.12, "D", markerfacecolor=face, markeredgecolor=colour, markersize=4)
+    told = f"{name}: mean {mean.value:.1f}"
+    if math.isfinite(mean.low):
+        told += f", 95% interval {mean.low:.1f} to {mean.high:.1f}"
+    told += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
+    looks: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": colour, "markersize": 4}
+    axes.plot(mean.value, row - 0.12, "D", gid=tip(told), **looks)
 
 
 def widen(axes: Axes, least: float = 2.0) -> None:

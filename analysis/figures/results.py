@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from grpobench.analysis.figures.curves import curves
+from grpobench.analysis.figures.curves import Row, curves
 from grpobench.analysis.figures.definitions import meaning
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import (
@@ -19,7 +19,7 @@ from grpobench.analysis.figures.panels import (
     seeds_and_mean,
     widen,
 )
-from grpobench.analysis.figures.style import BASE_COLOUR, BASE_DASH, look
+from grpobench.analysis.figures.style import BASE_COLOUR, BASE_DASH, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.budgets import AXES, with_axis
@@ -29,7 +29,9 @@ MOST_ARMS = 6
 """Beyond this many arms a figure of all pairs would not fit a page."""
 
 
-def draw_validation(matrix: Matrix, axis: str, definitions: Mapping[str, str]) -> Drawing | None:
+def draw_validation(
+    matrix: Matrix, axis: str, definitions: Mapping[str, str], sheet: Sheet
+) -> Drawing | None:
     """Validation accuracy against `updates`, `tokens` or `seconds`."""
     frames = []
     modes = set()
@@ -42,7 +44,8 @@ def draw_validation(matrix: Matrix, axis: str, definitions: Mapping[str, str]) -
     label, frame = _along(axis, frame)
     if frame.empty or (axis != "updates" and not frame["x"].any()):
         return None
-    figure = curves(matrix, [("accuracy (%)", frame, False)], label, marker="o", percent=True)
+    row = Row("accuracy (%)", frame, shared="panel", percent=True)
+    figure = curves(matrix, [row], label, sheet, points=True)
     what = meaning("eval/<split>/<mode>/correct", definitions)
     return Drawing(
         f"accuracy_{axis}",
@@ -65,13 +68,13 @@ def _along(axis: str, frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     return "generated tokens", frame
 
 
-def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
+def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame, sheet: Sheet) -> Drawing | None:
     """Every seed's final accuracy, the mean with its interval, and the base model's level."""
     counted = runs.dropna(subset=["counted"])
     if counted.empty:
         return None
     tasks = [task for task in matrix.tasks if (counted["task"] == task).any()]
-    figure, grid = rows_of_names(matrix, tasks, matrix.arms)
+    figure, grid = rows_of_names(tasks, matrix.arms, sheet)
     colour = look(matrix.arms).colour
     for (_, task), axes in grid.items():
         own = counted[counted["task"] == task]
@@ -80,7 +83,8 @@ def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
             axes.axvline(100 * base, color=BASE_COLOUR, linewidth=0.8, linestyle=BASE_DASH)
         for row, arm in enumerate(matrix.arms):
             seeds = own[own["arm"] == arm]
-            seeds_and_mean(axes, row, 100 * seeds["counted"], colour[arm], seeds["final"].isna())
+            broken = seeds["final"].isna()
+            seeds_and_mean(axes, row, 100 * seeds["counted"], colour[arm], broken, name=f"{arm} on {task}")
         axes.set_xlabel("accuracy (%)")
         widen(axes)
     handles = [*point_handles(), Line2D([], [], color=BASE_COLOUR, linewidth=0.8, linestyle=BASE_DASH)]
@@ -100,7 +104,7 @@ def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame) -> Drawing | None:
     )
 
 
-def draw_differences(matrix: Matrix, compared: Sequence[Comparison]) -> Drawing | None:
+def draw_differences(matrix: Matrix, compared: Sequence[Comparison], sheet: Sheet) -> Drawing | None:
     """Paired differences between arms, in points."""
     shown = [pair for pair in compared if pair.seeds]
     if not shown:
@@ -111,16 +115,16 @@ def draw_differences(matrix: Matrix, compared: Sequence[Comparison]) -> Drawing 
         only = f" Only the pairs with {matrix.arms[0]} are drawn; the table has all."
     tasks = [task for task in matrix.tasks if any(pair.task == task for pair in shown)]
     names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in shown))
-    figure, grid = rows_of_names(matrix, tasks, names)
+    figure, grid = rows_of_names(tasks, names, sheet)
     for (_, task), axes in grid.items():
         axes.axvline(0, color=BASE_COLOUR, linewidth=0.8)
         for pair in (pair for pair in shown if pair.task == task):
             row = names.index(f"{pair.first} − {pair.second}")
             settled = pair.verdict != "unresolved"
             tint = "#000000" if settled else "#777777"
-            seeds_and_mean(
-                axes, row, 100 * np.array(pair.differences), tint, hollow=not settled, least=-100.0
-            )
+            values = 100 * np.array(pair.differences)
+            told = f"{names[row]} on {task} (points)"
+            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=told)
         axes.set_xlabel("difference (points)")
         widen(axes)
     handles = [

@@ -11,26 +11,27 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.labels import arm_handle
 from grpobench.analysis.figures.panels import grid_of, leftmost, legend_above
-from grpobench.analysis.figures.style import BASE_COLOUR, BASE_DASH, Look, look, marker_of
+from grpobench.analysis.figures.style import BAND, BASE_COLOUR, BASE_DASH, MARKERS, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
 KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
 
 
-def draw_sampling(matrix: Matrix, curves: pd.DataFrame | None) -> Drawing | None:
+def draw_sampling(matrix: Matrix, curves: pd.DataFrame | None, sheet: Sheet) -> Drawing | None:
     """pass@k and majority votes against k, before and after training."""
     if curves is None or curves.empty:
         return None
     kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
     places = list(dict.fromkeys(curves["place"]))
-    figure, grid = grid_of(len(kinds), places, height=1.9)
+    figure, grid = grid_of(len(kinds), places, sheet, height=1.9)
     style = look(matrix.arms)
     for (row, place), axes in grid.items():
         kind, label = kinds[row]
         own = curves[(curves["place"] == place) & (curves["kind"] == kind)]
         _sampling_panel(axes, own, matrix.arms, style)
-        if place == leftmost(places, place):
+        if place == leftmost(places, place, sheet):
             axes.set_ylabel(label)
         if row == 0:
             axes.set_title(place)
@@ -38,43 +39,43 @@ def draw_sampling(matrix: Matrix, curves: pd.DataFrame | None) -> Drawing | None
             axes.set_xlabel("samples k")
     drawn = set(curves.loc[curves["policy"] == "final", "arm"])
     arms = [arm for arm in matrix.arms if arm in drawn]
-    handles: list[Any] = [
-        Line2D([], [], color=style.colour[arm], linestyle=style.dash[arm], linewidth=1.6) for arm in arms
-    ]
+    handles: list[Any] = [arm_handle(arm, style) for arm in arms]
     if (curves["policy"] == "base").any():
         handles.append(Line2D([], [], color=BASE_COLOUR, linestyle=BASE_DASH, linewidth=1.6))
         arms.append("before training")
     models = list(dict.fromkeys(curves.loc[curves["policy"] == "model", "arm"]))
     handles += [
-        Line2D([], [], color="#000000", marker=marker_of(10 * i), markersize=3) for i in range(len(models))
+        Line2D([], [], color="#000000", marker=MARKERS[i % 10], markersize=3) for i in range(len(models))
     ]
-    legend_above(figure, handles, [*arms, *models])
+    legend_above(figure, handles, [*arms, *models], handlelength=2.6)
     votes = " Votes are over the verifier's reading of the answer, ties go to the answer given first."
     return Drawing(
         "sampling",
         "What more samples bring",
         "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
-        f"half the samples. Thin lines are seeds, thick ones their mean.{votes if len(kinds) > 1 else ''}",
+        f"half the samples. Lines are means over seeds, bands the middle half of the seeds."
+        f"{votes if len(kinds) > 1 else ''}",
         figure,
     )
 
 
 def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
-    """Curves of one place: every seed thin, the mean of an arm (of all, before training) thick."""
+    """Curves of one place: the mean of an arm (of all, before training), and a band of its seeds."""
     base = own[own["policy"] == "base"]
     series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOUR, BASE_DASH, None)]
     for arm in arms:
         trained = own[(own["policy"] == "final") & (own["arm"] == arm)]
-        series.append((trained, style.colour[arm], style.dash[arm], None))
+        series.append((trained, style.colour[arm], style.dash[arm], style.marker[arm]))
     models = own[own["policy"] == "model"]
     for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
-        series.append((rows, "#000000", "-", marker_of(10 * index)))
+        series.append((rows, "#000000", "-", MARKERS[index % 10]))
     for rows, colour, dash, marker in series:
+        values = rows.groupby("k")["value"]
+        mean = values.mean()
         if rows["seed"].nunique() > 1:
-            for _, seed in rows.groupby(["arm", "seed"], sort=False):
-                axes.plot(seed["k"], seed["value"], color=colour, linewidth=0.6, alpha=0.4, linestyle=dash)
-        mean = rows.groupby("k")["value"].mean()
-        axes.plot(mean.index, mean, color=colour, linewidth=1.6, linestyle=dash, marker=marker, markersize=3)
+            low, high = values.quantile(0.25), values.quantile(0.75)
+            axes.fill_between(mean.index, low, high, color=colour, alpha=BAND, linewidth=0)
+        axes.plot(mean.index, mean, color=colour, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
     axes.set_xscale("log", base=2)
     ticks = sorted(set(own["k"]))
     axes.set_xticks(ticks, [str(k) for k in ticks])

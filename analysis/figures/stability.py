@@ -9,13 +9,14 @@ from matplotlib.ticker import MaxNLocator
 
 from grpobench.analysis.detect.registry import Findings
 from grpobench.analysis.figures.drawing import Drawing
-from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
-from grpobench.analysis.figures.style import look
+from grpobench.analysis.figures.labels import arm_legend
+from grpobench.analysis.figures.panels import grid_of, leftmost
+from grpobench.analysis.figures.style import Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.stability import lasted
 
 
-def draw_survival(matrix: Matrix, findings: Mapping[str, Findings]) -> Drawing | None:
+def draw_survival(matrix: Matrix, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:
     """Kaplan–Meier curves of the tasks on which a run collapsed; None where none did."""
     every = lasted(matrix, findings)
     found = {
@@ -24,7 +25,7 @@ def draw_survival(matrix: Matrix, findings: Mapping[str, Findings]) -> Drawing |
     tasks = [task for task, arms in found.items() if any(any(own.collapsed) for own in arms.values())]
     if not tasks:
         return None
-    figure, grid = grid_of(1, tasks)
+    figure, grid = grid_of(1, tasks, sheet)
     style = look(matrix.arms)
     for (_, task), axes in grid.items():
         end = max(max(own.steps) for own in found[task].values())
@@ -44,10 +45,10 @@ def draw_survival(matrix: Matrix, findings: Mapping[str, Findings]) -> Drawing |
         axes.set_title(task)
         axes.set_xlabel("updates")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if task == leftmost(tasks, task):
+        if task == leftmost(tasks, task, sheet):
             axes.set_ylabel("runs not collapsed (%)")
     shown = [arm for arm in matrix.arms if any(arm in found[task] for task in tasks)]
-    arm_legend(figure, shown, style, None, failed=False)
+    arm_legend(figure, shown, style, marker=False)
     return Drawing(
         "survival",
         "How long runs last",

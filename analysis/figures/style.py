@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,31 +34,65 @@ STYLE: Any = {
     "svg.fonttype": "path",
     "svg.hashsalt": "grpobench",
 }
-WIDTH = 7.0
-"""Inches: the text width of a two-column page. One column is 3.4."""
-DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
-"""Line styles for arms beyond the ten colours of the palette."""
+INK = ".15"
+"""The colour of text, as seaborn's style has it."""
 BASE_COLOUR = "#555555"
 BASE_DASH = (0, (3, 2))
+DASHES: tuple[Any, ...] = ("-", (0, (4.5, 1.5)), (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
+MARKERS = "os^DvPX<>*"
+BAND = 0.16
+"""How opaque the band of an arm's seeds is."""
+FAINT = 0.22
+"""How opaque one seed is."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a figure is printed on."""
+
+    width: float
+    """Inches."""
+    across: int
+    """Most panels side by side."""
+
+    def columns(self, panels: int) -> int:
+        """Panels side by side, with rows as even as they can be (five are three and two), and none that is
+        half empty where only two fit."""
+        if not panels:
+            return 1
+        if self.across == 2 and panels % 2 and panels < 5:
+            return 1
+        return math.ceil(panels / math.ceil(panels / self.across))
+
+
+TEXT = Sheet(7.0, 4)
+"""The text width of a two-column page."""
+COLUMN = Sheet(3.4, 2)
+"""One column of it; the page shows these where the screen is as narrow."""
+SHEETS: Mapping[str, Sheet] = {"column": COLUMN, "text": TEXT}
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour and line style of every arm, the same in all figures."""
+    """Colour, line style and marker of every arm, the same in all figures. Line style and marker tell arms
+    apart where there is no colour."""
 
     colour: Mapping[str, Any]
     dash: Mapping[str, Any]
+    marker: Mapping[str, str]
+
+
+def palette() -> list[str]:
+    """The ten colours of arms, as `#rrggbb`: seaborn's colour-blind palette."""
+    return list(sns.color_palette("colorblind", 10).as_hex())
 
 
 def look(arms: Sequence[str]) -> Look:
-    """Seaborn's colour-blind palette in the order of the recipe; line styles change after ten arms."""
-    palette = sns.color_palette("colorblind", 10)
+    """Seaborn's colour-blind palette, five line styles and ten markers in the order of the recipe; no two of
+    the first fifty arms have the same colour and line style."""
+    colours = palette()
     return Look(
-        {arm: palette[i % 10] for i, arm in enumerate(arms)},
-        {arm: DASHES[i // 10 % len(DASHES)] for i, arm in enumerate(arms)},
+        {arm: colours[i % 10] for i, arm in enumerate(arms)},
+        {arm: DASHES[(i + i // 10) % len(DASHES)] for i, arm in enumerate(arms)},
+        {arm: MARKERS[i % len(MARKERS)] for i, arm in enumerate(arms)},
     )
-
-
-def marker_of(position: int) -> str:
-    """The marker of an arm: it changes where the ten colours start again."""
-    return "os^"[position // 10 % 3]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from grpobench.analysis.tools.visible import visible
+from grpobench.analysis.tools.latex import escape
 
 
 @dataclass(frozen=True)
@@ -23,30 +23,6 @@ class Table:
     """How many leading columns hold names, set flush left; `wide` columns at the end hold sentences."""
     wide: int = 0
     note: str = ""
-
-
-TEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "−": "$-$",
-    "–": "--",
-    "→": r"$\to$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≈": r"$\approx$",
-    "½": r"$\tfrac12$",
-}
 
 
 def tex(table: Table) -> str:
@@ -68,8 +44,3 @@ def tex(table: Table) -> str:
         before = row[0]
         lines.append(" & ".join(map(escape, row[:last])) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def escape(text: str) -> str:
-    """Text with every character that TeX reads as a command made printable."""
-    return "".join(TEX.get(character, character) for character in visible(str(text)))

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
+FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
 IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 CASES = ("short", "long-prompt", "grid", "scaling")
-KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "models")
+KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     map_words(add("map", "run every arm of a recipe over doses, and draw where each learns and collapses"))
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
+    figure_words(add("figure", "draw figures of a matrix folder for a paper"))
     import_words(add("import", "make run folders of other libraries' logs, which `report` reads"))
     eval_words(add("eval", "evaluate run folders or a model on a task", light=False))
     export_words(add("export", "write a run's policy as a Hugging Face folder", light=False))
@@ -113,6 +115,23 @@ def report_words(report: argparse.ArgumentParser) -> None:
         metavar="POINTS",
         help="call arms equivalent within so many points of accuracy; default: the recipe's, else 2",
     )
+
+
+def figure_words(figure: argparse.ArgumentParser) -> None:
+    figure.add_argument(
+        "name", metavar="NAME", help="one of grpobench list figures, or all that the logs allow"
+    )
+    figure.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    figure.add_argument(
+        "--width",
+        choices=("column", "text"),
+        default="text",
+        help="of a two-column page: 3.4 or 7 inches, redrawn and not scaled; default: %(default)s",
+    )
+    figure.add_argument(
+        "--format", metavar="LIST", default="pdf", help="pdf, svg, png, pgf; default: %(default)s"
+    )
+    figure.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="default: ./figures")
 
 
 def import_words(imports: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -13,7 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grpobench.analysis.figures.catalogue import FIGURES
-from grpobench.analysis.figures.drawing import Drawing, png_bytes, svg_text, write_pdf
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.files import save, write_files
+from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.logs import load as logs
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.report.facts import Facts, gather
@@ -143,19 +145,52 @@ class Results:
         drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self.facts.numbers)}
         return {name: kind.about for name, kind in drawn.items()}
 
-    def figure(self, name: str, path: str | os.PathLike[str] | None = None) -> Figure:
-        """One figure of the report, in inches as it is printed there. With a `path` that ends in .pdf, .svg
-        or .png it is saved too: PDF and SVG with the report's bytes, PNG with 200 dots per inch.
+    def figure(self, name: str, path: str | os.PathLike[str] | None = None, width: str = "text") -> Figure:
+        """One figure of the report, drawn for the `text` width of a two-column page (7 inches) or for one
+        `column` (3.4). With a `path` that ends in .pdf, .svg, .png or .pgf it is saved too: PDF and SVG of
+        text width with the report's bytes, PNG with 300 dots per inch.
 
-        Raises ValueError for a name that is not in `figures`, and for another ending.
+        Raises ValueError for a name that is not in `figures`, another width and another ending, and
+        RuntimeError for .pgf where no LaTeX is installed.
         """
-        drawing = FIGURES[name](self.facts.numbers) if name in FIGURES else None
+        drawing = self._drawing(name, width)
         if drawing is None:
             raise ValueError(unknown("figure", name, self.figures))
         if path is not None:
             save(drawing, Path(path))
         show_figures()
         return drawing.figure
+
+    def _drawing(self, name: str, width: str) -> Drawing | None:
+        if width not in SHEETS:
+            raise ValueError(f"unknown width {width!r}; choose from {', '.join(SHEETS)}")
+        if name not in FIGURES:
+            raise ValueError(unknown("figure", name, FIGURES))
+        return FIGURES[name](self.facts.numbers, self._definitions, SHEETS[width])
+
+    def write_figures(
+        self,
+        folder: str | os.PathLike[str],
+        names: Iterable[str] | None = None,
+        formats: Sequence[str] = ("pdf",),
+        width: str = "text",
+    ) -> list[Path]:
+        """Save figures of a paper, each with a `.tex` that holds its caption and label; all that the logs
+        allow unless `names` are given, of which those that the logs do not allow are left out if there are
+        several. Returns what was written. Raises as `figure` does."""
+        asked = list(FIGURES) if names is None else list(names)
+        drawn = [one for name in asked if (one := self._drawing(name, width)) is not None]
+        if not drawn:
+            raise ValueError(f"{self.folder}: nothing is logged that {', '.join(asked)} would show")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        wide = width == "text"
+        return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]
+
+    @property
+    def _definitions(self) -> Mapping[str, str]:
+        from grpobench.runs.measure.catalogue import catalogue
+
+        return {name: metric.definition for name, metric in catalogue().items()}
 
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
         """Write the report, byte for byte that of ``grpobench report``, and return its index.html, or the
@@ -164,10 +199,7 @@ class Results:
         It goes to the folder `report` of the matrix unless `path` names another, which must be new, empty or
         hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
         """
-        from grpobench.runs.measure.catalogue import catalogue
-
-        definitions = {name: metric.definition for name, metric in catalogue().items()}
-        return write(self.facts, formats, definitions, None if path is None else Path(path))
+        return write(self.facts, formats, self._definitions, None if path is None else Path(path))
 
     def _head(self) -> list[str]:
         """The state of the runs, and what the report warns of."""
@@ -187,18 +219,6 @@ class Results:
         return "".join(f"<p>{escape(line)}</p>" for line in self._head()) + str(
             self.summary().to_html(index=False)
         )
-
-
-def save(drawing: Drawing, path: Path) -> None:
-    """Write a figure in the format that its path ends in. Raises ValueError for another."""
-    if path.suffix == ".pdf":
-        write_pdf(drawing, path)
-    elif path.suffix == ".svg":
-        path.write_text(svg_text(drawing), encoding="utf-8")
-    elif path.suffix == ".png":
-        path.write_bytes(png_bytes(drawing))
-    else:
-        raise ValueError(f"{path}: a figure is saved as .pdf, .svg or .png")
 
 
 def unknown(kind: str, name: str, known: Mapping[str, object]) -> str:

@@ -87,6 +87,13 @@ def detector_rows() -> list[Row]:
     return rows
 
 
+def figure_rows() -> list[Row]:
+    """What `grpobench figure` draws where the logs allow it."""
+    from grpobench.analysis.figures.catalogue import FIGURES  # loads pandas and matplotlib
+
+    return [{"name": name, "summary": kind.about} for name, kind in FIGURES.items()]
+
+
 def model_rows() -> list[Row]:
     """Models by name (built in, in the user's model folder, in packages), then the two open kinds."""
     rows: list[Row] = []
@@ -115,6 +122,7 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "recipes": recipe_rows,
     "metrics": metric_rows,
     "detectors": detector_rows,
+    "figures": figure_rows,
     "models": model_rows,
 }
 

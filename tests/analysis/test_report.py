@@ -35,7 +35,8 @@ from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.origins import run_origins
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
 from grpobench.analysis.summary.settings import all_settings
-from grpobench.analysis.tables.table import escape, tex
+from grpobench.analysis.tables.table import tex
+from grpobench.analysis.tools.latex import escape
 from grpobench.analysis.tools.text import count, points
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}

@@ -1,0 +1,151 @@
+"""What a vertical axis spans, and how its numbers read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
+
+from grpobench.analysis.figures.style import BASE_COLOUR
+
+FENCE = 3.0
+"""Values further from the middle nine tenths of a panel than so many of their widths lie off its scale."""
+DECADES = 100.0
+"""A logarithmic axis is used from such a ratio of the largest to the smallest value."""
+SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The vertical axis of one panel, or of several that are to be compared."""
+
+    low: float
+    high: float
+    kind: str = "linear"
+    """`linear`, `flat` (one value), `log`, or `symlog`, which is linear below `threshold`."""
+    threshold: float = 1.0
+
+
+def scale_of(values: Any, log: bool = False) -> Scale:
+    """The scale for these values. A few that lie so far off that the others would be a flat line are left
+    outside; `mark_outside` shows where. Logarithmic where that is allowed and the values need it."""
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not known.size:
+        return Scale(0.0, 1.0)
+    if log:
+        size = np.abs(known[known != 0])
+        if size.size and size.max() > DECADES * max(float(np.median(size)), 1e-12):
+            return _symmetric(known, float(np.median(size)))
+        if (known > 0).all() and known.max() > DECADES * known.min():
+            return Scale(float(known.min()) / 1.3, float(known.max()) * 1.3, "log")
+    low, high = _within(known)
+    if low == high:
+        room = max(abs(high) * 0.05, 0.05)
+        return Scale(low - room, high + room, "flat")
+    room = 0.06 * (high - low)
+    return Scale(low - room, high + room)
+
+
+def _symmetric(values: Any, threshold: float) -> Scale:
+    """Linear below a power of ten near the median size, logarithmic beyond it."""
+    threshold = 10.0 ** math.floor(math.log10(max(threshold, 1e-12)))
+    low, high = float(values.min()), float(values.max())
+    return Scale(low * 2 if low < 0 else -threshold / 2, max(high * 2, threshold), "symlog", threshold)
+
+
+def _within(values: Any) -> tuple[float, float]:
+    """The smallest and largest value, but for those beyond the fence where they would take three quarters of
+    the height."""
+    first, last = (float(end) for end in np.quantile(values, [0.05, 0.95]))
+    fence = FENCE * (last - first)
+    kept = values[(values >= first - fence) & (values <= last + fence)]
+    whole = float(values.max() - values.min())
+    if last > first and whole > 4 * float(kept.max() - kept.min()):
+        return float(kept.min()), float(kept.max())
+    return float(values.min()), float(values.max())
+
+
+def apply(axes: Axes, scale: Scale, percent: bool = False) -> None:
+    """Give an axis its scale, and numbers without an offset or a factor in the corner."""
+    axis = axes.yaxis
+    if scale.kind == "symlog":
+        axes.set_yscale("symlog", linthresh=scale.threshold)
+        axis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=scale.threshold))
+        ticks = axis.get_major_locator().tick_values(scale.low, scale.high)
+        axes.set_yticks(thinned([t for t in ticks if scale.low <= t <= scale.high], scale.threshold))
+    elif scale.kind == "log":
+        axes.set_yscale("log")
+        axis.set_major_locator(LogLocator(numticks=5))
+    elif scale.kind == "flat":
+        axes.set_yticks([(scale.low + scale.high) / 2])
+    else:
+        axis.set_major_locator(MaxNLocator(5))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(100 * value if percent else value)))
+    axes.set_ylim(scale.low, scale.high)
+
+
+def thinned(ticks: Sequence[float], threshold: float) -> list[float]:
+    """Zero and every other power of ten where there are many; those next to zero would touch its number."""
+    above = [tick for tick in ticks if tick > threshold * 1.5]
+    below = [tick for tick in ticks if tick < -threshold * 1.5]
+    every = 2 if len(above) > 3 else 1
+    return [*below[:1], 0.0, *above[::-1][::every][::-1]]
+
+
+def plain(value: float) -> str:
+    """A number of an axis: 0.25, 4,000, 2·10⁻⁵; never with a factor to be looked up elsewhere."""
+    size = abs(value)
+    if size < 1e-15:
+        return "0"
+    if 1e-3 <= size < 1e5:
+        text = f"{size:,.10g}" if size >= 1000 else f"{size:.6g}"
+    else:
+        digits, _, power = f"{size:.2e}".partition("e")
+        factor = f"{float(digits):g}"
+        ten = f"10{str(int(power)).translate(SUPERSCRIPT)}"
+        text = ten if factor == "1" else f"{factor}·{ten}"
+    return f"−{text}" if value < 0 else text
+
+
+def mark_outside(axes: Axes, along: Any, values: Any) -> None:
+    """A triangle at the edge for each value beyond it, and in words the furthest."""
+    low, high = axes.get_ylim()
+    along, values = np.asarray(along, dtype=float), np.asarray(values, dtype=float)
+    for outside, edge, sign, text in (
+        (values < low, 0.0, "v", "down to"),
+        (values > high, 1.0, "^", "up to"),
+    ):
+        if not outside.any():
+            continue
+        places = np.unique(along[outside])
+        across = axes.get_xaxis_transform()
+        axes.plot(
+            places,
+            np.full(places.size, edge),
+            sign,
+            color=BASE_COLOUR,
+            markersize=3.5,
+            transform=across,
+            clip_on=False,
+            zorder=5,
+        )
+        furthest = values[outside].min() if edge == 0 else values[outside].max()
+        axes.text(
+            0.98,
+            0.14 if edge == 0 else 0.86,
+            f"{text} {plain(float(f'{furthest:.2g}'))}",
+            transform=axes.transAxes,
+            ha="right",
+            va="center",
+            fontsize=6.5,
+            color=BASE_COLOUR,
+            bbox={"facecolor": "#ffffff", "alpha": 0.8, "linewidth": 0, "pad": 0.8},
+            zorder=5,
+        )

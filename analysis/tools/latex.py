@@ -1,0 +1,33 @@
+"""Text for LaTeX."""
+
+from __future__ import annotations
+
+from grpobench.analysis.tools.visible import visible
+
+TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "−": "$-$",
+    "–": "--",
+    "→": r"$\to$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "½": r"$\tfrac12$",
+}
+
+
+def escape(text: str) -> str:
+    """Text with every character that TeX reads as a command made printable."""
+    return "".join(TEX.get(character, character) for character in visible(str(text)))

@@ -1,0 +1,206 @@
+"""Figures for papers: legible without colour, not flattened by outliers, numbers without corner factors."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.synthetic import Synthetic
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
+
+from grpobench.analysis.figures import files
+from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.figures.drawing import Drawing, svg_text
+from grpobench.analysis.figures.labels import spread
+from grpobench.analysis.figures.scales import plain, scale_of
+from grpobench.analysis.figures.style import COLUMN, TEXT, look
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.runs import cli
+
+SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3 arms × 2 tasks × 3 seeds; in one run the critic explains −100 once."""
+    spiked = {("arithmetic", 2, 4): -100.0}
+    made = Synthetic(
+        **SMALL,  # type: ignore[arg-type]
+        arms=("grpo", "dapo", "ppo"),
+        tasks=("arithmetic", "nanobias"),
+        explained=lambda task, seed, step: spiked.get((task, seed, step), 0.1 * seed + 0.01 * step),
+    )
+    return made.write(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def matrix(root: Path) -> Matrix:
+    return load(root)
+
+
+def drawn(matrix: Matrix, name: str, sheet: object = TEXT) -> Drawing:
+    drawing = FIGURES[name](matrix, None, sheet)  # type: ignore[arg-type]
+    assert drawing is not None
+    return drawing
+
+
+def test_no_two_of_fifty_arms_look_the_same_and_ten_differ_without_colour() -> None:
+    arms = [f"arm {index}" for index in range(50)]
+    style = look(arms)
+    assert len({(to_rgb(style.colour[arm]), style.dash[arm]) for arm in arms}) == 50
+    assert len({(style.dash[arm], style.marker[arm]) for arm in arms[:10]}) == 10
+    assert all(style.dash[a] != style.dash[b] for a, b in itertools.pairwise(arms[:10]))
+
+
+def test_curves_of_arms_differ_in_line_style_and_marker(matrix: Matrix) -> None:
+    for name in ("accuracy_updates", "reward", "entropy"):
+        axes = drawn(matrix, name).figure.axes[0]
+        named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+        looks = {(str(line.get_linestyle()), line.get_marker(), line.is_dashed()) for line in named}
+        assert len(named) == len(looks) == 3
+
+
+def test_an_outlier_does_not_flatten_a_panel_and_is_marked() -> None:
+    values = np.r_[np.linspace(0, 0.5, 60), -100.0]
+    scale = scale_of(values)
+    assert -0.1 < scale.low < 0 and 0.5 < scale.high < 0.6  # 6 % of room on either side
+    # ten values of which one is far off are more than a twentieth: they are what the panel shows
+    assert scale_of([0.0] * 8 + [50.0] * 2).high > 50
+
+
+def test_the_figure_says_where_and_how_far_values_lie_outside(matrix: Matrix) -> None:
+    axes = drawn(matrix, "explained_variance").figure.axes[0]
+    assert axes.get_ylim()[0] > -1
+    assert "down to −100" in [text.get_text() for text in axes.texts]
+    marks = [line for line in axes.get_lines() if line.get_marker() == "v" and not line.get_clip_on()]
+    assert [list(np.asarray(line.get_xdata())) for line in marks] == [[4.0]]
+
+
+def test_numbers_of_an_axis_need_no_factor_in_the_corner() -> None:
+    assert [plain(v) for v in (0, 0.25, 4000, 2e-5, -1e-5, 1e6)] == [
+        "0",
+        "0.25",
+        "4,000",
+        "2·10⁻⁵",
+        "−10⁻⁵",
+        "10⁶",
+    ]
+
+
+def test_panels_of_one_metric_have_one_scale(matrix: Matrix) -> None:
+    assert len({axes.get_ylim() for axes in drawn(matrix, "kl").figure.axes}) == 1
+    panels = drawn(matrix, "entropy").figure.axes
+    assert panels[0].get_ylim() == panels[2].get_ylim()  # the same row, another task
+
+
+def test_every_figure_keeps_to_its_width_in_letters_that_can_be_read_and_words_for_metrics(
+    matrix: Matrix,
+) -> None:
+    for name in FIGURES:
+        for sheet in (COLUMN, TEXT) if name in ("final_accuracy", "bias", "kl") else (COLUMN,):
+            drawing = FIGURES[name](matrix, None, sheet)
+            if drawing is None:
+                continue
+            figure = drawing.figure
+            assert figure.get_figwidth() <= sheet.width
+            slug = r"\b(policy|trained|groups|reward|length|critic|grad_norm)/"
+            assert not re.search(slug, drawing.caption), name
+            for axes in figure.axes:  # no 1e−5 in the corner
+                assert (
+                    axes.yaxis.get_offset_text().get_text() == axes.xaxis.get_offset_text().get_text() == ""
+                )
+            sizes = [
+                label.get_fontsize()
+                for axes in figure.axes
+                for label in [*axes.get_xticklabels(), axes.xaxis.label, axes.title, *axes.texts]
+                if label.get_text()
+            ]
+            assert min(sizes) >= 6.5, name
+            box = figure.get_tightbbox(figure.canvas.get_renderer())  # type: ignore[attr-defined]
+            # text may stand over the edge by the line that renderers add, not by a letter
+            assert box.x0 > -0.03 and box.x1 < figure.get_figwidth() + 0.03, name
+
+
+def test_arms_are_named_beside_curves_that_end_apart_and_above_others(tmp_path: Path) -> None:
+    for level, beside in (({"a": 0.3, "b": 0.6, "c": 0.9}, 3), ({"a": 0.5, "b": 0.5, "c": 0.5}, 0)):
+        root = Synthetic(  # type: ignore[arg-type]
+            **SMALL,
+            arms=("a", "b", "c"),
+            tasks=("arithmetic",),
+            name=f"m{beside}",
+            accuracy=lambda arm, task, seed, level=level: level[arm],
+        ).write(tmp_path)
+        figure = drawn(load(root), "accuracy_updates").figure
+        texts = [text.get_text() for text in figure.axes[0].texts if isinstance(text, Annotation)]
+        assert len(texts) == beside
+        assert bool(figure.legends) == (beside == 0)
+
+
+def test_names_stand_apart_in_the_order_of_their_curves_and_inside_the_panel() -> None:
+    placed = spread({"a": 0.99, "b": 0.98, "c": 0.2, "d": 0.97}, 0.1)
+    assert list(placed) == ["c", "d", "b", "a"]
+    heights = list(placed.values())
+    assert all(after - before >= 0.1 - 1e-9 for before, after in itertools.pairwise(heights))
+    assert heights[0] >= 0 and heights[-1] <= 1 + 1e-9
+
+
+def test_seeds_are_faint_under_a_band(matrix: Matrix) -> None:
+    axes = drawn(matrix, "reward").figure.axes[0]
+    faint = [one for one in axes.collections if one.get_alpha() is not None]
+    assert len(faint) == 6 and max(one.get_alpha() for one in faint) < 0.3  # type: ignore[type-var]
+    thick = [line for line in axes.get_lines() if isinstance(line, Line2D) and line.get_linewidth() > 1]
+    assert len(thick) == 3
+
+
+def test_svg_tells_the_values_of_a_curve_and_of_a_mean(matrix: Matrix) -> None:
+    titles = re.findall(r"<title>([^<]*)</title>", svg_text(drawn(matrix, "accuracy_updates")))
+    assert len(titles) == 6
+    frame = matrix.select("eval/validation/greedy/correct").query("arm == 'grpo' and task == 'arithmetic'")
+    mean = frame.groupby("step")["value"].mean()
+    told = ", ".join(f"{step}: {plain(float(f'{100 * value:.3g}'))}" for step, value in mean.items())
+    assert titles[0] == f"grpo on arithmetic, mean of 3 seeds. {told}"
+    assert 'id="tip' not in svg_text(drawn(matrix, "final_accuracy"))
+
+
+def test_the_command_writes_figures_with_captions_in_order_of_a_list(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "paper"
+    words = ["--width", "column", "--format", "pdf,svg", "--out", str(out)]
+    assert cli.main(["figure", "kl", str(root), *words]) == 0
+    assert capsys.readouterr().out.split() == [str(out / f"kl.{ending}") for ending in ("pdf", "svg", "tex")]
+    tex = (out / "kl.tex").read_text()
+    assert r"\includegraphics{kl.pdf}" in tex and r"\label{fig:kl}" in tex and "3.4 inches" in tex
+    assert r"\caption{Divergence of the policy. KL to old policy: " in tex and "figure*" not in tex
+    first = (out / "kl.pdf").read_bytes()
+    assert cli.main(["figure", "kl", str(root), *words]) == 0
+    assert (out / "kl.pdf").read_bytes() == first
+    assert 'width="244.8pt"' in (out / "kl.svg").read_text()  # 3.4 inches of 72 points
+
+
+def test_the_command_names_what_it_cannot_draw(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, message in (
+        (["kll", str(root)], "figure: unknown name 'kll'; did you mean kl?"),
+        (["kl", str(tmp_path / "none")], "no such folder"),
+        (["kl", str(root), "--format", "pdff"], "--format: unknown format 'pdff'; did you mean pdf?"),
+        (["survival", str(root)], "nothing is logged that survival would show"),
+    ):
+        assert cli.main(["figure", *words, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setattr(files.shutil, "which", lambda name: None)
+    assert cli.main(["figure", "kl", str(root), "--format", "pgf", "--out", str(tmp_path / "out")]) == 2
+    assert "pgf needs LaTeX (lualatex, xelatex, pdflatex)" in capsys.readouterr().err
+
+
+def test_the_list_of_figures_is_that_of_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "figures"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(FIGURES)
