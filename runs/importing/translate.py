@@ -39,8 +39,8 @@ def mapping(texts: Iterable[str]) -> dict[str, str]:
         theirs, equals, name = text.rpartition("=")
         if not equals or not theirs or not name:
             faults.append(f"--map {text}: write --map THEIRS=OURS")
-        elif name != STEP and not ours(name):
-            guess = strict.nearest(name, catalogue.catalogue())
+        elif name != STEP and (not ours(name) or catalogue.misspelt(name)):
+            guess = catalogue.misspelt(name) or strict.nearest(name, catalogue.catalogue())
             did = f"did you mean {guess}?" if guess else "`grpobench list metrics` shows them"
             faults.append(f"--map {text}: no metric {name!r}; {did}")
         elif name != STEP and name in found.values():

@@ -11,11 +11,13 @@ they train on. What is over the rows that the updates used begins with ``trained
 
 from __future__ import annotations
 
+import difflib
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from grpobench.algorithms import modifiers
-from grpobench.algorithms.algorithm import Algorithm, Metric
+from grpobench.algorithms.algorithm import Algorithm, Metric, Role
 from grpobench.runs.settings.registries import algorithms
 
 REWARD = (
@@ -259,3 +261,36 @@ def matches(pattern: str, name: str) -> bool:
     escaped = [re.escape(part) for part in parts]
     regex = "[^/]+".join(escaped[:-1]) + ".+" + escaped[-1]
     return re.fullmatch(regex, name) is not None
+
+
+KNOWN: Mapping[str, Sequence[str]] = {
+    "role": get_args(Role),
+    "split": ("validation", "test"),
+    "mode": ("greedy", "sampled", "likelihood"),
+}
+"""Placeholders that stand for one of these."""
+USUAL: Mapping[str, Sequence[str]] = {"score": ("correct",), "eval": ("correct", "reward", "length")}
+"""What a placeholder at the end of a name most often stands for, by the name's first part."""
+
+
+def misspelt(name: str) -> str:
+    """The name that one which only a pattern fits was most likely meant to be; empty where it may well be
+    meant. A placeholder takes any word: `reward/meen` could be a component. One that begins like the name of
+    a metric beside it and is nearly that name is taken for it."""
+    declared = catalogue()
+    pattern = next((one for one in declared if "<" in one and matches(one, name)), None)
+    if name in declared or pattern is None:
+        return ""
+    parts, places = name.split("/"), pattern.split("/")
+    meant = list(parts)
+    for at, place in enumerate(places):
+        if known := KNOWN.get(place.strip("<>")):
+            if parts[at] not in known:
+                meant[at] = difflib.get_close_matches(parts[at], known, n=1, cutoff=0.0)[0]
+        elif place.startswith("<"):
+            head = "/".join(places[:at]) + "/"
+            beside = [one.removeprefix(head) for one in declared if one.startswith(head) and "<" not in one]
+            words = [word for word in (*beside, *USUAL.get(places[0], ())) if word[0] == parts[at][0]]
+            if parts[at] not in words and (near := difflib.get_close_matches(parts[at], words, 1, 0.7)):
+                meant[at] = near[0]
+    return "" if meant == parts else "/".join(meant)

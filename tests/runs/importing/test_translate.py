@@ -88,6 +88,38 @@ def test_map_counts_before_the_table_and_must_name_a_metric() -> None:
     assert "--map b=reward/mean: reward/mean is given twice" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("reward/meen", "reward/mean"),
+        ("score/corect", "score/correct"),
+        ("grad_norm/polcy", "grad_norm/policy"),
+        ("eval/val/greedy/correct", "eval/validation/greedy/correct"),
+        ("eval/test/gready/corect", "eval/test/greedy/correct"),
+    ],
+)
+def test_map_refuses_a_name_that_only_a_pattern_fits_and_is_nearly_a_metric(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no metric '{name}'; did you mean {meant}\?"):
+        mapping([f"x={name}"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reward/format",
+        "reward/lean",
+        "reward/std",
+        "score/strict",
+        "grad_norm/critic",
+        "eval/test/sampled/pass@8",
+        "eval/validation/greedy/accuracy_ambiguous/age",
+        "other/reward/meen",
+    ],
+)
+def test_map_takes_a_component_that_has_no_metric_beside_it_of_nearly_its_name(name: str) -> None:
+    assert mapping([f"x={name}"]) == {"x": name}
+
+
 def test_one_data_set_gives_the_accuracy_and_several_do_not() -> None:
     one = {"val-core/openai/gsm8k/acc/mean@1": 0.5, "val-core/openai/gsm8k/acc/best@4/mean": 0.75}
     found = translate(log_of(one), VOCABULARIES["verl"], {})
