@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from grpobench.analysis.logs.files import LogError
     from grpobench.analysis.statistics.comparison import Comparison
     from grpobench.runs.interface.comparing import Compared, compare
+    from grpobench.runs.interface.importing import import_logs
     from grpobench.runs.interface.matrices import RunError, run
     from grpobench.runs.interface.names import list, show
     from grpobench.runs.interface.recipes import recipe
@@ -31,6 +32,7 @@ else:
         "Comparison": "analysis.statistics.comparison",
         "Compared": "runs.interface.comparing",
         "compare": "runs.interface.comparing",
+        "import_logs": "runs.interface.importing",
         "RunError": "runs.interface.matrices",
         "run": "runs.interface.matrices",
         "list": "runs.interface.names",
@@ -75,6 +77,7 @@ __all__ = [
     "RunError",
     "__version__",
     "compare",
+    "import_logs",
     "list",
     "load",
     "recipe",

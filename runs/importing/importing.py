@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,17 +64,12 @@ def carry_out(request: Request) -> Imported:
     before = folder.described(request.out)
     faults: list[Fault] = []
     made: dict[Place, Made] = {}
-    for given in request.sources:
-        for source in sources(given, request.form, faults):
-            try:
-                run = one(source, request, made)
-            except DataError as error:
-                faults.append(Fault(source.place, None, str(error).removeprefix(f"{source.place}: ")))
-                continue
-            if clash := occupied(run, made, request.out):
-                faults.append(Fault(source.place, None, clash))
-            else:
-                made[run.place] = run
+    for source, log in joined(logs(request, faults)):
+        run = one(source, log, request, made)
+        if clash := occupied(run, made, request.out):
+            faults.append(Fault(source.place, None, clash))
+        else:
+            made[run.place] = run
     result = Imported(request.out, list(made.values()), faults)
     if request.strict and result.every_fault:
         raise DataError("--strict: " + "\n".join(map(str, result.every_fault)))
@@ -87,11 +82,34 @@ def carry_out(request: Request) -> Imported:
     return result
 
 
-def one(source: Source, request: Request, made: Mapping[Place, Made]) -> Made:
-    """Read a source under our names. Raises DataError where it cannot be."""
+def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
+    """The log of every source; what cannot be read is noted in `faults`."""
     steps = [theirs for theirs, ours in request.mapped.items() if ours == STEP]
+    for given in request.sources:
+        for source in sources(given, request.form, faults):
+            try:
+                yield source, read(source, request.form, steps)
+            except DataError as error:
+                faults.append(Fault(source.place, None, str(error).removeprefix(f"{source.place}: ")))
+
+
+def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
+    """With the parts of a run that was stopped and resumed as one, at the place of its first."""
+    runs: dict[object, list[tuple[Source, Log]]] = {}
+    for number, (source, log) in enumerate(found):
+        runs.setdefault(log.identity or number, []).append((source, log))
+    for parts in runs.values():
+        parts.sort(key=lambda part: part[1].started)
+        for _, later in parts[1:]:
+            parts[0][1].go_on(later)
+        if len(parts) > 1:
+            parts[0][1].notes.append(f"{len(parts)} files are parts of one run, which was resumed")
+    return [parts[0] for parts in runs.values()]
+
+
+def one(source: Source, log: Log, request: Request, made: Mapping[Place, Made]) -> Made:
+    """A log under our names, at its place."""
     mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
-    log = read(source, request.form, steps)
     vocabulary = language(log)
     found = translate(log, vocabulary, mapped)
     if log.state in ("finished", "preempted") and (why := diverged(found)):

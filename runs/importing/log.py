@@ -38,6 +38,10 @@ class Log:
     name: str = ""
     """What the log calls the run; empty where it does not."""
     group: str = ""
+    identity: str = ""
+    """What its writer knows the run by, if anything; files with the same are parts of one run."""
+    started: float = 0.0
+    """Seconds since 1970 at which this part began; 0 where the log does not tell."""
     seed: int | None = None
     task: str = ""
     planned: int | None = None
@@ -70,6 +74,20 @@ class Log:
                 f"the step goes back from {last} to {step}{after}: {len(gone)} rows were written again"
             )
         self.rows.setdefault(step, {}).update(values)
+
+    def go_on(self, later: Log) -> None:
+        """Take up a later part of the same run, which counts where both tell something."""
+        for step, values in later.rows.items():
+            self.add(step, values, str(later.place))
+        for name in ("writer", "name", "group", "task", "planned", "seed", "state", "why"):
+            if (told := getattr(later, name)) not in ("", None) or name == "why":
+                setattr(self, name, told)
+        self.settings |= later.settings
+        self.rollouts |= later.rollouts
+        self.answers += later.answers
+        self.files += later.files
+        self.faults += later.faults
+        self.notes += later.notes
 
     def fault(self, path: Path, line: int | None, what: str) -> None:
         """Note what was left out, and why."""

@@ -47,6 +47,8 @@ def read(file: Path) -> Log:
             rows.append(history(one.history))
         elif kind == "run":
             log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
+            log.identity = f"{one.run.entity}/{one.run.project}/{one.run.run_id}"
+            log.started = one.run.start_time.seconds + one.run.start_time.nanos / 1e9
             configure(log, one.run.config)
         elif kind == "config":
             configure(log, one.config)

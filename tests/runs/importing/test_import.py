@@ -286,3 +286,38 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
     assert f"{place / 'rollout' / '1.jsonl'}, line 3" in line
     (out / "grpo-gsm8k-s0" / "eval.jsonl").write_text("")
     assert "eval.jsonl is missing or empty" in report(out)["alarms"]["Logs that lack something"][0]
+
+
+def test_an_imported_run_that_collapses_is_found_within_one_evaluation(tmp_path: Path) -> None:
+    """The published cliff: accuracy flat near .96 to step 225, .74 at 250, .21 at 275."""
+    place, out = tmp_path / "grpo-s0", tmp_path / "out"
+    cliff = dict.fromkeys(range(0, 250, 25), 0.96) | {250: 0.74, 275: 0.21, 300: 0.2}
+    rows = {step: verl_row(step, 0.9) for step in range(1, 301)} | {0: {}}
+    rows = {step: rows[step] | ({DATA: cliff[step]} if step in cliff else {}) for step in range(301)}
+    place.mkdir()
+    (place / "train.log").write_text(verl_console(rows), encoding="utf-8")
+    assert imported(place, out) == 0
+    found = report(out)
+    (run,) = found["runs"]
+    assert run["standing"] == "collapsed" and 250 <= run["collapsed_at"] <= 275
+    (row,) = found["tables"]["stability"]
+    assert (row["collapsed"], row["runs"]) == (1, 1) and "accuracy collapse" in row["events"]
+    assert "Its only run collapsed at step" in row["sentence"]
+
+
+def test_the_python_call_does_what_the_command_does(tmp_path: Path) -> None:
+    logs = folder_of_verl(tmp_path)
+    results = grpobench.import_logs(logs, tmp_path / "python", task="sums", matrix="mine")
+    assert (results.name, results.arms, results.tasks) == ("mine", ("dapo", "grpo"), ("sums",))
+    assert imported(logs, tmp_path / "shell", "--task", "sums", "--matrix", "mine") == 0
+    for path in sorted((tmp_path / "shell").rglob("*.*")):
+        twin = tmp_path / "python" / path.relative_to(tmp_path / "shell")
+        assert path.is_dir() or path.read_bytes() == twin.read_bytes(), path
+    with pytest.raises(grpobench.ConfigError, match="did you mean reward/mean"):
+        grpobench.import_logs([logs], tmp_path / "x", map={"a": "reward/meen"})
+    with pytest.raises(grpobench.ConfigError, match="unknown format 'verll'; did you mean 'verl'"):
+        grpobench.import_logs(logs, tmp_path / "x", format="verll")
+    with pytest.raises(grpobench.DataError, match="no such file or folder"):
+        grpobench.import_logs(tmp_path / "absent", tmp_path / "x")
+    with pytest.warns(UserWarning, match="no log has 'absent'"):
+        grpobench.import_logs(logs, tmp_path / "y", map={"absent": "reward/std"})

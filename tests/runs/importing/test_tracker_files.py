@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,32 @@ def test_a_folder_of_wandb_is_a_matrix_by_group_and_seed(
     kl = matrix.select("policy/kl_reference_k3")
     assert len(kl) == 4 * len(STEPS) and set(kl["value"]) == {0.001}
     assert cli.main(["report", str(tmp_path / "out"), "--format", "html,json"]) == 0
+
+
+@installed("wandb")
+def test_the_files_of_a_run_that_was_resumed_are_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb as package
+
+    settings = package.Settings(console="off", x_disable_stats=True, silent=True)
+    for first, last, ended in ((1, 6, 1), (4, 9, 0)):  # killed behind 6, resumed from a checkpoint of step 3
+        run = package.init(
+            project="study", id="abc", resume="allow", dir=str(tmp_path), mode="offline", settings=settings
+        )
+        for step in range(first, last + 1):
+            run.log(tracked(step) | {"train/global_step": step, "train/part": first})
+        run.finish(exit_code=ended)
+        package.teardown()
+        time.sleep(1.1)  # W&B names folders by the second
+    assert cli.main(["import", str(tmp_path / "wandb"), str(tmp_path / "out"), "--task", "sums"]) == 0
+    told = capsys.readouterr().out
+    assert "2 files are parts of one run" in told and "goes back from 6 to 4" in told
+    (run,) = load(tmp_path / "out").runs
+    assert (run.state, run.step, run.rows) == ("finished", 9, 9)
+    parts = load(tmp_path / "out").select("other/train/part")
+    assert list(parts["value"]) == [1] * 3 + [4] * 6
+    assert len(run.origin["imported"]["files"]) == 2
 
 
 @installed("wandb")
