@@ -20,9 +20,14 @@ class Alarm:
     lines: Sequence[str]
 
 
-def find_alarms(matrix: Matrix) -> list[Alarm]:
-    """Everything that is not uniform, not as planned, or missing; empty where nothing is."""
-    return [Alarm(title, lines) for title, find in CHECKS.items() if (lines := [*find(matrix)])]
+DAMAGED = "Damaged, and counted nowhere until it is mended"
+
+
+def find_alarms(matrix: Matrix, damage: Sequence[str] = ()) -> list[Alarm]:
+    """Everything that is damaged, not uniform, not as planned, or missing; empty where nothing is. `damage`
+    is what could not be read (`Numbers.damage`)."""
+    found = [Alarm(DAMAGED, damage)] if damage else []
+    return found + [Alarm(title, lines) for title, find in CHECKS.items() if (lines := [*find(matrix)])]
 
 
 CHECKS: Mapping[str, Callable[[Matrix], Iterable[str]]] = {

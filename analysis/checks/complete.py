@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from grpobench.analysis.logs.changes import attempts
-from grpobench.analysis.logs.files import problem_digests
-from grpobench.analysis.logs.frames import rows_of
+from grpobench.analysis.logs.digests import read_digests
+from grpobench.analysis.logs.frames import by_run
 from grpobench.analysis.logs.imported import imported
-from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.logs.matrix import DAMAGED, Matrix, Run
 from grpobench.analysis.summary.settings import resolved_settings
 from grpobench.analysis.tools.text import listed
 
@@ -22,18 +22,17 @@ NONFINITE = "grad/nonfinite"
 def incomplete(matrix: Matrix) -> Iterable[str]:
     """Runs with a result whose folder lacks a part of what every run writes."""
     steps = matrix.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
-    frame = matrix.evaluations
-    evaluated = matrix.metrics[matrix.metrics["metric"].isin(matrix.names("eval/"))]
+    evaluated = by_run(matrix.metrics[matrix.metrics["metric"].isin(matrix.names("eval/"))])
+    answered = by_run(matrix.evaluations)
     for run in matrix.runs:
-        if run.state == "missing":
+        if run.state in ("missing", DAMAGED):
             continue
         faults = [] if run.origin else ["origin.json is missing"]
         key = (run.arm, run.task, run.seed)
         if run.settled:
             logged = {int(step) for step in steps[key]} if key in steps.index else set()
             faults += _lost_steps(run, logged)
-            own = rows_of(frame, run) if len(frame) else frame
-            faults += _lost_evaluations(evaluated, run, own)
+            faults += _lost_evaluations(run, evaluated(run), answered(run))
         if faults:
             yield f"{run.name}: {'; '.join(faults)}"
 
@@ -51,11 +50,10 @@ def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     )
 
 
-def _lost_evaluations(evaluated: Any, run: Run, rows: Any) -> list[str]:
+def _lost_evaluations(run: Run, own: Any, rows: Any) -> list[str]:
     """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
     if (told := imported(run)) and not told.get("answers"):  # others log what evaluations sum up to
         return []
-    own = rows_of(evaluated, run)
     summed = {
         (int(step), *str(metric).split("/")[1:3])
         for step, metric in own[["step", "metric"]].drop_duplicates().itertuples(index=False)
@@ -72,9 +70,9 @@ def _lost_evaluations(evaluated: Any, run: Run, rows: Any) -> list[str]:
 def left_out(matrix: Matrix) -> Iterable[str]:
     """Finished runs some of whose updates were not made; those that diverged are named for it elsewhere."""
     frame = matrix.select(NONFINITE)
-    frame = frame[frame["value"] > 0]
+    found = by_run(frame[frame["value"] > 0])
     for run in matrix.runs:
-        steps = rows_of(frame, run)["step"]
+        steps = found(run)["step"]
         if run.finished and len(steps):
             last = resolved_settings(run).get("train.steps", run.step)
             yield f"{run.name}: in {len(steps)} of {last} steps, the last of them {steps.max()}"
@@ -119,14 +117,13 @@ def unplanned(matrix: Matrix) -> Iterable[str]:
 def leaked(matrix: Matrix) -> Iterable[str]:
     """Evaluated problems that the same run could train on, by the digests that it kept."""
     told: dict[str, list[str]] = {}
-    for run in matrix.runs:
-        digests = problem_digests(matrix.folder / run.name) if run.state != "missing" else {}
+    for name, digests in read_digests(matrix)[0].items():
         trained = {*digests.get("train", {}).values()}
         for split, problems in digests.items():
-            both = [name for name, one in problems.items() if one in trained or one[:PROMPT] in trained]
+            both = [key for key, one in problems.items() if one in trained or one[:PROMPT] in trained]
             if split != "train" and both:
                 share = f"{len(both)} of {len(problems)} {split} problems"
                 what = f"{share} are training problems, such as {both[0]}"
-                told.setdefault(what, []).append(run.name)
+                told.setdefault(what, []).append(name)
     for what, names in told.items():
         yield f"{what}: {listed(names)}"

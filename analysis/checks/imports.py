@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from grpobench.analysis.logs.files import read_json
 from grpobench.analysis.logs.imported import imported
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.headline import headline_of
@@ -42,8 +41,7 @@ def foreign(matrix: Matrix) -> Iterable[str]:
 
 def left_behind(matrix: Matrix) -> Iterable[str]:
     """What could not be read at all, and of each imported run what was left out: file, line and why."""
-    place = matrix.folder / "matrix.json"
-    yield from map(str, read_json(place).get("faults", ()) if place.exists() else ())
+    yield from matrix.unimported
     for run in matrix.runs:
         faults = [str(fault) for fault in imported(run).get("faults", ())]
         if faults:

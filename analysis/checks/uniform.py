@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpobench.analysis.logs.changes import attempts, describe, histories, plain_value
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.summary.origins import digests
 from grpobench.analysis.summary.settings import IDENTITY, resolved_settings
 from grpobench.analysis.tools.text import listed
@@ -41,17 +41,19 @@ def changed(matrix: Matrix) -> Iterable[str]:
 
 def apart(matrix: Matrix) -> Iterable[str]:
     """Seeds of an arm that differ in a setting."""
-    for task in matrix.tasks:
-        for arm in matrix.arms:
-            runs = [run for run in matrix.runs if (run.arm, run.task) == (arm, task) and run.config]
-            flat = {run.seed: resolved_settings(run) for run in runs}
-            for key in dict.fromkeys(key for config in flat.values() for key in config):
-                if key in IDENTITY or key.startswith(WITHOUT_EFFECT):
-                    continue
-                values = _by({seed: _text(config.get(key)) for seed, config in flat.items()})
-                if len(values) > 1:
-                    told = ", ".join(f"{value} in seed {listed(seeds)}" for value, seeds in values.items())
-                    yield f"{arm} on {task}: {key} is {told}"
+    cells: dict[tuple[str, str], list[Run]] = {(t, arm): [] for t in matrix.tasks for arm in matrix.arms}
+    for run in matrix.runs:
+        cells[run.task, run.arm].append(run)
+    for (task, arm), every in cells.items():
+        runs = [run for run in every if run.config]
+        flat = {run.seed: resolved_settings(run) for run in runs}
+        for key in dict.fromkeys(key for config in flat.values() for key in config):
+            if key in IDENTITY or key.startswith(WITHOUT_EFFECT):
+                continue
+            values = _by({seed: _text(config.get(key)) for seed, config in flat.items()})
+            if len(values) > 1:
+                told = ", ".join(f"{value} in seed {listed(seeds)}" for value, seeds in values.items())
+                yield f"{arm} on {task}: {key} is {told}"
 
 
 def versions(matrix: Matrix) -> Iterable[str]:

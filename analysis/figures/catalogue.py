@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -44,18 +44,19 @@ class Kind:
     ) -> Drawing | None:
         """The figure with its title and caption, laid out; None where the logs hold nothing to draw.
         `definitions` are quoted in the caption, before those of `DEFINITIONS`."""
-        numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
+        numbers, left_out = (matrix if isinstance(matrix, Numbers) else Numbers(matrix)).drawn
         with matplotlib.rc_context(STYLE):
             drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
-            if drawing is not None:
-                FigureCanvasAgg(drawing.figure)
-                drawing.figure.draw_without_rendering()  # lay out once, not once per format
-                drawing.figure.set_layout_engine("none")
-        return drawing
+            if drawing is None:
+                return None
+            FigureCanvasAgg(drawing.figure)
+            drawing.figure.draw_without_rendering()  # lay out once, not once per format
+            drawing.figure.set_layout_engine("none")
+        return replace(drawing, caption=drawing.caption + left_out)
 
     def serves(self, matrix: Matrix | Numbers) -> bool:
         """Whether the logs hold anything to draw."""
-        numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
+        numbers, _ = (matrix if isinstance(matrix, Numbers) else Numbers(matrix)).drawn
         with matplotlib.rc_context(STYLE):
             return self.make(numbers, DEFINITIONS, TEXT) is not None
 

@@ -24,6 +24,8 @@ MARKS = 6
 """About so many markers stand on a long curve."""
 TOLD = 12
 """Most values of a curve that its tip tells."""
+MOST_SEEDS = 10
+"""Seeds of an arm that are drawn one by one; more are a band alone."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None
 def _arm_curve(
     axes: Axes, matrix: Matrix, rows: pd.DataFrame, style: Look, points: bool, percent: bool
 ) -> bool:
-    """Seeds faint, a band from their first to their third quartile, the mean thick, thin from where a seed
-    has no more values. True if a run that stopped early was marked."""
+    """Seeds faint (up to `MOST_SEEDS`), a band from their first to their third quartile, the mean thick, thin
+    from where a seed has no more values. True if a run that stopped early was marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
     x = rows.pivot(index="step", columns="seed", values="x").to_numpy(dtype=float)
     values = rows.pivot(index="step", columns="seed", values="value")
@@ -106,7 +108,8 @@ def _arm_curve(
         seeds = [
             np.column_stack([x[there, k], table[there, k]]) for k, there in enumerate(known.T) if there.any()
         ]
-        axes.add_collection(LineCollection(seeds, colors=[colour], linewidths=0.5, alpha=FAINT))
+        if table.shape[1] <= MOST_SEEDS:
+            axes.add_collection(LineCollection(seeds, colors=[colour], linewidths=0.5, alpha=FAINT))
         band = np.nanquantile(np.where(known.any(axis=1)[:, None], table, 0.0), [0.25, 0.75], axis=1)
         axes.fill_between(along, *band, color=colour, alpha=BAND, linewidth=0)
     lasting = known.sum(axis=1) == known.any(axis=0).sum()

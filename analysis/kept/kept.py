@@ -22,7 +22,7 @@ import pandas as pd
 from grpobench.analysis.checks.complete import incomplete, misplaced
 from grpobench.analysis.checks.uniform import apart, changed, data
 from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.frames import rows_of
+from grpobench.analysis.logs.frames import by_run
 from grpobench.analysis.logs.matrix import MARGIN, Matrix, Run
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.critic import critic_explained
@@ -97,13 +97,13 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         raise LogError(f"{matrix.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     if faults := [line for find in MIXTURES for line in find(matrix)]:
         raise LogError(f"{matrix.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
-    explained = critic_explained(matrix)
+    explained = by_run(critic_explained(matrix))
     accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
     ends = _both_ends(matrix)
     outcome = _outcomes(matrix)
     rows = []
     for run in matrix.runs:
-        shares = rows_of(explained, run)["explained"]
+        shares = explained(run)["explained"]
         rows.append(
             {
                 "arm": run.arm,

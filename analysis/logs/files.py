@@ -6,6 +6,7 @@ Only a last line that was cut while it was written is tolerated, and counted.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
     """
     if not path.exists():
         return [], 0
-    content = path.read_bytes()
+    content = read_bytes(path)
     lines = content.split(b"\n")
     read: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
@@ -52,20 +53,30 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
     if not path.exists():
         return {}
     try:
-        content: dict[str, dict[str, str]] = json.loads(
-            zstandard.ZstdDecompressor().decompress(path.read_bytes())
-        )
+        content: Any = json.loads(zstandard.ZstdDecompressor().decompress(read_bytes(path)))
     except (zstandard.ZstdError, ValueError) as error:
         raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
-    return content
+    if not isinstance(content, dict) or not all(isinstance(own, dict) for own in content.values()):
+        raise LogError(f"{path}: holds no digests by split and problem; restore or delete the file")
+    return dict(content)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises LogError where the system does not give it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read ({error.strerror}); restore or delete it") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds."""
+    content = read_bytes(path)
     try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise LogError(f"{path}: not JSON ({error}); restore or delete the file") from error
+        content = json.loads(content)
+    except ValueError as error:  # of JSON, which has a line, or of UTF-8
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise LogError(f"{path}{line}: not JSON ({error}); restore or delete the file") from error
     if not isinstance(content, dict):
         raise LogError(f"{path}: must hold a JSON object")
     return content
@@ -74,6 +85,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LogError(f"{path}: not TOML ({error}); restore the file") from error
+        return tomllib.loads(read_bytes(path).decode("utf-8"))
+    except ValueError as error:  # which says at which line and column
+        found = re.search(r"line (\d+)", str(error))
+        line = f", line {found[1]}" if found else ""
+        raise LogError(f"{path}{line}: not TOML ({error}); restore the file") from error

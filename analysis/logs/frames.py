@@ -1,22 +1,29 @@
-"""Rows of tidy frames: those of a run, those of an arm on a task, and their mean."""
+"""Rows of tidy frames: those of each run, those of each arm on a task, and their mean."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from grpobench.analysis.logs.matrix import Run
 
 
-def rows_of(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """The rows of a run."""
-    return frame[(frame["arm"] == run.arm) & (frame["task"] == run.task) & (frame["seed"] == run.seed)]
+def by_run(frame: pd.DataFrame) -> Callable[[Run], pd.DataFrame]:
+    """What gives the rows of a run, in their order. The frame is parted once, not once for each run."""
+    rows = _parted(frame, ["arm", "task", "seed"])
+    return lambda run: rows(run.arm, run.task, run.seed)
 
 
-def cell_of(frame: pd.DataFrame, arm: str, task: str) -> pd.DataFrame:
-    """The rows of an arm on a task, over all seeds."""
-    return frame[(frame["arm"] == arm) & (frame["task"] == task)]
+def by_cell(frame: pd.DataFrame) -> Callable[[str, str], pd.DataFrame]:
+    """What gives the rows of an arm on a task, over all seeds, in their order."""
+    return _parted(frame, ["arm", "task"])
+
+
+def _parted(frame: pd.DataFrame, keys: Sequence[str]) -> Callable[..., pd.DataFrame]:
+    places = frame.groupby([*keys], sort=False).indices if len(frame) else {}
+    return lambda *key: frame.iloc[places.get(key, [])]
 
 
 def finite_mean(values: pd.Series) -> float:

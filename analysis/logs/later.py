@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.logs.files import LogError, read_json, read_lines
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.logs.matrix import Matrix, Run
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class LaterEvaluation:
         ]
 
 
-def read_later(matrix: Matrix) -> tuple[LaterEvaluation, ...]:
-    """Every evaluation recorded below the matrix's folder: of runs in their order, then of models. Raises
-    LogError."""
+def read_later(matrix: Matrix, faults: list[str] | None = None) -> tuple[LaterEvaluation, ...]:
+    """Every evaluation recorded below the matrix's folder: of runs in their order, then of models. One that
+    is damaged is noted in `faults` and counts nowhere; without these it raises LogError."""
     runs = {run.name: run for run in matrix.runs}
     models = sorted(
         {path.parent.parent.name for path in matrix.folder.glob("*/evals/*.json")}
@@ -70,16 +70,27 @@ def read_later(matrix: Matrix) -> tuple[LaterEvaluation, ...]:
     found = []
     for name in [*runs, *models]:
         for path in sorted((matrix.folder / name / "evals").glob("*.json")):
-            content = read_json(path)
             try:
-                rows = _rows(path, int(content["rows"]))
-                subject, through = str(content["subject"]), str(content["through"])
-            except KeyError as error:
-                raise LogError(f"{path}: lacks {error}; evaluate again with `grpobench eval`") from None
-            run = runs.get(name)
-            known = (run.arm, run.task, run.seed) if run else (subject, "", 0)
-            found.append(LaterEvaluation(path, *known, through, content, rows))
+                found.append(_evaluation(path, runs.get(name)))
+            except LogError as error:
+                if faults is None:
+                    raise
+                faults.append(str(error))
     return tuple(found)
+
+
+def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
+    content = read_json(path)
+    try:
+        rows = _rows(path, int(content["rows"]))
+        subject, through = str(content["subject"]), str(content["through"])
+        _ = content["policies"], content["settings"]["task"], content["settings"]["split"]
+    except KeyError as error:
+        raise LogError(f"{path}: lacks {error}; evaluate again with `grpobench eval`") from None
+    except (TypeError, ValueError) as error:
+        raise LogError(f"{path}: {error}; evaluate again with `grpobench eval`") from None
+    known = (run.arm, run.task, run.seed) if run else (subject, "", 0)
+    return LaterEvaluation(path, *known, through, content, rows)
 
 
 def _rows(path: Path, count: int) -> tuple[Mapping[str, Any], ...]:

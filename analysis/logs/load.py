@@ -7,44 +7,62 @@ dropped. A folder whose run.toml is another run's is none of the matrix's runs, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
-from grpobench.analysis.logs.matrix import MARGIN, Dose, Matrix, Run
+from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, Dose, Matrix, Run
 
-RUN_COLUMNS = ["arm", "task", "seed", "step"]
+T = TypeVar("T")
+ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
+"""A run with its rows of metrics.jsonl and of eval.jsonl."""
+LAST_STEP = 2**53
+"""Steps from here on a float no longer tells apart."""
+PLAIN = frozenset((int, float))
+"""Types of values that a row of metrics most often has, and that need no look at each."""
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
+ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
+identity = itemgetter(*EVALUATION_KEYS)
 
 
-def load(folder: Path, margin: float | None = None) -> Matrix:
-    """Read `results/<matrix>`. Raises LogError where a log is malformed or nothing is there to read.
+def load(folder: Path, margin: float | None = None, strict: bool = False) -> Matrix:
+    """Read `results/<matrix>`. A run of which a file is damaged has the state `DAMAGED` and counts nowhere;
+    `Matrix.damage` says what is wrong. `margin`, in points of accuracy, takes the place of the recipe's.
 
-    `margin`, in points of accuracy, takes the place of the recipe's.
+    Raises LogError where nothing is there to read and, if `strict`, for anything that is damaged.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise LogError(f"{folder}: no such folder; pass the folder of a matrix, results/<matrix>")
     if (folder / "run.toml").exists():
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
-    described = read_json(folder / "matrix.json") if (folder / "matrix.json").exists() else {}
+    damage: list[str] = []
+    described = _attempt(lambda: _described(folder / "matrix.json"), {}, damage)
     found = {path.parent.name for path in folder.glob("*/run.toml")}
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
     if not names:
-        raise LogError(f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`")
-    strangers = {name: who for name in names if (who := _stranger(folder / name))}
+        told = "".join(f"; {fault}" for fault in damage)
+        raise LogError(
+            f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`{told}"
+        )
     planned = set(map(str, described.get("runs", names)))
-    read = [
-        _run(folder, name, described, name in planned, strangers.get(name, ""))
-        for name in names
-        if name in planned or name not in strangers
-    ]
+    folders = {name: Folder(folder / name, described, name in planned) for name in names}
+    strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
+    read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
     if not read:
-        raise LogError(f"{folder}: holds no run of its own, only folders of others: {', '.join(strangers)}")
-    _demand_one_folder_each(folder, [run for run, _, _ in read])
+        told = "; ".join(damage) or f"only folders of others: {', '.join(strangers)}"
+        raise LogError(f"{folder}: holds no run of its own, {told}")
+    damage += [fault for one in folders.values() for fault in one.faults]
+    if strict and damage:
+        raise LogError("\n".join(damage))
     arms = _ordered(described.get("arms", ()), [run.arm for run, _, _ in read])
     tasks = _ordered(described.get("tasks", ()), [run.task for run, _, _ in read])
     read.sort(key=lambda entry: (arms.index(entry[0].arm), tasks.index(entry[0].task), entry[0].seed))
@@ -63,11 +81,13 @@ def load(folder: Path, margin: float | None = None) -> Matrix:
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin),
-        described=bool(described),
+        described=(folder / "matrix.json").exists(),
         strangers=strangers,
         doses={
             str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()
         },
+        damage=tuple(damage),
+        unimported=tuple(map(str, described.get("faults", ()))),
     )
 
 
@@ -78,65 +98,156 @@ def _margin(points: Any) -> float:
     return points / 100
 
 
-def _demand_one_folder_each(folder: Path, runs: Sequence[Run]) -> None:
-    """Raise LogError where two folders say that they are the same run."""
-    known: dict[tuple[str, str, int], str] = {}
-    for run in runs:
-        other = known.setdefault((run.arm, run.task, run.seed), run.name)
-        if other != run.name:
-            raise LogError(
-                f"{folder / other} and {folder / run.name} are both {run.arm} on {run.task} with seed "
-                f"{run.seed}; move the copy out of {folder}"
+def _attempt(read: Callable[[], T], otherwise: Any, faults: list[str]) -> T:
+    """What is read, or what stands for it, with the fault noted."""
+    try:
+        return read()
+    except LogError as error:
+        faults.append(str(error))
+        stand_in: T = otherwise
+        return stand_in
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """matrix.json; empty where there is none."""
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    for name in ("runs", "arms", "tasks", "faults"):
+        if not isinstance(content.get(name, []), list):
+            raise LogError(f"{path}: `{name}` must be a list; restore or delete the file")
+    return content
+
+
+def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:
+    """Every run with its rows. A folder that says nothing of whose it is, and a second one of a run, are
+    noted in `damage` and left out."""
+    found: dict[tuple[str, str, int], ReadRun] = {}
+    for one in folders:
+        try:
+            who = one.who
+        except LogError as error:
+            damage.append(str(error))
+            continue
+        if who in found:
+            arm, task, seed = who
+            damage.append(
+                f"{folder / found[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
+                f"move the copy out of {folder}. Only the first counts"
             )
+        else:
+            found[who] = one.read()
+    return list(found.values())
 
 
-def _stranger(run_folder: Path) -> str:
-    """Which run a folder holds, where it is another than its name says; else empty."""
-    config = read_toml(run_folder / "run.toml") if (run_folder / "run.toml").exists() else {}
-    task = config["task"].get("name") if isinstance(config.get("task"), dict) else config.get("task")
-    arm, seed = config.get("arm"), config.get("seed")
-    if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
-        return ""
-    own = f"{arm}-{task.replace(':', '-')}-s{seed}"
-    return "" if own == run_folder.name else own
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a run, or the place where one was planned."""
+
+    path: Path
+    described: Mapping[str, Any]
+    planned: bool
+    faults: list[str] = field(default_factory=list)
+    """What could not be read in it."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """run.toml; empty where there is none."""
+        path = self.path / "run.toml"
+        return _attempt(lambda: _config(path), {}, self.faults) if path.exists() else {}
+
+    @cached_property
+    def stranger(self) -> str:
+        """Which run it holds, where that is another than its name says; else empty."""
+        task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
+        if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
+            return ""
+        own = f"{arm}-{task.replace(':', '-')}-s{seed}"
+        return "" if own == self.path.name else own
+
+    @property
+    def who(self) -> tuple[str, str, int]:
+        """Arm, task and seed. Raises LogError where nothing says so."""
+        return identify(self.path, {} if self.stranger else self.config, self.described)
+
+    def read(self) -> ReadRun:
+        """The run with its rows of metrics.jsonl and of eval.jsonl. Where a stranger lies in its place, it is
+        missing; where a file is damaged, it has no rows."""
+        name = self.path.name
+        if self.stranger:
+            why = f"its folder holds {self.stranger}"
+            missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
+            return missing, [], []
+        config, faults = self.config, self.faults
+        status: Mapping[str, Any] = {"state": "unknown", "why": "no status.json"}
+        if not self.path.is_dir():
+            status = {"state": "missing", "why": "no run folder: not started"}
+        elif (self.path / "status.json").exists():
+            status = _attempt(lambda: _status(self.path / "status.json"), {}, faults)
+        origin = _attempt(lambda: _origin(self.path / "origin.json"), {}, faults)
+        metrics, cut_metrics, rewritten_metrics = _attempt(
+            lambda: _metric_rows(self.path / "metrics.jsonl"), ([], 0, 0), faults
+        )
+        evaluations, cut_evaluations, rewritten_evaluations = _attempt(
+            lambda: _evaluation_rows(self.path / "eval.jsonl"), ([], 0, 0), faults
+        )
+        if faults:
+            status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
+            metrics, evaluations = [], []
+        run = Run(
+            name,
+            *self.who,
+            state=str(status.get("state", "unknown")),
+            why=str(status.get("why", "") or ""),
+            step=int(status.get("step", metrics[-1]["step"] if metrics else 0)),
+            attempt=int(status.get("attempt", 0)),
+            config=config,
+            origin=origin,
+            cut_lines=cut_metrics + cut_evaluations,
+            rewritten_rows=rewritten_metrics + rewritten_evaluations,
+            rows=len(metrics),
+            planned=self.planned,
+        )
+        return run, metrics, evaluations
 
 
-def _run(
-    folder: Path, name: str, described: Mapping[str, Any], planned: bool, stranger: str
-) -> tuple[Run, list[dict[str, float]], list[dict[str, Any]]]:
-    """A run with its rows of metrics.jsonl and of eval.jsonl. Where a `stranger` lies in its place, it is
-    missing."""
-    run_folder = folder / name
-    config = read_toml(run_folder / "run.toml") if (run_folder / "run.toml").exists() and not stranger else {}
-    arm, task, seed = identify(run_folder, config, described)
-    if stranger:
-        why = f"its folder holds {stranger}"
-        return Run(name, arm, task, seed, "missing", why, 0, 0, {}, {}, 0, 0, 0, planned), [], []
-    if not run_folder.is_dir():
-        status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
-    elif (run_folder / "status.json").exists():
-        status = read_json(run_folder / "status.json")
-    else:
-        status = {"state": "unknown", "why": "no status.json"}
-    metrics, cut_metrics, rewritten_metrics = _metric_rows(run_folder / "metrics.jsonl")
-    evaluations, cut_evaluations, rewritten_evaluations = _evaluation_rows(run_folder / "eval.jsonl")
-    run = Run(
-        name=name,
-        arm=arm,
-        task=task,
-        seed=seed,
-        state=str(status.get("state", "unknown")),
-        why=str(status.get("why", "") or ""),
-        step=int(status.get("step", metrics[-1]["step"] if metrics else 0)),
-        attempt=int(status.get("attempt", 0)),
-        config=config,
-        origin=read_json(run_folder / "origin.json") if (run_folder / "origin.json").exists() else {},
-        cut_lines=cut_metrics + cut_evaluations,
-        rewritten_rows=rewritten_metrics + rewritten_evaluations,
-        rows=len(metrics),
-        planned=planned,
-    )
-    return run, metrics, evaluations
+TABLES = ("algorithm", "evaluate", "model", "sampler", "train")
+"""Tables of run.toml."""
+
+
+def _config(path: Path) -> dict[str, Any]:
+    config = read_toml(path)
+    for name in TABLES:
+        if not isinstance(config.get(name, {}), dict):
+            raise LogError(f"{path}: `{name}` must be a table; restore the file")
+    return config
+
+
+def _status(path: Path) -> dict[str, Any]:
+    status = read_json(path)
+    for name in ("step", "attempt"):
+        if not isinstance(status.get(name, 0), int):
+            raise LogError(
+                f"{path}: `{name}` must be a whole number; found {status[name]!r}; restore the file"
+            )
+    return status
+
+
+def _origin(path: Path) -> dict[str, Any]:
+    """origin.json; empty where there is none."""
+    if not path.exists():
+        return {}
+    origin = read_json(path)
+    attempts = origin.get("attempts", [])
+    whole = isinstance(attempts, list) and all(isinstance(one, dict) for one in attempts)
+    if not whole or not all(isinstance(origin.get(name, {}), dict) for name in ("pins", "imported")):
+        raise LogError(f"{path}: is no origin of a run; restore or delete the file")
+    return origin
+
+
+def _task(config: Mapping[str, Any]) -> Any:
+    task = config.get("task")
+    return task.get("name") if isinstance(task, dict) else task
 
 
 def _metric_rows(path: Path) -> tuple[list[dict[str, float]], int, int]:
@@ -145,29 +256,44 @@ def _metric_rows(path: Path) -> tuple[list[dict[str, float]], int, int]:
     rows: list[dict[str, float]] = []
     rewritten = 0
     for number, row in lines:
-        values = {name: _number(value, path, number, name) for name, value in row.items()}
+        plain = PLAIN.issuperset(map(type, row.values()))
+        values = row if plain else {name: _number(value, path, number, name) for name, value in row.items()}
         step = values.get("step", math.nan)
-        if not step >= 0 or step != int(step):
+        if not 0 <= step < LAST_STEP or step != int(step):
             found = row.get("step")
             raise LogError(f"{path}, line {number}: `step` must be a whole number from 0; found {found!r}")
         while rows and rows[-1]["step"] >= step:
             rows.pop()
             rewritten += 1
         rows.append(values)
+    _demand_finite(path, lines, rows)
     return rows, cut, rewritten
+
+
+def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows: Any) -> None:
+    """Raise LogError for a whole number beyond what a float holds."""
+    try:
+        np.array([value for row in rows for value in row.values()], dtype=np.float64)
+    except OverflowError:
+        for number, row in lines:
+            for name, value in row.items():
+                if isinstance(value, int) and abs(value) > sys.float_info.max:
+                    raise LogError(f"{path}, line {number}: `{name}` is beyond all numbers") from None
+        raise
 
 
 def _evaluation_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     lines, cut = read_lines(path)
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, row in lines:
-        absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
-        if absent or not isinstance(row["scores"], dict):
+        if not row.keys() >= ANSWER or not isinstance(row["scores"], dict):
+            absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
             what = f"no `{absent[0]}`" if absent else "`scores` must be an object"
             raise LogError(f"{path}, line {number}: {what}; mend or delete the line")
         for name, score in row["scores"].items():
-            _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
-        rows[tuple(row[key] for key in EVALUATION_KEYS)] = row
+            if name == "correct" or type(score) not in PLAIN:
+                _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
+        rows[identity(row)] = row
     return list(rows.values()), cut, len(lines) - len(rows)
 
 
@@ -192,8 +318,7 @@ def identify(
     run_folder: Path, config: Mapping[str, Any], described: Mapping[str, Any]
 ) -> tuple[str, str, int]:
     """Arm, task and seed: from run.toml where it says so, else from the folder's name."""
-    task = config.get("task")
-    task = task.get("name") if isinstance(task, dict) else task
+    task = _task(config)
     if isinstance(config.get("arm"), str) and isinstance(task, str) and isinstance(config.get("seed"), int):
         return config["arm"], task, config["seed"]
     stem, _, seed = run_folder.name.rpartition("-s")
@@ -211,32 +336,60 @@ def identify(
 
 
 def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.DataFrame:
-    columns: dict[str, list[Any]] = {name: [] for name in (*RUN_COLUMNS, "metric", "value")}
-    for run, rows in read:
+    """Long: arm, task, seed, step, metric, value. Columns are made whole: of a thousand runs there are
+    millions of rows."""
+    names: list[str] = []
+    values: list[float] = []
+    steps: list[int] = []
+    lengths: list[int] = []
+    of_run: list[int] = []
+    for _, rows in read:
+        before = len(names)
         for row in rows:
-            names = [name for name in row if name != "step"]
-            count = len(names)
-            columns["arm"] += [run.arm] * count
-            columns["task"] += [run.task] * count
-            columns["seed"] += [run.seed] * count
-            columns["step"] += [int(row["step"])] * count
-            columns["metric"] += names
-            columns["value"] += [row[name] for name in names]
-    frame = pd.DataFrame(columns)
-    frame["value"] = frame["value"].astype(float)
-    return frame.astype({"metric": "category"})  # comparing codes makes `select` ten times faster
+            names += [name for name in row if name != "step"]
+            values += [value for name, value in row.items() if name != "step"]
+            steps.append(int(row["step"]))
+            lengths.append(len(row) - 1)
+        of_run.append(len(names) - before)
+    place = {name: number for number, name in enumerate(sorted(set(names)))}
+    codes = np.fromiter(map(place.__getitem__, names), dtype=np.int32, count=len(names))
+
+    def repeated(told: Sequence[Any], kind: Any) -> Any:
+        return np.repeat(np.array(told, dtype=kind), of_run)
+
+    return pd.DataFrame(
+        {
+            "arm": repeated([run.arm for run, _ in read], object),
+            "task": repeated([run.task for run, _ in read], object),
+            "seed": repeated([run.seed for run, _ in read], np.int64),
+            "step": np.repeat(np.array(steps, dtype=np.int64), lengths),
+            "metric": pd.Categorical.from_codes(codes, categories=list(place)),  # codes compare fast
+            "value": np.array(values, dtype=np.float64),
+        }
+    )
 
 
 def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for run, lines in read:
-        for line in lines:
-            row: dict[str, Any] = {"arm": run.arm, "task": run.task, "seed": run.seed}
-            row |= {name: value for name, value in line.items() if name not in ("scores", "traits")}
-            row |= {f"score/{name}": value for name, value in line["scores"].items()}
-            row |= {f"trait/{name}": value for name, value in (line.get("traits") or {}).items()}
-            rows.append(row)
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
+    """A row per evaluated answer. Columns are made whole, as there are hundreds of thousands of rows."""
+    counts = [len(lines) for _, lines in read]
+    lines = [line for _, own in read for line in own]
+    if not lines:
+        return pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
+    columns: dict[str, Any] = {
+        name: np.repeat(np.array([getattr(run, name) for run, _ in read], dtype=kind), counts)
+        for name, kind in (("arm", object), ("task", object), ("seed", np.int64))
+    }
+    parts = (
+        ("", lines),
+        ("score/", [line["scores"] for line in lines]),
+        ("trait/", [line.get("traits") or {} for line in lines]),
+    )
+    for prefix, tables in parts:
+        kinds = dict.fromkeys(map(tuple, tables))  # of few kinds of row there are many
+        for name in dict.fromkeys(name for kind in kinds for name in kind):
+            if prefix or name not in ("scores", "traits"):
+                columns[f"{prefix}{name}"] = [table.get(name, math.nan) for table in tables]
+    return pd.DataFrame(columns)
 
 
 def _statuses_frame(runs: Sequence[Run]) -> pd.DataFrame:

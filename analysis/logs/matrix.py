@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ COLLAPSED = "collapsed"
 CRASHED = "crashed"
 """The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
 other state but `finished`, `diverged` and `collapsed` means: no result yet."""
+
+
+DAMAGED = "damaged"
+"""A file of the run cannot be read: nothing of it is in the frames, and it has no result."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ class Matrix:
     """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
     doses: Mapping[str, Dose] = field(default_factory=dict)
     """By arm, where the matrix is a map."""
+    damage: tuple[str, ...] = ()
+    """What could not be read: file, line where there is one, fault and remedy."""
+    unimported: tuple[str, ...] = ()
+    """Logs of others that no run could be made of when they were imported."""
 
     @cached_property
     def logged(self) -> Mapping[str, frozenset[str]]:
@@ -123,6 +131,23 @@ class Matrix:
         return {
             str(task): frozenset(map(str, own)) for task, own in pairs.groupby("task", sort=False)["metric"]
         }
+
+    def only(self, arms: Sequence[str]) -> Matrix:
+        """The matrix of some of its arms, in their order here."""
+
+        def theirs(frame: pd.DataFrame) -> pd.DataFrame:
+            return frame[frame["arm"].isin(arms)]
+
+        runs = tuple(run for run in self.runs if run.arm in set(arms))
+        return replace(
+            self,
+            arms=tuple(arm for arm in self.arms if arm in set(arms)),
+            runs=runs,
+            metrics=theirs(self.metrics),
+            evaluations=theirs(self.evaluations),
+            statuses=theirs(self.statuses),
+            configs={run.name: run.config for run in runs},
+        )
 
     def select(self, metric: str) -> pd.DataFrame:
         """arm, task, seed, step, value of one metric; rows without a finite value are left out."""

@@ -45,5 +45,5 @@ def gather(matrix: Matrix) -> Facts:
         origins=run_origins(matrix),
         pairing=check_pairing(matrix),
         accounting=accounting(matrix, numbers.runs),
-        alarms=find_alarms(matrix),
+        alarms=find_alarms(matrix, numbers.damage),
     )

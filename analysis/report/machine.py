@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 
@@ -25,7 +26,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "recipe": matrix.recipe,
         },
         "alpha": ALPHA,
-        "seeds_needed": seeds_needed(ALPHA, max(1, len(matrix.arms) * (len(matrix.arms) - 1) // 2)),
+        "seeds_needed": seeds_needed(ALPHA, max(1, len(pairs_of(matrix.arms)))),
         "runs": facts.numbers.every.to_dict("records"),
         "margin": matrix.margin,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],

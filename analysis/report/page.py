@@ -16,6 +16,7 @@ from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned
 from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
+from grpobench.analysis.summary.settings import MOST_COLUMNS
 
 LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
@@ -57,8 +58,9 @@ def inline(svg: str, name: str, title: str) -> str:
 
 
 LINES = (
-    "Thin lines are seeds, thick lines their mean, dotted from where a seed of the arm has no more "
-    "values; × marks the end of a run that diverged, collapsed or crashed."
+    "Faint lines are seeds (up to ten of them), bands reach from their first to their third quartile, thick "
+    "lines are their mean, thin from where a seed of the arm has no more values; × marks the end of a run "
+    "that diverged, collapsed or crashed."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Stability map", "", ("map",), ("frontier", "map")),
@@ -123,5 +125,6 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
         sections=sections,
         runs=facts.tables["runs"],
         settings=facts.settings,
+        most_columns=MOST_COLUMNS,
         origins=facts.origins,
     )

@@ -8,14 +8,14 @@ import pandas as pd
 
 from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.statistics.comparison import Comparison
+from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.summary.doses import axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
-from grpobench.analysis.summary.settings import Setting
+from grpobench.analysis.summary.settings import MOST_COLUMNS, Setting
 from grpobench.analysis.summary.stability import words
 from grpobench.analysis.tables.comparisons import INTERVALS
 from grpobench.analysis.tools.text import (
@@ -96,9 +96,9 @@ def head(facts: Facts) -> dict[str, str]:
     """What was run, in a few words each."""
     matrix = facts.matrix
     return {
-        "arms": ", ".join(matrix.arms),
+        "arms": listed(matrix.arms, 40),
         "tasks": ", ".join(matrix.tasks),
-        "seeds": ", ".join(map(str, matrix.seeds)),
+        "seeds": listed(matrix.seeds, 40),
         "runs": planned(facts),
         "model": _common(facts.settings, "model.name"),
         "updates": _common(facts.settings, "train.steps"),
@@ -135,6 +135,8 @@ def _common(settings: Sequence[Setting], key: str) -> str:
         if setting.key == key:
             if not setting.differs:
                 return next(iter(setting.values.values()))
+            if len(setting.values) > MOST_COLUMNS:
+                return "; ".join(f"{value}: {arms}" for value, arms in setting.shared())
             return "; ".join(f"{arm}: {value}" for arm, value in setting.values.items())
     return NONE
 
@@ -142,7 +144,7 @@ def _common(settings: Sequence[Setting], key: str) -> str:
 def outlook(facts: Facts) -> str:
     """What this many seeds can decide at all."""
     matrix, late = facts.matrix, int(facts.numbers.runs["counted"].isna().sum())
-    pairs = len(matrix.arms) * (len(matrix.arms) - 1) // 2
+    pairs = len(pairs_of(matrix.arms))
     if not pairs:
         return "There is one arm: nothing to compare."
     needed, seeds = seeds_needed(ALPHA, pairs), len(matrix.seeds)
@@ -151,8 +153,10 @@ def outlook(facts: Facts) -> str:
         if seeds >= needed
         else f"so no verdict is possible with {seeds}, whatever the accuracies are"
     )
+    every = pairs == len(matrix.arms) * (len(matrix.arms) - 1) // 2
+    only = "" if every else f"Of {len(matrix.arms)} arms each is compared with the first, {matrix.arms[0]}. "
     return (
-        f"With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
+        f"{only}With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
         f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
         f"needs at least {needed} seeds, {can}. Arms are equivalent where "
         f"two one-sided exact tests rule out a difference of {margin_points(matrix.margin)} points or more, "

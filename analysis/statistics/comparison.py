@@ -14,7 +14,7 @@ from grpobench.analysis.logs.matrix import MARGIN
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
-from grpobench.analysis.statistics.permutation import equivalence_p, holm, sign_flip_p
+from grpobench.analysis.statistics.permutation import equivalence_ps, holm, sign_flip_ps
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
     TURNED,
@@ -31,6 +31,8 @@ Waiting: TypeAlias = Mapping[str, Sequence[int | str]]
 """Arm -> its seeds without a result, each as it is to be named."""
 BASE = "base"
 """What every arm was before training, in comparisons with it."""
+MOST_ARMS = 40
+"""Arms up to which every pair is compared: 780 pairs, for which Holm asks for 15 seeds."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,14 @@ class Pair:
         return np.array([self.values[seed] - self.against[seed] for seed in self.seeds], dtype=np.float64)
 
 
+def pairs_of(arms: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs that are compared: all, and with more than `MOST_ARMS` arms each with the first. What is
+    compared follows from how many arms there are, never from how they fared."""
+    if len(arms) > MOST_ARMS:
+        return [(arms[0], arm) for arm in arms[1:]]
+    return list(combinations(arms, 2))
+
+
 def compare(
     task: str,
     values: Mapping[str, BySeed],
@@ -162,14 +172,14 @@ def compare(
     alpha: float = ALPHA,
     margin: float = MARGIN,
 ) -> list[Comparison]:
-    """Every pair of arms on one task; `values` is arm → seed → score.
+    """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
     A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
     its test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
     alpha. `better` and `worse` are the exact test's of a difference, `equivalent` that of two one-sided tests
     against a difference of the margin or more. Everything else is `unresolved`.
     """
-    found = [Pair(a, b, values[a], values[b]) for a, b in combinations(values, 2)]
+    found = [Pair(a, b, values[a], values[b]) for a, b in pairs_of(list(values))]
     return compare_pairs(task, found, waiting, alpha, margin)
 
 
@@ -192,8 +202,8 @@ def compare_pairs(
 ) -> list[Comparison]:
     """Comparisons of which Holm's correction is over all."""
     differences = [pair.differences for pair in pairs]
-    p = [sign_flip_p(own) for own in differences]
-    close = [equivalence_p(own, margin) for own in differences]
+    p = sign_flip_ps(differences)
+    close = equivalence_ps(differences, margin)
     adjusted, adjusted_close = holm(p), holm(close)
     found = []
     for index, pair in enumerate(pairs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -11,26 +13,29 @@ EXACT_SEEDS = 16
 """Most pairs whose 2^n sign patterns are all counted; above, random patterns are drawn."""
 
 
+BLOCK = 2**22
+"""Numbers that are held in memory at once."""
+
+
 def sign_flip_p(differences: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
     """Two-sided p of the paired permutation test: the share of sign patterns whose |mean| reaches ours.
 
     All 2ⁿ patterns are counted up to `EXACT_SEEDS` pairs, so the smallest p is 2/2ⁿ; above, `draws` random
     patterns and the observed one. No pair at all gives 1.
     """
-    array = np.asarray(differences, dtype=np.float64)
-    if array.size == 0:
-        return 1.0
-    sums = np.abs(signed_sums(array, draws, seed))
-    return float(np.mean(sums >= abs(float(array.sum())) - rounding(array)))
+    return sign_flip_ps([differences], draws, seed)[0]
+
+
+def sign_flip_ps(differences: Sequence[ArrayLike], draws: int = 100_000, seed: int = 0) -> list[float]:
+    """`sign_flip_p` of each: those of equally many pairs are looked at under the same patterns, which are
+    made once."""
+    return _shares(differences, np.abs, draws, seed)
 
 
 def sign_flip_above_p(values: ArrayLike, draws: int = 100_000, seed: int = 0) -> float:
     """One-sided p against "the mean is at most 0": the share of sign patterns whose mean reaches ours. The
     smallest is 1/2ⁿ; no value at all gives 1."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.size == 0:
-        return 1.0
-    return float(np.mean(signed_sums(array, draws, seed) >= float(array.sum()) - rounding(array)))
+    return _shares([values], np.asarray, draws, seed)[0]
 
 
 def equivalence_p(differences: ArrayLike, margin: float) -> float:
@@ -39,26 +44,53 @@ def equivalence_p(differences: ArrayLike, margin: float) -> float:
 
     Exact like `sign_flip_p` where differences are symmetric about their mean. No pair at all gives 1.
     """
+    return equivalence_ps([differences], margin)[0]
+
+
+def equivalence_ps(differences: Sequence[ArrayLike], margin: float) -> list[float]:
+    """`equivalence_p` of each, under patterns that are made once."""
     if not margin > 0:
         raise ValueError("equivalence_p: needs margin > 0")
-    array = np.asarray(differences, dtype=np.float64)
-    return max(sign_flip_above_p(array + margin), sign_flip_above_p(margin - array))
+    arrays = [np.asarray(one, dtype=np.float64) for one in differences]
+    both = _shares([*(one + margin for one in arrays), *(margin - one for one in arrays)], np.asarray)
+    return [max(pair) for pair in zip(both[: len(arrays)], both[len(arrays) :], strict=True)]
 
 
-def signed_sums(array: Floats, draws: int = 100_000, seed: int = 0) -> Floats:
-    """(patterns,): the sum under every sign pattern, the first of them the observed one; above `EXACT_SEEDS`
-    values under so many random patterns."""
-    if array.size <= EXACT_SEEDS:
-        patterns = (np.arange(2**array.size)[:, None] >> np.arange(array.size)) & 1
-    else:
-        patterns = np.random.default_rng(seed).integers(2, size=(draws, array.size))
-        patterns[0] = 0  # the observed pattern is one of the possible ones
-    return np.asarray((1.0 - 2.0 * patterns) @ array, dtype=np.float64)
+def _shares(
+    samples: Sequence[ArrayLike], size_of: Callable[[Floats], Floats], draws: int = 100_000, seed: int = 0
+) -> list[float]:
+    """Of each sample the share of sign patterns whose sum is, by `size_of`, at least that observed."""
+    arrays = [np.asarray(one, dtype=np.float64) for one in samples]
+    found = [1.0] * len(arrays)
+    for count in dict.fromkeys(array.size for array in arrays if array.size):
+        places = [place for place, array in enumerate(arrays) if array.size == count]
+        together = np.stack([arrays[place] for place in places], axis=1)  # (seeds, samples)
+        slack = 1e-9 * np.abs(together).sum(axis=0)  # equal sums may differ in their last bits
+        least = size_of(together.sum(axis=0)) - slack
+        reached = np.zeros(len(places))
+        for signs in sign_patterns(count, len(places), draws, seed):
+            reached += (size_of(signs @ together) >= least).sum(axis=0)
+        total = 2**count if count <= EXACT_SEEDS else draws
+        for place, p in zip(places, reached / total, strict=True):
+            found[place] = float(p)
+    return found
 
 
-def rounding(array: Floats) -> float:
-    """By how much equal sums of these values may differ in their last bits."""
-    return 1e-9 * float(np.abs(array).sum())
+def sign_patterns(count: int, columns: int, draws: int, seed: int) -> Iterator[Floats]:
+    """(rows, count) of 1 and −1, in blocks: all patterns of so many values, above `EXACT_SEEDS` so many
+    random ones, the observed one first. With so many `columns` a product with a block fits into memory."""
+    rng = np.random.default_rng(seed)
+    every = 2**count if count <= EXACT_SEEDS else draws
+    rows = max(1, BLOCK // max(count, columns))
+    for start in range(0, every, rows):
+        own = min(rows, every - start)
+        if count <= EXACT_SEEDS:
+            flipped = (np.arange(start, start + own)[:, None] >> np.arange(count)) & 1
+        else:
+            flipped = rng.integers(2, size=(own, count))
+            if start == 0:
+                flipped[0] = 0  # the observed pattern is one of the possible ones
+        yield np.asarray(1.0 - 2.0 * flipped, dtype=np.float64)
 
 
 def smallest_p(seeds: int, sides: int = 2) -> float:

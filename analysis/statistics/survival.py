@@ -6,6 +6,7 @@ import itertools
 import math
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,6 +74,14 @@ def log_rank(
     own, count = len(np.asarray(first[0])), len(times)
     if not ended.any() or own in (0, count):
         return math.nan
+    z = np.abs(log_rank_z(times, ended, deals(count, own, draws, seed)))
+    return float(np.mean(z >= z[0] - 1e-9))
+
+
+@lru_cache(maxsize=4)
+def deals(count: int, own: int, draws: int, seed: int) -> Floats:
+    """(ways, count): ways to deal so many runs, 1 for the `own` of the first arm, the observed one first. All
+    pairs of arms with as many runs share them."""
     if math.comb(count, own) <= draws:
         chosen = np.array(list(itertools.combinations(range(count), own)))
     else:
@@ -81,8 +90,7 @@ def log_rank(
         chosen[0] = np.arange(own)  # the observed deal is one of the possible ones
     dealt = np.zeros((len(chosen), count))
     np.put_along_axis(dealt, chosen, 1.0, axis=1)
-    z = np.abs(log_rank_z(times, ended, dealt))
-    return float(np.mean(z >= z[0] - 1e-9))
+    return dealt
 
 
 def log_rank_z(times: Floats, ended: np.ndarray, dealt: Floats) -> Floats:

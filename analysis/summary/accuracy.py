@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.detect.registry import Findings
-from grpobench.analysis.logs.frames import finite_mean, rows_of
+from grpobench.analysis.logs.frames import by_cell, by_run, finite_mean
 from grpobench.analysis.logs.imported import imported
 from grpobench.analysis.logs.matrix import COLLAPSED, CRASHED, DIVERGED, FINISHED, Matrix, Run
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
@@ -42,12 +42,14 @@ def finals(
         chosen = headline_of(matrix, task, mode)
         accuracy = matrix.select(chosen.metric)
         validation = matrix.select(f"eval/validation/{chosen.mode}/correct")
+        tested, validated = by_run(accuracy), by_run(validation)
+        logged = bool((accuracy["task"] == task).any())
         for run in (run for run in matrix.runs if run.task == task):
-            own = rows_of(accuracy, run)
+            own = tested(run)
             base = _at_start(own)
             final = _at_end(own, run) if run.finished or run.collapsed else math.nan
             collapse = fallen.get(run.name)
-            trained = rows_of(validation, run)
+            trained = validated(run)
             trained = trained[trained["step"] > 0]
             rows.append(
                 {
@@ -55,7 +57,7 @@ def finals(
                     "task": task,
                     "seed": run.seed,
                     "state": run.state,
-                    "standing": _standing(run, collapse, lacks(run, accuracy, final)),
+                    "standing": _standing(run, collapse, lacks(run, logged, final)),
                     "collapsed_at": collapse.step if collapse else math.nan,
                     "split": chosen.split,
                     "mode": chosen.mode,
@@ -91,10 +93,9 @@ def _at_end(own: pd.DataFrame, run: Run) -> float:
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 
 
-def lacks(run: Run, accuracy: pd.DataFrame, final: float) -> bool:
+def lacks(run: Run, logged: bool, final: float) -> bool:
     """Whether a run that has ended should have a final accuracy and has none: its log is empty, or other runs
-    of the task have one. `accuracy` is the headline metric of the task."""
-    logged = bool((accuracy["task"] == run.task).any())
+    of the task have `logged` one."""
     return math.isnan(final) and (logged or not run.rows)
 
 
@@ -143,10 +144,10 @@ def graded(matrix: Matrix) -> pd.DataFrame:
 
 def accuracies(matrix: Matrix, runs: pd.DataFrame) -> pd.DataFrame:
     """One row per task and arm from the rows of `finals`: means over seeds, the t interval, failures."""
-    rows = []
+    rows, cell = [], by_cell(runs)
     for task in matrix.tasks:
         for arm in matrix.arms:
-            own = runs[(runs["task"] == task) & (runs["arm"] == arm)]
+            own = cell(arm, task)
             if own.empty:
                 continue
             counted = own.dropna(subset=["counted"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pandas as pd
 
-from grpobench.analysis.logs.frames import finite_mean
+from grpobench.analysis.logs.frames import by_cell, finite_mean
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.headline import headline_of
 
@@ -42,10 +45,10 @@ def spent(matrix: Matrix) -> pd.DataFrame:
             grouped = logged[logged["step"] > 0].groupby(keys, sort=False)["value"]
             spent = grouped.max() if metric.startswith("cost/") else grouped.sum()  # tokens are cumulative
             steps = steps.merge(spent.rename(name).reset_index(), on=keys, how="left")
-    rows = []
+    rows, cell = [], by_cell(steps)
     for task in matrix.tasks:
         for arm in matrix.arms:
-            own = steps[(steps["task"] == task) & (steps["arm"] == arm)]
+            own = cell(arm, task)
             if len(own):
                 means = {name: finite_mean(own[name]) for name in sources}
                 rows.append({"task": task, "arm": arm, "runs": len(own), **means})
@@ -77,10 +80,10 @@ def runs_at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFra
             budget = min(ends)
             for run in (run for run in matrix.runs if run.task == task and run.settled):
                 own = curves.get((run.arm, task, run.seed), placed.iloc[:0])
-                within = own[own["x"] <= budget * (1 + 1e-9)]
+                within = np.flatnonzero(own["x"].to_numpy() <= budget * (1 + 1e-9))
                 if len(within):
                     fell = run.failed and len(within) == len(own)
-                    accuracy = 0.0 if fell else float(within["value"].iloc[-1])
+                    accuracy = 0.0 if fell else float(own["value"].iloc[within[-1]])
                     rows.append((task, axis, budget, run.arm, run.seed, accuracy))
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "seed", "accuracy"])
 
@@ -89,11 +92,10 @@ def at_equal_budgets(matrix: Matrix, mode: str | None = None) -> pd.DataFrame:
     """`runs_at_equal_budgets` as means over seeds: one row per task, axis and arm with budget, accuracy and
     seeds."""
     runs = runs_at_equal_budgets(matrix, mode)
+    cells = dict(iter(runs.groupby(["task", "axis", "arm"], sort=False)))
     rows = [
-        (task, axis, own["budget"].iloc[0], arm, float(own["accuracy"].mean()), len(own))
-        for task in matrix.tasks
-        for axis in AXES
-        for arm in matrix.arms
-        if len(own := runs[(runs["task"] == task) & (runs["axis"] == axis) & (runs["arm"] == arm)])
+        (*key[:2], own["budget"].iloc[0], key[2], float(own["accuracy"].mean()), len(own))
+        for key in product(matrix.tasks, AXES, matrix.arms)
+        if (own := cells.get(key)) is not None
     ]
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "accuracy", "seeds"])

@@ -9,14 +9,14 @@ import pandas as pd
 
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.aggregates import bootstrap_improvement, bootstrap_interquartile_mean
-from grpobench.analysis.statistics.comparison import Comparison, compare, compare_with_base
+from grpobench.analysis.statistics.comparison import Comparison, compare, compare_with_base, pairs_of
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.summary.crossed import cross
 
 
 def compare_arms(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
-    """Every pair of arms on every task; Holm's correction is over the pairs of one task."""
+    """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
     found: list[Comparison] = []
     for task in matrix.tasks:
         values = by_seed(matrix, runs, task, "counted")
@@ -78,7 +78,7 @@ def aggregate_tasks(matrix: Matrix, runs: pd.DataFrame, seed: int = 0) -> Aggreg
     }
     shared = [i for i in range(len(matrix.tasks)) if all(len(values[arm][i]) for arm in matrix.arms)]
     kept = {arm: [values[arm][i] for i in shared] for arm in matrix.arms}
-    pairs = [(a, b) for n, a in enumerate(matrix.arms) for b in matrix.arms[n + 1 :]]
+    pairs = pairs_of(matrix.arms)
     return Aggregate(
         {arm: bootstrap_interquartile_mean(kept[arm], seed) for arm in matrix.arms},
         [(a, b, bootstrap_improvement(kept[a], kept[b], seed)) for a, b in pairs],

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from grpobench.analysis.logs.frames import cell_of, finite_mean
+from grpobench.analysis.logs.frames import by_cell, finite_mean
 from grpobench.analysis.logs.matrix import Matrix
 
 PHASES = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
@@ -17,17 +17,17 @@ def update_costs(matrix: Matrix) -> pd.DataFrame:
     """Per task and arm, means over all updates of all seeds: seconds of each phase per update, tokens per
     second of training, tokens per second of sampling; and the highest peak memory in GB."""
     rows = []
-    phases = {phase: matrix.select(f"time/{phase}") for phase in PHASES}
-    step, memory = matrix.select("time/step"), matrix.select("cost/peak_memory_gb")
-    tokens = matrix.select("cost/generated_tokens")
+    phases = {phase: by_cell(matrix.select(f"time/{phase}")) for phase in PHASES}
+    step, memory = by_cell(matrix.select("time/step")), by_cell(matrix.select("cost/peak_memory_gb"))
+    tokens = by_cell(matrix.select("cost/generated_tokens"))
     for task in matrix.tasks:
         for arm in matrix.arms:
-            own = {name: cell_of(frame, arm, task) for name, frame in phases.items()}
-            total, spent = cell_of(step, arm, task), cell_of(tokens, arm, task)
+            own = {name: cell(arm, task) for name, cell in phases.items()}
+            total, spent = step(arm, task), tokens(arm, task)
             if total.empty and spent.empty and all(frame.empty for frame in own.values()):
                 continue
             generated = float(spent.groupby("seed")["value"].max().sum()) if len(spent) else math.nan
-            peak = cell_of(memory, arm, task)["value"]
+            peak = memory(arm, task)["value"]
             rows.append(
                 {"task": task, "arm": arm, "seconds": finite_mean(total["value"])}
                 | {phase: finite_mean(frame["value"]) for phase, frame in own.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from grpobench.analysis.logs.frames import rows_of
+from grpobench.analysis.logs.frames import by_run
 from grpobench.analysis.logs.matrix import Matrix
 
 EXPLAINED = "critic/explained_variance"
@@ -30,15 +30,13 @@ def critic_explained(matrix: Matrix) -> pd.DataFrame:
     rows = []
     trained = pd.concat([matrix.metrics[matrix.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)])
     known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
-    own, others = matrix.select(EXPLAINED), matrix.select(GROUP)
+    own, others, every = by_run(matrix.select(EXPLAINED)), by_run(matrix.select(GROUP)), by_run(trained)
     for run in matrix.runs:
         if (run.task, run.arm, run.seed) not in known:
             continue
-        steps = rows_of(trained, run)["step"]
+        steps = every(run)["step"]
         first = _first(int(steps.max()))
-        last, group = (
-            part.loc[part["step"] >= first, "value"] for part in (rows_of(own, run), rows_of(others, run))
-        )
+        last, group = (part.loc[part["step"] >= first, "value"] for part in (own(run), others(run)))
         rows.append((run.task, run.arm, run.seed, len(last), last.mean(), group.mean()))
     return pd.DataFrame(rows, columns=COLUMNS)
 

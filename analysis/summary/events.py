@@ -108,7 +108,9 @@ class Answered:
         def answers(split: str, mode: str) -> Answers:
             places = self.places.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
             found: dict[int, dict[str, list[float]]] = {}
-            own = self.graded.iloc[places] if len(places) else self.graded.iloc[:0]
+            if not len(places):  # no answers, as of most imported runs: then there are no columns either
+                return found
+            own = self.graded.iloc[places]
             columns = (own["step"], own["problem"], own["score/correct"])
             for step, problem, score in zip(*columns, strict=True):
                 found.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))

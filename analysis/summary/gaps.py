@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from grpobench.analysis.logs.frames import cell_of
+from grpobench.analysis.logs.frames import by_cell
 from grpobench.analysis.logs.matrix import Matrix
 
 GAPS: Mapping[str, tuple[str, str]] = {
@@ -27,11 +27,11 @@ def sampler_gaps(matrix: Matrix) -> pd.DataFrame:
     or corrects."""
     if not (matrix.has("gap/sync") or matrix.has("correction/weight_mean")):
         return pd.DataFrame(columns=["task", "arm", *GAPS])
-    logged = {name: (matrix.select(metric), how) for name, (metric, how) in GAPS.items()}
+    logged = {name: (by_cell(matrix.select(metric)), how) for name, (metric, how) in GAPS.items()}
     rows = []
     for task in matrix.tasks:
         for arm in matrix.arms:
-            own = {name: (cell_of(frame, arm, task)["value"], how) for name, (frame, how) in logged.items()}
+            own = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
             if any(len(values) for values, _ in own.values()):
                 rows.append({"task": task, "arm": arm} | {name: v.agg(how) for name, (v, how) in own.items()})
     return pd.DataFrame(rows, columns=["task", "arm", *GAPS])

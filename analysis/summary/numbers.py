@@ -9,6 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from grpobench.analysis.detect.registry import Findings
+from grpobench.analysis.logs.digests import read_digests
 from grpobench.analysis.logs.later import LaterEvaluation, read_later
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
@@ -18,6 +19,9 @@ from grpobench.analysis.summary.comparisons import compare_arms, compare_arms_wi
 from grpobench.analysis.summary.doses import Cell, cells, outcomes
 from grpobench.analysis.summary.events import run_findings
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
+
+MOST_DRAWN = 20
+"""Arms that a figure shows: ten colours in two line styles. More nobody can tell apart."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,59 @@ class Numbers:
         """Every arm on every task against what it was before training; none in a map."""
         return () if self.matrix.doses else compare_arms_with_base(self.matrix, self.runs)
 
+    def only(self, arms: Sequence[str]) -> Numbers:
+        """Those of some arms. What was computed over all of them stays: Holm corrects for all pairs."""
+        part = Numbers(self.matrix.only(arms))
+        part.__dict__.update(  # where cached_property keeps what was computed
+            runs=self.runs[self.runs["arm"].isin(arms)],
+            findings=self.findings,
+            grid=self.grid,
+            on_axes=self.on_axes,
+            against_base=[pair for pair in self.against_base if pair.first in arms],
+            compared=[pair for pair in self.compared if {pair.first, pair.second} <= {*arms}],
+            _later=self._later,
+            curves=self.curves[self.curves["arm"].isin(arms) | (self.curves["policy"] == "model")],
+        )
+        return part
+
     @cached_property
     def on_axes(self) -> Sequence[OnAxes]:
         """Every pair of arms at equal updates, tokens and seconds; none in a map."""
         return () if self.matrix.doses else compare_on_axes(self.matrix, self.runs)
 
     @cached_property
+    def drawn(self) -> tuple[Numbers, str]:
+        """What figures show, and what their captions say of the arms that are left out: all and nothing up to
+        `MOST_DRAWN` arms. Of more the first, with which the others are compared, and of these about as many
+        with the highest as with the lowest final accuracy, mean over tasks; without accuracies the first."""
+        arms = self.matrix.arms
+        if len(arms) <= MOST_DRAWN or self.matrix.doses:  # a map shows its arms as doses
+            return self, ""
+        by_task = self.runs.groupby(["task", "arm"], sort=False)["counted"].mean()
+        final = by_task.groupby("arm", sort=False).mean().drop(arms[0]).dropna()
+        ranked = list(final.sort_values(ascending=False, kind="stable").index)
+        chosen, how = arms[:MOST_DRAWN], f"the first {MOST_DRAWN}"
+        if len(ranked) >= MOST_DRAWN:
+            high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
+            chosen = (arms[0], *ranked[:high], *ranked[-low:])
+            how = f"{arms[0]}, the {high} with the highest and the {low} with the lowest final accuracy"
+        told = f" Drawn are {MOST_DRAWN} of {len(arms)} arms: {how}; the tables have all."
+        return self.only(chosen), told
+
+    @cached_property
+    def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:
+        faults: list[str] = []
+        return read_later(self.matrix, faults), faults
+
+    @property
     def later(self) -> Sequence[LaterEvaluation]:
-        """What was evaluated after the runs. Raises LogError where a record is damaged."""
-        return read_later(self.matrix)
+        """What was evaluated after the runs, without damaged records."""
+        return self._later[0]
+
+    @cached_property
+    def damage(self) -> Sequence[str]:
+        """What could not be read: file, line where there is one, fault and remedy."""
+        return [*self.matrix.damage, *self._later[1], *read_digests(self.matrix)[1]]
 
     @cached_property
     def curves(self) -> pd.DataFrame:

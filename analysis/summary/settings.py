@@ -8,7 +8,10 @@ from typing import Any
 
 from grpobench.analysis.logs.changes import describe, histories
 from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.tools.text import listed
 
+MOST_COLUMNS = 12
+"""Arms that stand beside each other in a table."""
 IDENTITY = ("matrix", "arm", "seed", "task", "task.name", "observe", "beside")
 """Keys of run.toml that say which run it is and who is told of it rather than how it was set."""
 
@@ -34,6 +37,13 @@ class Setting:
     changed: frozenset[str] = frozenset()
     """The arms in which a run changed it midway; their text says from which step."""
 
+    def shared(self) -> list[tuple[str, str]]:
+        """Each value with the arms that have it, that of the most arms first."""
+        arms: dict[str, list[str]] = {}
+        for arm, value in self.values.items():
+            arms.setdefault(value, []).append(arm)
+        return [(value, listed(own)) for value, own in sorted(arms.items(), key=lambda one: -len(one[1]))]
+
 
 def all_settings(matrix: Matrix) -> list[Setting]:
     """Every resolved setting per arm: those that a run changed midway first, then those that differ between
@@ -44,11 +54,12 @@ def all_settings(matrix: Matrix) -> list[Setting]:
     for run, config in by_run:
         config |= {key: describe(own) for key, own in altered[run.name].items() if key in config}
     keys = dict.fromkeys(key for _, config in by_run for key in config if key not in IDENTITY)
+    by_arm: dict[str, list[tuple[Run, dict[str, Any]]]] = {arm: [] for arm in matrix.arms}
+    for pair in by_run:
+        by_arm[pair[0].arm].append(pair)
     found = []
     for key in keys:
-        values = {}
-        for arm in matrix.arms:
-            values[arm] = _setting(key, [pair for pair in by_run if pair[0].arm == arm], matrix.tasks)
+        values = {arm: _setting(key, own, matrix.tasks) for arm, own in by_arm.items()}
         arms = frozenset(run.arm for run in matrix.runs if key in altered[run.name])
         found.append(Setting(key, values, len(set(values.values())) > 1, arms))
     return sorted(found, key=lambda setting: (not setting.changed, not setting.differs))

@@ -16,6 +16,7 @@ from grpobench.analysis.detect.registry import DETECTORS, Findings
 from grpobench.analysis.detect.slopes import slope
 from grpobench.analysis.logs.frames import finite_mean
 from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import holm
 from grpobench.analysis.statistics.survival import Survival, kaplan_meier, log_rank
 from grpobench.analysis.summary.events import KEYS, collapse_of, history_of
@@ -184,15 +185,14 @@ class Outlasting:
 
 
 def outlasting(matrix: Matrix, findings: Mapping[str, Findings]) -> list[Outlasting]:
-    """Every pair of arms on the tasks on which a run collapsed."""
+    """The pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
     found: list[Outlasting] = []
     every = lasted(matrix, findings)
     for task in matrix.tasks:
         arms = {arm: own for (where, arm), own in every.items() if where == task}
         if not any(any(own.collapsed) for own in arms.values()):
             continue
-        names = list(arms)
-        pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+        pairs = pairs_of(list(arms))
         p = [
             log_rank((arms[a].steps, arms[a].collapsed), (arms[b].steps, arms[b].collapsed)) for a, b in pairs
         ]

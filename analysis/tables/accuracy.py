@@ -9,19 +9,20 @@ from typing import Any
 import pandas as pd
 
 from grpobench.analysis.detect.registry import Findings
+from grpobench.analysis.logs.frames import by_cell
 from grpobench.analysis.logs.matrix import COLLAPSED, FINISHED, Matrix
 from grpobench.analysis.summary.accuracy import accuracies, finals
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.tables.table import Table
-from grpobench.analysis.tools.text import NONE, interval, percent, points
+from grpobench.analysis.tools.text import MOST_SEEDS, NONE, each_seed, interval, percent, points
 
 
 def accuracy_table(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, note: str = "") -> Table:
     """Accuracy before and after training, a row per task and arm. `note` stands for the usual one."""
     frame = accuracies(matrix, runs)
-    rows = []
+    rows, cell = [], by_cell(runs)
     for row in frame.to_dict("records"):
-        own = runs[(runs["task"] == row["task"]) & (runs["arm"] == row["arm"])].sort_values("seed")
+        own = cell(row["arm"], row["task"]).sort_values("seed")
         rows.append(
             [
                 row["task"],
@@ -30,7 +31,7 @@ def accuracy_table(matrix: Matrix, runs: pd.DataFrame, name: str, title: str, no
                 percent(row["final"]),
                 points(row["gain"]),
                 interval(row["low"], row["high"]),
-                "  ".join(_seed_text(run) for run in own.to_dict("records")),
+                _seeds_text(own),
                 percent(row["validation_best"]),
                 percent(row["validation_last"]),
             ]
@@ -57,6 +58,14 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     table = runs.pivot(index=["task", "arm"], columns="seed", values="counted")
     table.columns = [f"seed_{seed}" for seed in table.columns]
     return table.reset_index()
+
+
+def _seeds_text(own: pd.DataFrame) -> str:
+    """The final accuracy of every seed; of many the range, and how many stand how."""
+    if len(own) <= MOST_SEEDS:
+        return "  ".join(_seed_text(run) for run in own.to_dict("records"))
+    standing = own["standing"].value_counts()
+    return f"{each_seed(list(own['counted']))} ({', '.join(f'{n} {how}' for how, n in standing.items())})"
 
 
 def _seed_text(run: Mapping[str, Any]) -> str:

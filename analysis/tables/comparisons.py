@@ -43,7 +43,7 @@ HEADER = (
 
 
 def comparisons_table(compared: Sequence[Comparison]) -> Table:
-    """Every pair of arms on every task: the difference and what the tests say."""
+    """The pairs of arms on every task: the difference and what the tests say."""
     note = (
         "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
         "p: exact two-sided sign-flip permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for "

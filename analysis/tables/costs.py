@@ -13,6 +13,7 @@ from grpobench.analysis.summary.axes import OnAxes
 from grpobench.analysis.summary.budgets import AXES, at_equal_budgets, spent
 from grpobench.analysis.summary.costs import PHASES, update_costs
 from grpobench.analysis.summary.gaps import sampler_gaps
+from grpobench.analysis.summary.settings import MOST_COLUMNS
 from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 
@@ -40,19 +41,24 @@ def budgets_table(matrix: Matrix) -> Table:
 def equal_budgets_table(matrix: Matrix) -> Table:
     """Validation accuracy where all runs had spent the same, a row per task and axis."""
     frame = at_equal_budgets(matrix)
-    rows = []
+    rows, many = [], len(matrix.arms) > MOST_COLUMNS
     for (task, axis, budget), own in frame.groupby(["task", "axis", "budget"], sort=False):
         accuracy = dict(zip(own["arm"], own["accuracy"], strict=True))
-        cells = [percent(accuracy.get(arm, math.nan)) for arm in matrix.arms]
-        rows.append([task, f"{count(budget)} {AXES[axis]}", *cells])
+        what = [task, f"{count(budget)} {AXES[axis]}"]
+        if many:  # an arm below the other
+            rows += [[*what, arm, percent(share)] for arm, share in accuracy.items()]
+        else:
+            rows.append([*what, *(percent(accuracy.get(arm, math.nan)) for arm in matrix.arms)])
     note = (
         "Validation accuracy in percent at the largest budget that every finished run of the task "
         "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
         "counts as 0. Equal updates, equal generated "
         "tokens and equal seconds are three different comparisons."
     )
-    header = ["task", "at equal budget", *matrix.arms]
-    return Table("equal_budgets", "Accuracy at equal budgets", header, rows, frame, note=note)
+    header = ["task", "at equal budget", *(("arm", "accuracy") if many else matrix.arms)]
+    return Table(
+        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if many else 2, note=note
+    )
 
 
 def costs_table(matrix: Matrix) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from grpobench.analysis.tables.table import Table
-from grpobench.analysis.tools.text import percent, points
+from grpobench.analysis.tools.text import each_seed, percent, points
 
 SAMPLES = {
     "pass": ("pass_at_k", "pass@k"),
@@ -34,7 +34,7 @@ def samples_table(curves: pd.DataFrame, kind: str) -> Table:
         seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
         after = seeds.mean()
         cells = [str(place).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
-        rows.append([*cells, points(after - before), "  ".join(map(percent, seeds))])
+        rows.append([*cells, points(after - before), each_seed(list(seeds))])
     header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
     return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
 

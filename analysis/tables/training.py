@@ -6,7 +6,7 @@ from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.critic import LITTLE, critic_explained
 from grpobench.analysis.summary.rewards import VERDICT, reward_parts
 from grpobench.analysis.tables.table import Table
-from grpobench.analysis.tools.text import NONE, interval, percent, two
+from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
 
 
 def rewards_table(matrix: Matrix) -> Table:
@@ -49,7 +49,7 @@ def critic_table(matrix: Matrix) -> Table:
                 arm,
                 percent(shares.mean()),
                 interval(shares.min(), shares.max()),
-                "  ".join(map(percent, shares)),
+                each_seed(list(shares)),
                 percent(own["group"].mean()),
                 f"{little} of {len(own)}",
             ]

@@ -64,6 +64,18 @@ def interval(low: float, high: float, show: Any = percent) -> str:
     return NONE if math.isnan(low) or math.isnan(high) else f"{show(low)} to {show(high)}"
 
 
+MOST_SEEDS = 10
+"""Seeds whose values a cell shows one by one."""
+
+
+def each_seed(values: Sequence[float]) -> str:
+    """Shares in percent, in the order given; of more than `MOST_SEEDS` the least and the greatest."""
+    if len(values) <= MOST_SEEDS:
+        return "  ".join(map(percent, values))
+    known = [value for value in values if math.isfinite(value)]
+    return interval(min(known), max(known)) if known else NONE
+
+
 def listed(names: Sequence[Any], most: int = 8) -> str:
     """Names with commas, the first `most` of them."""
     shown = ", ".join(map(str, names[:most]))

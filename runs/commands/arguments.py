@@ -108,6 +108,7 @@ def status_words(status: argparse.ArgumentParser) -> None:
 
 def report_words(report: argparse.ArgumentParser) -> None:
     report.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    report.add_argument("--strict", action="store_true", help="no report where a file of a run is damaged")
     report.add_argument("--format", metavar="LIST", default=",".join(FORMATS), help="default: %(default)s")
     report.add_argument(
         "--margin",

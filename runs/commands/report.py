@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from grpobench.runs.commands.arguments import FORMATS
 from grpobench.runs.commands.output import DONE, say
 from grpobench.runs.commands.results_table import lines
+from grpobench.runs.tools.deferred import put_by
 from grpobench.runs.tools.strict import ConfigError, nearest
 from grpobench.tasks.data.errors import DataError
 
@@ -25,18 +27,24 @@ def report_command(options: argparse.Namespace) -> int:
         faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
-    say(f"report: {write_report(options.folder, formats, options.margin)[0]}")
+    say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")
     return DONE
 
 
-def write_report(folder: Path, formats: Sequence[str], margin: float | None = None) -> tuple[Path, list[str]]:
-    """Write the report. Where it is, and its table of accuracies as lines. Raises DataError."""
-    # These load pandas and matplotlib.
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.runs.interface.results import load
+def write_report(
+    folder: Path, formats: Sequence[str], margin: float | None = None, strict: bool = False
+) -> tuple[Path, list[str]]:
+    """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
+    lines. Raises DataError, if `strict` for anything that is damaged."""
+    with put_by("torch"):
+        # These load pandas and matplotlib.
+        from grpobench.analysis.logs.files import LogError
+        from grpobench.runs.interface.results import load
 
-    try:
-        results = load(folder, margin=margin)
-        return results.report(formats=formats), lines(results.facts)
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
+        try:
+            results = load(folder, margin=margin, strict=strict)
+            for fault in results.damage:
+                say(f"grpobench: damaged, and counted nowhere: {fault}", file=sys.stderr)
+            return results.report(formats=formats), lines(results.facts)
+        except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+            raise DataError(str(error)) from error

@@ -17,6 +17,7 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.files import save, write_files
 from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.logs import load as logs
+from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.report import FORMATS, write
@@ -24,19 +25,23 @@ from grpobench.analysis.summary.settings import run_settings
 from grpobench.analysis.tables.table import Table
 from grpobench.runs.interface.notebook import show_figures
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.deferred import deferred
 
 KEYS = ["arm", "task", "seed", "step"]
 
 
-def load(folder: str | os.PathLike[str], *, margin: float | None = None) -> Results:
+def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict: bool = False) -> Results:
     """The results in the folder of a matrix, such as ``results/quickstart``, whatever state its runs are in.
 
-    `margin` is the difference, in points of accuracy, within which arms may be called equivalent, if not the
-    recipe's.
-
-    Raises `LogError` where nothing is there to read or a log is damaged, with file, line and remedy.
+    A run of which a file is damaged has the state `damaged` and counts nowhere; `Results.damage` says which
+    file, which line and what helps. Raises `LogError` where nothing is there to read and, if `strict`, for
+    anything that is damaged. `margin` is the difference, in points of accuracy, within which arms may be
+    called equivalent, if not the recipe's.
     """
-    return Results(logs.load(Path(folder), margin))
+    results = Results(logs.load(Path(folder), margin, strict))
+    if strict and results.damage:
+        raise LogError("\n".join(results.damage))
+    return results
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +114,11 @@ class Results:
         told = self.facts.settings
         rows = [{**one.values, "differs": one.differs, "changed": bool(one.changed)} for one in told]
         return pd.DataFrame(rows, index=pd.Index([one.key for one in told], name="setting"))
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """What could not be read: file, line where there is one, fault and remedy."""
+        return self.facts.numbers.damage
 
     @property
     def alarms(self) -> Mapping[str, Sequence[str]]:
@@ -188,7 +198,8 @@ class Results:
 
     @property
     def _definitions(self) -> Mapping[str, str]:
-        from grpobench.runs.measure.catalogue import catalogue
+        with deferred("torch"):  # modules of algorithms bind it; their definitions need nothing of it
+            from grpobench.runs.measure.catalogue import catalogue
 
         return {name: metric.definition for name, metric in catalogue().items()}
 

@@ -11,15 +11,16 @@ finds in `sys.modules`, and that read triggers its load.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 
 class Deferred(ModuleType):
@@ -82,8 +83,11 @@ def load(standin: Deferred) -> ModuleType:
                 del sys.modules[name]
             try:
                 real = importlib.import_module(name)
-            except BaseException:
+            except BaseException as error:
                 sys.modules[name] = standin
+                if isinstance(error, ModuleNotFoundError) and error.name == name:
+                    told = f"{name} is not installed: pip install {name}"
+                    raise ModuleNotFoundError(told, name=name) from None
                 raise
             standin.__dict__["_deferred_real"] = real
             standin.__dict__.update(real.__dict__)
@@ -91,12 +95,47 @@ def load(standin: Deferred) -> ModuleType:
 
 
 def defer(name: str) -> None:
-    """Defer a top-level package. Does nothing when it is imported already or not installed."""
+    """Defer a top-level package. Does nothing when it is imported already. One that is not installed has a
+    stand-in too: that it is absent shows where something of it is used."""
     if name in sys.modules:
         return
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        return
+    spec = importlib.util.find_spec(name) or ModuleSpec(name, None)
     standin = Deferred(name, spec)
     sys.modules[name] = standin
     sys.meta_path.insert(0, Submodules(standin))
+
+
+def unused(module: ModuleType | None) -> TypeGuard[Deferred]:
+    """Whether it is a stand-in whose package has not been imported."""
+    return isinstance(module, Deferred) and module.__dict__["_deferred_real"] is None
+
+
+@contextlib.contextmanager
+def put_by(name: str) -> Iterator[None]:
+    """Within it the stand-in of a package that nothing has used is not among the imported modules.
+
+    SciPy asks whatever is called torch there for its class of tensors, to know whether a number is one; the
+    stand-in would import torch to answer.
+    """
+    standin = sys.modules.get(name)
+    if not unused(standin):
+        yield
+        return
+    del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.setdefault(name, standin)
+
+
+@contextlib.contextmanager
+def deferred(name: str) -> Iterator[None]:
+    """Within it an ``import`` of the package binds a stand-in; afterwards the package is as if nobody had
+    asked for it."""
+    before = sys.modules.get(name)
+    defer(name)
+    try:
+        yield
+    finally:
+        if before is None and unused(sys.modules.get(name)):
+            del sys.modules[name]

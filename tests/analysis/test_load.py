@@ -64,7 +64,7 @@ def test_malformed_line_in_the_middle_names_file_and_line(tmp_path: Path) -> Non
     lines[2] = lines[2][:20]
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(LogError, match=rf"{RUN}/metrics\.jsonl, line 3: not a JSON object"):
-        load(root)
+        load(root, strict=True)
 
 
 def test_malformed_last_line_that_was_ended_is_an_error(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_malformed_last_line_that_was_ended_is_an_error(tmp_path: Path) -> None:
     with (root / RUN / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "rew\n')
     with pytest.raises(LogError, match="line 6"):
-        load(root)
+        load(root, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_row_of_the_wrong_shape_is_an_error(tmp_path: Path, line: str, what: str
     with (root / RUN / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(LogError, match=f"line 6: {what}"):
-        load(root)
+        load(root, strict=True)
 
 
 def test_evaluation_without_scores_is_an_error(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_evaluation_without_scores_is_an_error(tmp_path: Path) -> None:
         '{"step": 0, "split": "test", "mode": "greedy", "problem": "p", "sample": 0}\n'
     )
     with pytest.raises(LogError, match=r"eval\.jsonl, line 1: no `scores`"):
-        load(root)
+        load(root, strict=True)
 
 
 def test_null_is_nan_and_not_selected(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_two_folders_of_one_run_are_both_named(tmp_path: Path) -> None:
     with pytest.raises(
         LogError, match=rf"{RUN} and \S+grpo-arithmetic-s01 are both grpo on arithmetic with seed 1; move"
     ):
-        load(root)
+        load(root, strict=True)
 
 
 def test_an_accuracy_beyond_one_names_file_and_line(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_an_accuracy_beyond_one_names_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(
         LogError, match=r"eval\.jsonl, line 5: the score `correct` must be from 0 to 1; found 7"
     ):
-        load(root)
+        load(root, strict=True)
     rows[4]["scores"]["correct"] = "7"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(LogError, match=r"eval\.jsonl, line 5: `scores\.correct` must be a number or null"):
-        load(root)
+        load(root, strict=True)

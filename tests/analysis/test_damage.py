@@ -1,0 +1,224 @@
+"""Run folders that are corrupt, cut, empty or mixed: each is named with file and line, and the rest stands.
+
+Every test takes a whole matrix, damages one thing as disks, copies and hands do, and compares the report with
+that of the same matrix without the run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.synthetic import Synthetic
+
+import grpobench
+from grpobench.analysis.checks.alarms import DAMAGED
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.machine import as_json, json_ready
+from grpobench.runs import cli
+
+RUN = "grpo-arithmetic-s1"
+
+
+def matrix(folder: Path) -> Path:
+    made = Synthetic(
+        arms=("grpo", "ppo"),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3),
+        steps=4,
+        every=2,
+        problems=4,
+        test_problems=4,
+    )
+    return made.write(folder)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return matrix(tmp_path)
+
+
+def told(root: Path) -> dict[str, Any]:
+    """report.json."""
+    found: dict[str, Any] = json_ready(as_json(grpobench.load(root).facts))
+    return found
+
+
+def cut_line(path: Path, number: int) -> None:
+    """The end of a line in the middle is lost."""
+    lines = path.read_bytes().split(b"\n")
+    lines[number - 1] = lines[number - 1][: len(lines[number - 1]) // 2]
+    path.write_bytes(b"\n".join(lines))
+
+
+def zeros(path: Path) -> None:
+    """What a file system leaves of a block that was never written."""
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + bytes(len(content) - 80) + content[-40:])
+
+
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def replaced(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def write(text: str) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(text)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "line cut in the middle": (
+        "metrics.jsonl",
+        lambda path: cut_line(path, 3),
+        ", line 3: not a JSON object",
+    ),
+    "answers cut in the middle": (
+        "eval.jsonl",
+        lambda path: cut_line(path, 7),
+        ", line 7: not a JSON object",
+    ),
+    "zeros": ("metrics.jsonl", zeros, ", line 1: not a JSON object"),
+    "a word for a number": (
+        "metrics.jsonl",
+        write('{"step": 0, "loss": "low"}\n'),
+        ", line 1: `loss` must be",
+    ),
+    "a number beyond all": (
+        "metrics.jsonl",
+        write(f'{{"step": 0, "x": {10**400}}}\n'),
+        ", line 1: `x` is beyond",
+    ),
+    "a step beyond all": ("metrics.jsonl", write(f'{{"step": {10**30}}}\n'), ", line 1: `step` must be"),
+    "status cut": ("status.json", half, ", line 1: not JSON"),
+    "status empty": ("status.json", write(""), ", line 1: not JSON"),
+    "status of another shape": ("status.json", write('{"step": "four"}'), ": `step` must be a whole number"),
+    "origin cut": ("origin.json", half, ", line 1: not JSON"),
+    "origin of another shape": ("origin.json", write('{"attempts": 3}'), ": is no origin of a run"),
+    "settings cut": ("run.toml", half, "not TOML"),
+    "settings of another shape": ("run.toml", write("train = 3\n"), ": `train` must be a table"),
+    "a folder in its place": ("eval.jsonl", replaced, ": cannot be read (Is a directory)"),
+}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report of the same matrix without the run."""
+    place = matrix(tmp_path_factory.mktemp("without"))
+    shutil.rmtree(place / RUN)
+    return told(place)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_named_and_the_rest_of_the_report_stands(
+    damage: str, root: Path, without: dict[str, Any]
+) -> None:
+    file, spoil, what = DAMAGES[damage]
+    spoil(root / RUN / file)
+    found = told(root)
+    (line,) = found["alarms"][DAMAGED]
+    assert line.startswith(str(root / RUN / file)) and what in line
+    assert found["accounting"] == {"finished": 5, "damaged": 1}
+    by_run = {row["name"]: row for row in found["runs"]}
+    assert (by_run[RUN]["standing"], by_run[RUN]["counted"]) == ("damaged", None)
+    missing = json.dumps(without["tables"]).replace("missing", "damaged")
+    assert json.dumps(found["tables"]) == missing
+    others = [row for row in found["runs"] if row["name"] != RUN]
+    assert others == [row for row in without["runs"] if row["name"] != RUN]
+
+
+def test_what_is_damaged_stands_on_the_page_and_is_said(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut_line(root / RUN / "metrics.jsonl", 3)
+    assert cli.main(["report", str(root), "--format", "html"]) == 0
+    line = f"{root / RUN / 'metrics.jsonl'}, line 3: not a JSON object"
+    assert f"grpobench: damaged, and counted nowhere: {line}" in capsys.readouterr().err
+    assert line in (root / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_strict_makes_no_report_of_what_is_damaged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut_line(root / RUN / "metrics.jsonl", 3)
+    half(root / "ppo-arithmetic-s2" / "status.json")
+    assert cli.main(["report", str(root), "--strict"]) == 2
+    said = capsys.readouterr().err
+    assert f"{RUN}/metrics.jsonl, line 3" in said and "ppo-arithmetic-s2/status.json, line 1" in said
+    assert not (root / "report").exists()
+    with pytest.raises(grpobench.LogError, match=r"metrics\.jsonl, line 3"):
+        grpobench.load(root, strict=True)
+    assert [line.partition(":")[0] for line in grpobench.load(root).damage] == [
+        f"{root}/{RUN}/metrics.jsonl, line 3",
+        f"{root}/ppo-arithmetic-s2/status.json, line 1",
+    ]
+
+
+def test_every_damaged_file_of_a_run_is_named(root: Path) -> None:
+    cut_line(root / RUN / "metrics.jsonl", 2)
+    cut_line(root / RUN / "eval.jsonl", 9)
+    (run,) = (run for run in load(root).runs if run.state == "damaged")
+    assert "metrics.jsonl, line 2" in run.why and "eval.jsonl, line 9" in run.why
+
+
+def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
+    for file in ("metrics.jsonl", "eval.jsonl"):
+        (root / RUN / file).write_text("")
+    found = told(root)
+    assert found["alarms"]["Logs that lack something"] == [
+        f"{RUN}: metrics.jsonl is missing or empty: the run counts nowhere"
+    ]
+    assert found["accounting"] == {"finished": 5, "finished without data": 1}
+
+
+def test_a_matrix_json_that_is_cut_is_named_and_the_runs_are_found_by_their_folders(root: Path) -> None:
+    half(root / "matrix.json")
+    found = told(root)
+    assert f"{root / 'matrix.json'}, line 1: not JSON" in found["alarms"][DAMAGED][0]
+    assert found["accounting"] == {"finished": 6}
+
+
+def test_mixed_folders_are_told_apart(root: Path) -> None:
+    shutil.copytree(root / RUN, root / "grpo-arithmetic-s01")  # a copy by hand, its settings lost
+    (root / "grpo-arithmetic-s01" / "run.toml").write_text("steps = 4\n")
+    (root / "notes").mkdir()
+    (root / "notes" / "run.toml").write_text("mine = 1\n")
+    shutil.copytree(root / RUN, root / "old")
+    found = told(root)
+    lines = found["alarms"][DAMAGED]
+    assert any("are both grpo on arithmetic with seed 1" in line for line in lines)
+    assert any(f"{root / 'notes'}: cannot tell arm, task and seed" in line for line in lines)
+    assert any(f"old holds {RUN}" in line for line in found["alarms"]["Folders that are not what they say"])
+    assert found["accounting"] == {"finished": 6}
+
+
+def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None:
+    (root / RUN / "problems.json.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
+    (root / RUN / "evals").mkdir()
+    (root / RUN / "evals" / "x.json").write_text('{"rows": 3')
+    found = told(root)
+    lines = "\n".join(found["alarms"][DAMAGED])
+    assert "problems.json.zst: damaged" in lines and "evals/x.json, line 1: not JSON" in lines
+    assert found["accounting"] == {"finished": 6}
+
+
+def test_a_matrix_of_which_every_run_is_damaged_still_has_a_page_that_says_so(root: Path) -> None:
+    for path in root.glob("*/metrics.jsonl"):
+        zeros(path)
+    assert cli.main(["report", str(root)]) == 0
+    found = json.loads((root / "report" / "report.json").read_text(encoding="utf-8"))
+    assert len(found["alarms"][DAMAGED]) == 6 and found["accounting"] == {"damaged": 6}
+    for path in root.glob("*/run.toml"):
+        path.write_text("")
+    (root / "matrix.json").unlink()
+    for place in list(root.glob("*-s?")):
+        place.rename(root / place.name.replace("-", ""))
+    with pytest.raises(LogError, match=r"holds no run of its own, .*cannot tell arm, task and seed"):
+        load(root)

@@ -1,0 +1,105 @@
+"""Reports of many runs: without torch, the same bytes again, and readable with hundreds of arms or seeds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.many_runs import write
+from helpers.synthetic import Synthetic
+from matplotlib.collections import LineCollection, PolyCollection
+
+import grpobench
+from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.report.page import render_page
+from grpobench.analysis.statistics.permutation import sign_flip_p, sign_flip_ps
+from grpobench.analysis.statistics.survival import log_rank
+from grpobench.analysis.summary.numbers import MOST_DRAWN
+from grpobench.runs import cli
+
+REPORT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "torch" else super().find_spec(name, path, target)
+
+if sys.argv[1] == "absent":
+    sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
+else:
+    sys.path.insert(0, sys.argv[1])
+from grpobench.runs import cli
+sys.exit(cli.main(["report", *sys.argv[2:]]))
+"""
+
+
+def test_a_copied_matrix_is_reported_without_torch_and_to_the_same_bytes(tmp_path: Path) -> None:
+    small = {"tasks": ["arithmetic"], "steps": 4, "every": 2, "problems": 4, "test_problems": 4}
+    root = Synthetic(**small).write(tmp_path / "here")  # type: ignore[arg-type]
+    copy = shutil.copytree(root, tmp_path / "there" / root.name)
+    trap = tmp_path / "trap"
+    (trap / "torch").mkdir(parents=True)
+    (trap / "torch" / "__init__.py").write_text('raise AssertionError("torch was imported")\n')
+    pages = []
+    for torch in (str(trap), "absent"):
+        words = (torch, str(copy), "--format", "json,html")
+        done = subprocess.run(
+            [sys.executable, "-c", REPORT, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        pages.append([(copy / "report" / name).read_bytes() for name in ("report.json", "index.html")])
+    assert pages[0] == pages[1]
+
+
+def imported(tmp_path: Path, arms: int, seeds: int) -> grpobench.Results:
+    logs = write(tmp_path / "logs", arms, seeds, steps=4, every=2)
+    assert cli.main(["import", str(logs), str(tmp_path / "many")]) == 0
+    return grpobench.load(tmp_path / "many")
+
+
+def test_of_many_arms_each_is_compared_with_the_first_and_figures_show_some(tmp_path: Path) -> None:
+    results = imported(tmp_path, arms=42, seeds=2)
+    pairs = results.table("comparisons")
+    assert len(pairs) == 41 and set(pairs["first"]) == {"arm000"} and set(pairs["pairs"]) == {41}
+    drawing = FIGURES["final_accuracy"](results.facts.numbers)
+    assert drawing is not None
+    shown = [label.get_text() for label in drawing.figure.axes[0].get_yticklabels()]
+    final = results.runs.groupby("arm")["counted"].mean().drop("arm000").sort_values(ascending=False)
+    assert set(shown) == {"arm000", *final.index[:10], *final.index[-9:]} and len(shown) == MOST_DRAWN
+    assert "Drawn are 20 of 42 arms: arm000, the 10 with the highest and the 9" in drawing.caption
+    assert list(results.summary("equal_budgets").columns)[2:] == ["arm", "accuracy"]
+    page = render_page(results.facts, [])
+    assert "Of 42 arms each is compared with the first, arm000." in page
+    assert "arm039 and 2 more" in page  # of the arms in the head
+
+
+def test_of_many_seeds_a_band_is_drawn_and_the_range_is_told(tmp_path: Path) -> None:
+    results = imported(tmp_path, arms=2, seeds=12)
+    (axes,) = results.figure("reward").axes
+    first = next(one for one in axes.collections if isinstance(one, PolyCollection))
+    values = results.matrix.select("reward/mean").query("arm == 'arm000' and step == 4")["value"]
+    edges = first.get_paths()[0].vertices
+    band = edges[edges[:, 0] == 4][:, 1]
+    assert [band.min(), band.max()] == pytest.approx(list(np.quantile(values, [0.25, 0.75])))
+    assert not any(isinstance(one, LineCollection) for one in axes.collections)  # no line per seed
+    cell = results.summary().loc[0, "each seed"]
+    own = 100 * results.runs.query("arm == 'arm000'")["counted"]
+    assert cell == f"{own.min():.1f} to {own.max():.1f} (12 finished)"
+
+
+def test_tests_of_many_pairs_share_their_patterns_and_say_what_each_says_alone() -> None:
+    rng = np.random.default_rng(0)
+    differences = [rng.normal(0.1, 0.2, size) for size in (3, 8, 17, 0, 8, 17, 16)]
+    assert sign_flip_ps(differences) == [sign_flip_p(one) for one in differences]
+    above = sign_flip_p(differences[2])  # 17 seeds, drawn: within four errors of all 131,072 patterns
+    patterns = 1 - 2 * ((np.arange(2**17)[:, None] >> np.arange(17)) & 1)
+    exact = float(np.mean(np.abs(patterns @ differences[2]) >= abs(differences[2].sum()) - 1e-9))
+    assert abs(above - exact) < 4 * np.sqrt(exact * (1 - exact) / 100_000)
+    runs = ([3.0, 5.0, 9.0], [True, True, False])
+    assert log_rank(runs, ([9.0] * 3, [False] * 3)) == log_rank(runs, ([9.0] * 3, [False] * 3))
