@@ -35,12 +35,14 @@ def set_limit(histories: Sequence[History], draws: int = DRAWS, block: int = BLO
     A resampled run is the mean course of all runs plus residuals of one of them, in blocks of `block` steps
     that begin anywhere and go on at the run's first step behind its last; every metric takes the same
     blocks. So what is autocorrelated stays so within a block, and a run that learns faster than others stays
-    one. `histories` are of one length; raises ValueError where there is none.
+    one. Runs that logged fewer steps than others are left out; raises ValueError where there is none.
     """
     if not histories:
         raise ValueError("an early warning is set on healthy runs; there is none")
     detector = Drift()
     watched = [(series.name, sign) for series, sign in streams(histories[0])]
+    logged = [min(len(history.updates(name)) for name, _ in watched) for history in histories]
+    histories = [one for one, count in zip(histories, logged, strict=True) if count == max(logged)]
     values = {name: np.array([history.updates(name).values for history in histories]) for name, _ in watched}
     steps = histories[0].updates(watched[0][0]).steps
     rng = np.random.default_rng(seed)

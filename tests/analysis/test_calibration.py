@@ -266,6 +266,7 @@ def test_a_limit_set_on_healthy_runs_spares_others_and_finds_a_broken_one() -> N
 def test_a_limit_is_the_same_each_time_and_refuses_nothing_to_stand_on() -> None:
     made = [history(healthy(seed)) for seed in range(3)]
     assert set_limit(made, draws=50) == set_limit(made, draws=50)
+    assert set_limit([*made, history(healthy(9, steps=60))], draws=50).runs == 3  # the short one is left out
     with pytest.raises(ValueError, match="healthy runs"):
         set_limit([])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,12 @@ from helpers.sampling import END, requests, same, sampler
 from helpers.toys import backward, distance, models_for, norm, off_policy
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.analysis.calibration import table
 from grpobench.analysis.detect.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale
+from grpobench.runs.inventory import filled, pages
 from grpobench.runs.settings.recipe import read_recipe, recipes
 from grpobench.tasks.arithmetic import Arithmetic
 
@@ -41,6 +44,13 @@ def test_labels_and_thresholds_are_those_of_detectors() -> None:
         assert set(fields) <= set(thresholds(DETECTORS[kind]))
         for name, values in fields.items():
             assert len(set(values)) == len(values) >= 3, f"{kind}.{name}"
+
+
+def test_the_page_names_what_nothing_must_show() -> None:
+    scored = {kind for case in PLAN.library.cases for kind in case.must}
+    text = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    named = text.partition("Not scored, because")[2].partition("Of these, false alarms")[0]
+    assert set(re.findall(r"`(\w+)`", named)) == set(DETECTORS) - scored
 
 
 def test_both_halves_have_seeds_of_every_arm_and_the_pilots_are_none() -> None:
@@ -191,9 +201,19 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     assert found["warning"]["runs"] == 1 and found["same_arm"] == []  # two runs make no comparison
     logs = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("metrics.jsonl")}
     assert len(logs) == 4
-    assert cli.main(asked) == 0
+    docs = tmp_path / "docs"
+    (docs / "results").mkdir(parents=True)
+    monkeypatch.setattr(pages, "own_folder", lambda remedy: docs)
+    assert cli.main([*asked, "--keep"]) == 0
     assert capsys.readouterr().out == told
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
+    assert table.read(docs / "results" / "calibration.json") == found
+    (docs / "page.md").write_text("<!-- kept calibration cases -->\n<!-- end of kept -->\n")
+    page = filled.documents(docs)["page.md"]
+    assert (
+        "| misread | a grader that gives 0 to everything | signal starvation | grader silent | 1 + 1 |"
+        in page
+    )
 
 
 def test_without_a_run_nothing_is_told(
