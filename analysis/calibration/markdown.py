@@ -121,14 +121,16 @@ def same_arm(content: Content) -> list[str]:
             str(row["arms"]),
             str(row["seeds"]),
             str(row["comparisons"]),
-            str(row["false"]),
-            percent(row["rate"]) + " %",
+            f"{row['false']} ({percent(row['rate'])} %)",
+            str(row["equivalent"]),
+            f"{row['wrongly_equivalent']} ({percent(row['wrong_rate'])} %)",
         ]
         for row in content["same_arm"]
     ]
     pool = content["same_arm"][0]["pool"] if content["same_arm"] else 0
     lead = f"Arms drawn from {pool} runs of `{content['pool']}`, no run in two arms, at a nominal 5 %:"
-    return table(lead, ["arms", "seeds each", "comparisons", "called different", "share"], rows, named=0)
+    columns = ("comparisons", "called different", "all called equivalent", "wrongly, one moved by the margin")
+    return table(lead, ["arms", "seeds each", *columns], rows, named=0)
 
 
 KINDS: Mapping[str, Callable[[Content], list[str]]] = {

@@ -145,8 +145,9 @@ def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) 
         goal(f"either collapse: {name}", value, bound, above) for name, value, bound, above in _asked(either)
     ]
     found += [
-        goal(f"A/A, {one.arms} arms of {one.seeds} seeds: false positives", one.rate, MOST_FALSE, False)
+        goal(f"A/A, {one.arms} arms of {one.seeds} seeds: {name}", rate, MOST_FALSE, False)
         for one in same
+        for name, rate in (("called different", one.rate), ("wrongly equivalent", one.wrong_rate))
     ]
     return found
 
