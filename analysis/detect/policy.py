@@ -38,12 +38,15 @@ class EntropyCollapse(Entropy):
 
     kind = "entropy_collapse"
     rule = (
-        "H/H₀ below .2 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
-        "whichever is larger; severe below .05"
+        "H/H₀ below .1 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
+        "whichever is larger; severe below .025"
     )
-    source = "arXiv:2505.22617 (entropy is traded for reward until none is left); thresholds ours"
+    source = (
+        "arXiv:2505.22617 (entropy is traded for reward until none is left); threshold set on healthy and "
+        "broken runs (docs/calibration.md)"
+    )
 
-    share: float = 0.2
+    share: float = 0.1
     """Share of H₀ below which entropy has collapsed."""
 
     def find(self, history: History) -> list[Event]:
@@ -60,12 +63,12 @@ class EntropyExplosion(Entropy):
 
     kind = "entropy_explosion"
     rule = (
-        "H/H₀ above 3 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
-        "whichever is larger; severe above 6"
+        "H/H₀ above 2 for 8 steps in a row, H₀ the entropy of the baseline (median) or of the first step, "
+        "whichever is larger; severe above 4"
     )
-    source = "ours, after runs with too large an entropy bonus or learning rate"
+    source = "ours; threshold set on runs with too large an entropy bonus (docs/calibration.md)"
 
-    times: float = 3.0
+    times: float = 2.0
     """Multiple of H₀ above which entropy has exploded."""
 
     def find(self, history: History) -> list[Event]:

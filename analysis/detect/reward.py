@@ -20,10 +20,13 @@ class RewardCollapse(Detector):
     kind = "reward_collapse"
     rule = (
         "mean training reward at most a tenth of its own highest value so far for 8 steps in a row, where "
-        "that value was at least .05 and 3 standard errors above 0; severe below a hundredth of it; "
+        "that value was at least .05 and 2 standard errors above 0; severe below a hundredth of it; "
         "recovered when it is back above a half"
     )
-    source = "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one"
+    source = (
+        "ours: a run whose reward fell to 0 in its second step used to be an ordinary finished one; standard "
+        "errors set on broken runs (docs/calibration.md)"
+    )
     needs = (("reward/mean",),)
     family = "collapse"
 
@@ -33,7 +36,7 @@ class RewardCollapse(Detector):
     """Share of the highest reward above which it is regained."""
     least: float = 0.05
     """Least reward that can be lost."""
-    errors: float = 3.0
+    errors: float = 2.0
     """Standard errors, of the mean over a step's rollouts, that the highest reward must stand above 0."""
 
     def find(self, history: History) -> list[Event]:

@@ -331,6 +331,8 @@ def test_a_table_reads_back_and_shows_every_kind(tmp_path: Path) -> None:
         "detectors": [
             {
                 "kind": RewardCollapse.kind,
+                "family": "collapse",
+                "meets": True,
                 "values": {"left": 0.2},
                 "default": {"left": 0.1},
                 "tried": 3,

@@ -53,6 +53,15 @@ def test_the_page_names_what_nothing_must_show() -> None:
     assert set(re.findall(r"`(\w+)`", named)) == set(DETECTORS) - scored
 
 
+def test_the_registry_has_what_was_set() -> None:
+    """All but the early warning's limit, which holds for runs of 32 updates: the longer a run, the larger the
+    largest sum of a healthy one."""
+    kept = table.read(Path(__file__).parents[3] / "docs" / "results" / "calibration.json")
+    rows = {row["kind"]: row["values"] for row in kept["detectors"] if row["kind"] != "drift"}
+    now = {kind: thresholds(DETECTORS[kind]) for kind in rows}
+    assert {kind: {name: now[kind][name] for name in values} for kind, values in rows.items()} == rows
+
+
 def test_both_halves_have_seeds_of_every_arm_and_the_pilots_are_none() -> None:
     for arm, count in PLAN.seeds.items():
         seeds = range(PLAN.first, PLAN.first + count)
