@@ -119,7 +119,7 @@ def test_a_reward_that_is_gone_in_the_second_step_of_twelve_is_marked() -> None:
 
 
 def test_one_lucky_answer_is_no_reward_to_lose() -> None:
-    """One of 8 rollouts right: .125, standard error .33/√8 = .117, not three times of which it is."""
+    """One of 8 rollouts right: .125, standard error .33/√8 = .117, not two times of which it is."""
     rows: list[Row] = [
         {"step": s, "reward/mean": 0.125 * (s == 1), "reward/std": 0.33 * (s == 1)} for s in range(1, 41)
     ]
@@ -128,10 +128,10 @@ def test_one_lucky_answer_is_no_reward_to_lose() -> None:
 
 
 def test_entropy_is_held_against_the_first_step_where_the_baseline_has_fallen_already() -> None:
-    rows: list[Row] = [{"step": s, "policy/entropy": 1.0 if s < 3 else 0.1} for s in range(1, 101)]
+    rows: list[Row] = [{"step": s, "policy/entropy": 1.0 if s < 3 else 0.05} for s in range(1, 101)]
     (event,) = EntropyCollapse().find(history(rows))
     assert event.onset == 3 and event.found == 20  # with the baseline's last step
-    assert event.evidence[0].threshold == pytest.approx(0.2)
+    assert event.evidence[0].threshold == pytest.approx(0.1)
 
 
 def test_an_update_that_is_not_finite_is_severe_at_once() -> None:

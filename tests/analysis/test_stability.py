@@ -124,7 +124,7 @@ def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
     falls = {("gspo", "arithmetic", seed): 20 for seed in range(1, 9)}
     facts = gather(load(matrix_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
     (pair,) = facts.numbers.compared
-    assert pair.verdict == "first"
+    assert pair.verdict == "better"
     from grpobench.analysis.report.words import claim
 
     assert claim(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
