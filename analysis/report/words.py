@@ -12,7 +12,7 @@ from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
-from grpobench.analysis.summary.doses import axes_of, frontiers
+from grpobench.analysis.summary.doses import Axes, axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.settings import MOST_COLUMNS, Setting
@@ -95,8 +95,10 @@ def borne(facts: Facts) -> list[str]:
 def head(facts: Facts) -> dict[str, str]:
     """What was run, in a few words each."""
     matrix = facts.matrix
+    axes = axes_of(matrix.doses)
     return {
-        "arms": listed(matrix.arms, 40),
+        "arms": listed(axes.arms if axes else matrix.arms, 40),
+        "doses": doses_given(axes) if axes else "",
         "tasks": ", ".join(matrix.tasks),
         "seeds": listed(matrix.seeds, 40),
         "runs": planned(facts),
@@ -109,6 +111,15 @@ def head(facts: Facts) -> dict[str, str]:
             if any(name.split("/")[2] == mode for name in matrix.names("eval/"))
         ),
     }
+
+
+def doses_given(axes: Axes) -> str:
+    """Every value of every key of a map."""
+    values = {axes.key: axes.doses}
+    values |= {
+        key: tuple(dict.fromkeys(level[i] for level in axes.levels)) for i, key in enumerate(axes.others)
+    }
+    return "; ".join(f"{doses_in_words([key])} {', '.join(map(dose, own))}" for key, own in values.items())
 
 
 def planned(facts: Facts) -> str:

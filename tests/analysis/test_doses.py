@@ -149,6 +149,7 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     assert "gspo at minibatches 1, arithmetic: bears a learning rate of 2e−4 (1 of 3 collapsed)" in told
     assert "grpo at minibatches 8, arithmetic: does not bear even the smallest learning rate" in told
     assert "comparisons resolved" not in told
+    assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
     assert (folder / "report/figures/map.svg").exists()
     assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
 
