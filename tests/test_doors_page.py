@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from grpobench.runs import cli
+
 PAGE = Path(__file__).parents[1] / "docs" / "doors.md"
 
 
@@ -54,22 +58,30 @@ def test_the_study_of_the_page_runs_and_is_found_done(tmp_path: Path) -> None:
     assert 'class = "mine:Half"' in (place / "half-sums-s0" / "run.toml").read_text()
 
 
-def test_the_commands_of_the_page_find_what_is_in_the_folder(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_find_what_is_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warm: None
+) -> None:
     write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))  # figures are tested elsewhere
+
+    def grpobench(*words: str) -> str:
+        assert cli.main(words) == 0
+        return capsys.readouterr().out
+
     rows = [{"question": f"{a}+{b}", "answer": a + b} for a in range(8) for b in range(8)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    grpobench = ("-m", "grpobench")
-    assert "factor = 0.5" in python(tmp_path, *grpobench, "show", "algorithm", "mine:Half")
+    assert "factor = 0.5" in python(tmp_path, "-m", "grpobench", "show", "algorithm", "mine:Half")
     mine = re.escape(str(tmp_path / "mine.py"))
-    listed = python(tmp_path, *grpobench, "list", "algorithms")
+    listed = grpobench("list", "algorithms")
     assert re.search(rf"^mine:Half +GRPO with scaled advantages \[{mine}\]$", listed, re.M)
-    rewards = python(tmp_path, *grpobench, "list", "rewards")
+    rewards = grpobench("list", "rewards")
     assert re.search(rf"^mine:brevity +A reward as TRL calls it.* \[{mine}\]$", rewards, re.M)
     chosen = ("--set", "arms=grpo,mine:Half", "--set", "tasks=arithmetic", "--dry-run")
-    assert "(2 arms, 1 task" in python(tmp_path, *grpobench, "run", "quickstart", *chosen)
-    checked = python(tmp_path, *grpobench, "tasks", "check", "sums.toml")
+    assert "(2 arms, 1 task" in grpobench("run", "quickstart", *chosen)
+    checked = grpobench("tasks", "check", "sums.toml")
     assert checked.startswith("sums (written): 100 % of 64 references accepted, 0 % of 64 corrupted")
-    python(tmp_path, *grpobench, "run", "sums.toml", "--workers", "1")
+    grpobench("run", "sums.toml", "--workers", "1")
     run = tmp_path / "results" / "sums" / "grpo-sums-s0"
     assert "4 prompts" in (run / "log.txt").read_text()
     assert "ordered:Easy" in (run / "run.toml").read_text()

@@ -33,7 +33,7 @@ def scripts() -> dict[str, str]:
     return named
 
 
-def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for line, text in blocks(API):
