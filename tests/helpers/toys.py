@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,11 +38,25 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3_moe", "gpt2")
 def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
     """A random causal language model of two layers, width 32 and 40 tokens, in the default dtype.
 
-    Its weights are large (std 0.2), so that next-token distributions are far from uniform.
+    Its weights are large (std 0.2), so that next-token distributions are far from uniform. The global
+    generator is left as building it leaves it.
     """
+    model, drawn = built(architecture, seed, context, torch.get_default_dtype())
+    torch.set_rng_state(drawn)
+    return copy.deepcopy(model)
+
+
+@functools.cache
+def built(architecture: str, seed: int, context: int, dtype: torch.dtype) -> tuple[Any, torch.Tensor]:
+    """The model, to be copied in a third of the time, and the state of the global generator after it."""
+    torch.manual_seed(seed)
+    return make(architecture, context).eval(), torch.get_rng_state()
+
+
+def make(architecture: str, context: int) -> Any:
+    """The model, in the default dtype."""
     import transformers
 
-    torch.manual_seed(seed)
     if architecture == "gpt2":
         small = transformers.GPT2Config(
             vocab_size=VOCABULARY,
@@ -54,7 +69,7 @@ def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
             eos_token_id=1,
             pad_token_id=0,
         )
-        return transformers.GPT2LMHeadModel(small).eval()
+        return transformers.GPT2LMHeadModel(small)
     shared: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -70,9 +85,9 @@ def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
         "tie_word_embeddings": False,
     }
     if architecture == "llama":
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared)).eval()
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
     if architecture == "qwen2":
-        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**shared)).eval()
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**shared))
     mixture = transformers.Qwen3MoeConfig(
         **shared,
         head_dim=8,
@@ -82,7 +97,7 @@ def tiny(architecture: str = "llama", seed: int = 0, context: int = 128) -> Any:
         norm_topk_prob=True,
         output_router_logits=False,
     )
-    return transformers.Qwen3MoeForCausalLM(mixture).eval()
+    return transformers.Qwen3MoeForCausalLM(mixture)
 
 
 def characters(folder: Path) -> str:
