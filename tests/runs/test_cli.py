@@ -66,7 +66,12 @@ defer("torch"); defer("json"); defer("no_such_package")
 import torch, inspect
 import grpobench.algorithms
 assert inspect.getmodule(defer).__name__ == "grpobench.runs.tools.deferred"
-assert "torch._C" not in sys.modules and "no_such_package" not in sys.modules
+assert "torch._C" not in sys.modules
+import no_such_package
+try:
+    no_such_package.anything
+except ModuleNotFoundError as error:
+    assert str(error) == "no_such_package is not installed: pip install no_such_package"
 kept = torch
 import torch.nn.functional as F
 assert "torch._C" in sys.modules
