@@ -9,7 +9,9 @@ import pandas as pd
 from grpobench.runs.inventory import dialects, listing, showing
 from grpobench.runs.tools.strict import ConfigError, nearest
 
-Listed = Literal["algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "models"]
+Listed = Literal[
+    "algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models"
+]
 Shown = Literal["algorithm", "dialect", "task", "reward", "recipe", "metric"]
 
 
