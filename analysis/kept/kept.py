@@ -75,6 +75,8 @@ class Kept:
     null."""
     doses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of a map: by arm, the recipe's `arm` and the `values` that it was run with."""
+    plan: Mapping[str, Any] | None = None
+    """By which seeds were added, as in looks.json."""
     margin: float = 100 * MARGIN
     """Points within which arms may be called equivalent."""
 
@@ -130,6 +132,7 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         "arms": list(matrix.arms),
         "tasks": list(matrix.tasks),
         "margin": round(100 * matrix.margin, DECIMALS),
+        **({"plan": json.loads(matrix.plan.text())} if matrix.plan else {}),
         "runs": rows,
     }
 
@@ -219,7 +222,8 @@ def _command(matrix: Matrix) -> str:
     over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
     if over:  # the matrix has a name of its own then
         return shlex.join(["grpobench", "map", matrix.name.removesuffix("-map"), *sets, *over])
-    return shlex.join(["grpobench", "map" if matrix.doses else "run", matrix.name, *sets])
+    plan = matrix.plan.options if matrix.plan else ()
+    return shlex.join(["grpobench", "map" if matrix.doses else "run", matrix.name, *sets, *plan])
 
 
 def without_places(text: str) -> str:

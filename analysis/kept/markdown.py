@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from grpobench.analysis.kept.kept import Kept
 from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.looks import plan_of
 from grpobench.analysis.logs.matrix import DIVERGED, Dose
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
@@ -125,6 +127,7 @@ def explained(kept: Kept, options: Options) -> list[str]:
 def comparisons(kept: Kept, options: Options) -> list[str]:
     """Every pair of arms as the report compares them."""
     rows = []
+    plan = plan_of(kept.plan, Path(kept.name)) if kept.plan else None
     for task in kept.tasks:
         values = {
             arm: {
@@ -135,7 +138,7 @@ def comparisons(kept: Kept, options: Options) -> list[str]:
             for arm in kept.arms
             if kept.of(arm, task)
         }
-        for pair in compare(task, values, alpha=ALPHA, margin=kept.margin / 100):
+        for pair in compare(task, values, alpha=ALPHA, margin=kept.margin / 100, plan=plan):
             few = len(pair.seeds) < seeds_needed(ALPHA, pair.pairs)
             rows.append(
                 [

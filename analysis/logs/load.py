@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
+from grpobench.analysis.logs.looks import Plan, read_plan
 from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, Dose, Matrix, Run
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Mat
     tasks = _ordered(described.get("tasks", ()), [run.task for run, _, _ in read])
     read.sort(key=lambda entry: (arms.index(entry[0].arm), tasks.index(entry[0].task), entry[0].seed))
     runs = tuple(run for run, _, _ in read)
+    plan = read_plan(folder)
     return Matrix(
         name=str(described.get("name", folder.resolve().name)),
         folder=folder,
@@ -80,7 +82,8 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Mat
         evaluations=_evaluations_frame([(run, rows) for run, _, rows in read]),
         statuses=_statuses_frame(runs),
         configs={run.name: run.config for run in runs},
-        margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin),
+        margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
+        plan=plan,
         described=(folder / "matrix.json").exists(),
         strangers=strangers,
         doses={
@@ -91,10 +94,14 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Mat
     )
 
 
-def _margin(points: Any) -> float:
-    """As a share. Raises LogError for what is no margin."""
+def _margin(points: Any, plan: Plan | None, folder: Path) -> float:
+    """As a share. Raises LogError for what is no margin, and for another than was fixed before a look."""
     if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points < 100:
         raise LogError(f"margin: must be points of accuracy, above 0 and below 100, not {points}")
+    if plan and points != plan.margin:
+        raise LogError(
+            f"{folder}: a margin of {plan.margin:g} points was fixed before the first look, not {points:g}"
+        )
     return points / 100
 
 

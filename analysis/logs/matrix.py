@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grpobench.analysis.logs.looks import Plan
+
 MARGIN = 0.02
 """Differences of accuracies below this are none that matters, unless a recipe or a reader says otherwise."""
 
@@ -113,6 +115,8 @@ class Matrix:
     """run.toml by run name."""
     margin: float = MARGIN
     """Differences of accuracies (shares) below this are none that matters."""
+    plan: Plan | None = None
+    """By which seeds are added, where they are."""
     described: bool = True
     """Whether there is a matrix.json, which says what was planned."""
     strangers: Mapping[str, str] = field(default_factory=dict)

@@ -29,6 +29,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "seeds_needed": seeds_needed(ALPHA, max(1, len(pairs_of(matrix.arms)))),
         "runs": facts.numbers.every.to_dict("records"),
         "margin": matrix.margin,
+        "plan": asdict(matrix.plan) if matrix.plan else None,
         "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
         "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
         "pairing": asdict(facts.pairing),

@@ -155,6 +155,11 @@ def _common(settings: Sequence[Setting], key: str) -> str:
 def outlook(facts: Facts) -> str:
     """What this many seeds can decide at all."""
     matrix, late = facts.matrix, int(facts.numbers.runs["counted"].isna().sum())
+    if matrix.plan:
+        taken = sum(look <= len(matrix.seeds) for look in matrix.plan.looks)
+        beside = f" {taken} of {len(matrix.plan.looks)} looks were taken; p values allow for that."
+        margin = f" Equivalence is within {margin_points(matrix.margin)} points."
+        return f"{matrix.plan.words}{beside}{margin}{crossed_words(facts)}{axes_words(facts)}"
     pairs = len(pairs_of(matrix.arms))
     if not pairs:
         return "There is one arm: nothing to compare."

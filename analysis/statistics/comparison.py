@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from grpobench.analysis.logs.looks import Plan
 from grpobench.analysis.logs.matrix import MARGIN
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
 from grpobench.analysis.statistics.permutation import equivalence_ps, holm, sign_flip_ps
+from grpobench.analysis.statistics.sequential import sequential_equivalence_p, sequential_p
 from grpobench.analysis.statistics.verdicts import (
     ALPHA,
     TURNED,
@@ -145,11 +148,25 @@ class Pair:
     second: str
     values: BySeed
     against: BySeed
+    plan: Plan | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that both have."""
-        return tuple(sorted(set(self.values) & set(self.against)))
+        """The seeds that both have; with a plan of looks those of the last look that both have reached, in
+        the order of the plan, and before the first look those that are there."""
+        shared = set(self.values) & set(self.against)
+        if self.plan is None:
+            return tuple(sorted(shared))
+        there = tuple(itertools.takewhile(shared.__contains__, self.plan.seeds))
+        return there[: self.plan.reached(len(there)) or len(there)]
+
+    @property
+    def looks(self) -> str:
+        """Which look this is, in words; empty without a plan."""
+        if self.plan is None:
+            return ""
+        taken = sum(look <= len(self.seeds) for look in self.plan.looks)
+        return f"at look {taken} of {len(self.plan.looks)}, {len(self.seeds)} of {len(self.plan.seeds)} seeds"
 
     @property
     def differences(self) -> Floats:
@@ -171,15 +188,17 @@ def compare(
     waiting: Waiting | None = None,
     alpha: float = ALPHA,
     margin: float = MARGIN,
+    plan: Plan | None = None,
 ) -> list[Comparison]:
     """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
     A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
     its test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
     alpha. `better` and `worse` are the exact test's of a difference, `equivalent` that of two one-sided tests
-    against a difference of the margin or more. Everything else is `unresolved`.
+    against a difference of the margin or more. Everything else is `unresolved`. With a `plan` of looks p
+    values are those for which it does not matter at which look one stops (`sequential`).
     """
-    found = [Pair(a, b, values[a], values[b]) for a, b in pairs_of(list(values))]
+    found = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
     return compare_pairs(task, found, waiting, alpha, margin)
 
 
@@ -190,10 +209,11 @@ def compare_with_base(
     waiting: Waiting | None = None,
     alpha: float = ALPHA,
     margin: float = MARGIN,
+    plan: Plan | None = None,
 ) -> list[Comparison]:
     """Every arm against what its own runs scored before training, as `compare` compares arms; Holm pays for
     as many pairs as there are arms with a base."""
-    found = [Pair(arm, BASE, values[arm], bases[arm]) for arm in values if bases.get(arm)]
+    found = [Pair(arm, BASE, values[arm], bases[arm], plan) for arm in values if bases.get(arm)]
     return compare_pairs(task, found, waiting, alpha, margin)
 
 
@@ -202,8 +222,12 @@ def compare_pairs(
 ) -> list[Comparison]:
     """Comparisons of which Holm's correction is over all."""
     differences = [pair.differences for pair in pairs]
-    p = sign_flip_ps(differences)
-    close = equivalence_ps(differences, margin)
+    plan = pairs[0].plan if pairs else None
+    if plan:
+        p = [sequential_p(own, plan) for own in differences]
+        close = [sequential_equivalence_p(own, margin, plan) for own in differences]
+    else:
+        p, close = sign_flip_ps(differences), equivalence_ps(differences, margin)
     adjusted, adjusted_close = holm(p), holm(close)
     found = []
     for index, pair in enumerate(pairs):
@@ -216,6 +240,7 @@ def compare_pairs(
             margin=margin,
             late={arm: tuple((waiting or {}).get(arm, ())) for arm in (pair.first, pair.second)},
             alpha=alpha,
+            looks=pair.looks,
         )
         found.append(_compared(task, pair, known, p[index], close[index]))
     return found
@@ -224,10 +249,12 @@ def compare_pairs(
 def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: float) -> Comparison:
     own = known.differences
     mean = seed_mean(own)
-    findable = findable_effect(own, own.size, known.pairs, known.alpha)
+    plan = pair.plan  # with looks: what the last one finds with its own share of the level
+    seeds, alpha = (len(plan.seeds), known.alpha * plan.weights[-1]) if plan else (own.size, known.alpha)
+    findable = findable_effect(own, seeds, known.pairs, alpha)
     margin = known.margin / spread_of(own)  # in standard deviations; NaN without a spread
     shares = [
-        math.nan if math.isnan(margin) else share(own.size, known.pairs, margin, known.alpha)
+        math.nan if math.isnan(margin) else share(seeds, known.pairs, margin, alpha)
         for share in (power.power, power.power_of_equivalence)
     ]
     verdict, needs = judge(known)

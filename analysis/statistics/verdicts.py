@@ -39,6 +39,8 @@ class Evidence:
     late: Mapping[str, Sequence[int | str]]
     """Arm -> its seeds without a result."""
     alpha: float = ALPHA
+    looks: str = ""
+    """Which of several looks this is; empty: there is one."""
 
 
 def judge(known: Evidence) -> tuple[Verdict, str]:
@@ -77,6 +79,8 @@ def _p(value: float) -> str:
 def _undecided(known: Evidence, needed: int) -> str:
     """Why no difference is shown, and what it would take."""
     seeds, pairs = known.differences.size, known.pairs
+    if known.looks:
+        return f"{_p(known.p)} > {known.alpha:g} {known.looks}"
     if seeds < needed:
         return (
             f"{seeds} of the {needed} seeds that {pairs} pair{'s' * (pairs > 1)} under Holm need (smallest "
@@ -92,6 +96,8 @@ def _not_equivalent(known: Evidence) -> str:
     """Why no equivalence is shown either, and whether so many seeds could show it."""
     seeds, needed = known.differences.size, seeds_needed(known.alpha, known.pairs, sides=1)
     within = f"within {points(known.margin)} points"
+    if known.looks:
+        return f"; equivalence {within}: {_p(known.p_equivalence)}"
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which takes {needed}"
     least = shown_margin(known.differences, seeds, known.pairs, known.alpha)

@@ -50,6 +50,6 @@ def compare_on_axes(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) ->
                 for arm in matrix.arms
                 if len(rows := own[own["arm"] == arm])
             }
-            for pair in compare(task, by_arm, late, alpha, matrix.margin):
+            for pair in compare(task, by_arm, late, alpha, matrix.margin, matrix.plan):
                 found.setdefault((task, pair.first, pair.second), {})[axis] = pair
     return [OnAxes(*key, by_axis) for key, by_axis in found.items()]

@@ -20,7 +20,7 @@ def compare_arms(matrix: Matrix, runs: pd.DataFrame, alpha: float = ALPHA) -> li
     found: list[Comparison] = []
     for task in matrix.tasks:
         values = by_seed(matrix, runs, task, "counted")
-        pairs = compare(task, values, waiting_of(matrix, runs, task), alpha, matrix.margin)
+        pairs = compare(task, values, waiting_of(matrix, runs, task), alpha, matrix.margin, matrix.plan)
         found += cross(matrix, runs, task, pairs)
     return found
 
@@ -32,7 +32,7 @@ def compare_arms_with_base(matrix: Matrix, runs: pd.DataFrame, alpha: float = AL
     for task in matrix.tasks:
         values, bases = (by_seed(matrix, runs, task, column) for column in ("counted", "base"))
         late = waiting_of(matrix, runs, task)
-        pairs = compare_with_base(task, values, bases, late, alpha, matrix.margin)
+        pairs = compare_with_base(task, values, bases, late, alpha, matrix.margin, matrix.plan)
         found += cross(matrix, runs, task, pairs)
     return found
 

@@ -37,7 +37,7 @@ def make_tables(matrix: Matrix | Numbers) -> dict[str, Table]:
         *other_mode_tables(matrix, numbers.runs, numbers.findings),
         stability_table(matrix, numbers.findings, numbers.runs),
         survival_table(matrix, numbers.findings),
-        comparisons_table(numbers.compared),
+        comparisons_table(numbers.compared, matrix.plan),
         against_base_table(numbers.against_base),
         *aggregate_tables(matrix, numbers.runs),
         samples_table(numbers.curves, "pass"),

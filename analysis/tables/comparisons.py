@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
+from grpobench.analysis.logs.looks import Plan
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.statistics.permutation import seeds_needed
@@ -42,7 +43,7 @@ HEADER = (
 )
 
 
-def comparisons_table(compared: Sequence[Comparison]) -> Table:
+def comparisons_table(compared: Sequence[Comparison], plan: Plan | None = None) -> Table:
     """The pairs of arms on every task: the difference and what the tests say."""
     note = (
         "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
@@ -63,6 +64,13 @@ def comparisons_table(compared: Sequence[Comparison]) -> Table:
         "large as the margin, and how often they show arms without any difference to be equivalent, in %. "
         "P(1st wins): share of pairs of runs in which the first arm's is better, ties ½."
     )
+    if plan:
+        note += (
+            f" {plan.words} The p values are those for which it does not matter at which look one stops: of "
+            "a difference the smallest level at which the sign-flip test, spent over the looks, would have "
+            "rejected by now; of equivalence the smallest p of a look over its share. MDE and power are the "
+            "last look's."
+        )
     return _table("comparisons", "Head to head", compared, note)
 
 

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.commands.numbers import natural, whole
+
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
 IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
@@ -25,7 +27,9 @@ def parser() -> argparse.ArgumentParser:
         added.set_defaults(command=name, light=light)
         return added
 
-    run_words(add("run", "run a recipe's matrix, resuming what is there, then write the report"))
+    run = add("run", "run a recipe's matrix, resuming what is there, then write the report")
+    run_words(run)
+    until_words(run)
     map_words(add("map", "run every arm of a recipe over doses, and draw where each learns and collapses"))
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
@@ -84,6 +88,24 @@ def run_words(run: argparse.ArgumentParser) -> None:
     add_data(run)
     add_trust(run)
     add_unsafe(run)
+
+
+def until_words(run: argparse.ArgumentParser) -> None:
+    run.add_argument(
+        "--until",
+        choices=("resolved",),
+        help="add seeds to the recipe's until every pair of arms has a verdict, by a plan of looks that is "
+        "written before the first and with error rates that hold under it",
+    )
+    run.add_argument(
+        "--most-seeds", type=whole, metavar="N", help="with --until: never more seeds than these"
+    )
+    run.add_argument(
+        "--step-seeds",
+        type=whole,
+        metavar="K",
+        help="with --until: seeds from one look to the next; default: 2",
+    )
 
 
 def map_words(maps: argparse.ArgumentParser) -> None:
@@ -410,40 +432,3 @@ def add_unsafe(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="where bubblewrap does not work, run programs that a model wrote with all your rights",
     )
-
-
-def whole(text: str) -> int:
-    """A positive whole number, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def natural(text: str) -> int:
-    """A whole number from 0, for argparse."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be at least 0")
-    return number
-
-
-def seed_list(text: str) -> list[int]:
-    """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
-    from grpobench.runs.settings.head import MOST_SEEDS
-    from grpobench.runs.tools.strict import ConfigError
-
-    found: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
-        first, last = int(low), int(high if dash else low)
-        if last - first >= MOST_SEEDS - len(found):
-            raise ConfigError([f"--seeds {text}: a matrix has at most {MOST_SEEDS:,} seeds"])
-        if last < first:
-            raise ConfigError(
-                [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]
-            )
-        found += range(first, last + 1)
-    return found

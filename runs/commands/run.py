@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from grpobench.runs.commands.arguments import FORMATS, seed_list
+from grpobench.runs.commands.arguments import FORMATS
+from grpobench.runs.commands.numbers import seed_list
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.report import write_report
 from grpobench.runs.matrix.dry_run import as_lines, preview
+from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.record.status import RESULTS
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.tools.ticker import duration
+
+if TYPE_CHECKING:
+    from grpobench.analysis.logs.looks import Plan
 
 EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.minibatches=1,8"
 
@@ -42,13 +48,14 @@ def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
     """Run the matrix, tell how it ended and write its report."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
+    plan = plan_of(recipe, options)
     if options.dry_run:
-        return dry_run(recipe, options)
+        return dry_run(recipe, options, plan)
     if recipe.left_out:
         say("left out, because the task does not serve the algorithm:")
         say("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
     try:
-        outcome = run_matrix(recipe, options.out, options.workers, allow_change=options.allow_change)
+        outcome = start(recipe, options, plan)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     tell(outcome)
@@ -60,7 +67,30 @@ def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
     return outcome.code
 
 
-def dry_run(recipe: Recipe, options: argparse.Namespace) -> int:
+def plan_of(recipe: Recipe, options: argparse.Namespace) -> Plan | None:
+    """The plan of looks that the options ask for. Raises ConfigError where they do not belong together."""
+    until, most, step = (getattr(options, name, None) for name in ("until", "most_seeds", "step_seeds"))
+    if until and most:
+        return plan_looks(recipe, most, step or STEP)
+    if until or most or step:
+        raise ConfigError(
+            ["--until resolved, --most-seeds N and --step-seeds K: give the first two together"]
+        )
+    return None
+
+
+def start(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> Outcome:
+    if plan:
+        return run_until(recipe, options.out, plan, options.workers, allow_change=options.allow_change)
+    demand_unplanned(options.out / recipe.name)
+    return run_matrix(recipe, options.out, options.workers, allow_change=options.allow_change)
+
+
+def dry_run(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> int:
+    if plan:
+        recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
+        if not options.json:
+            say(plan.words)
     workers = options.workers or recipe.head.workers or machine.places()
     found = preview(recipe, options.out, workers, options.allow_change)
     say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))

@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.interface.recipes import Sets, Source, recipe
+from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.settings import doors
 from grpobench.runs.tools.strict import ConfigError
@@ -60,6 +61,8 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     allow_change: bool = False,
     check: bool = True,
+    most_seeds: int | None = None,
+    step_seeds: int = STEP,
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
@@ -68,7 +71,9 @@ def run(
     processes side by side: as many as the recipe says, else one per GPU, else one per core. They do not
     import the program that calls this, which needs no ``if __name__ == "__main__"``. `progress` shows a live
     table in a terminal, the same in the cell of a notebook ("notebook" demands that), and lines elsewhere;
-    False shows nothing. `allow_change` resumes runs whose settings or data are others by now.
+    False shows nothing. With `most_seeds` seeds are added, `step_seeds` at a time, until every pair of arms
+    has a verdict, as with ``--until resolved``. `allow_change` resumes runs whose settings or data are others
+    by now.
 
     Raises `ConfigError` for what is wrong with the recipe; `FolderError` where another process owns the
     folder, or a run in it was made with other settings; `RunError` at the end where runs crashed, or
@@ -80,7 +85,12 @@ def run(
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
-    outcome = run_matrix(found, Path(out), workers, allow_change=allow_change, console=console)
+    options: dict[str, Any] = {"allow_change": allow_change, "console": console}
+    if most_seeds is None:
+        demand_unplanned(Path(out) / found.name)
+        outcome = run_matrix(found, Path(out), workers, **options)
+    else:
+        outcome = run_until(found, Path(out), plan_looks(found, most_seeds, step_seeds), workers, **options)
     if outcome.code == PREEMPTED:
         raise KeyboardInterrupt("stopped; the same call resumes")
     if check and outcome.code:

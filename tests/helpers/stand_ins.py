@@ -198,3 +198,21 @@ def execute(
             raise Preempted
     folder.keep_final("policy", {"weight": torch.full((4,), config.train.steps / 7)})
     folder.finish("finished")
+
+
+def graded(
+    config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
+) -> None:
+    """A run of one step with an accuracy: the arm `fine1` ends 10 points above the others, seed by seed, and
+    `fine3` 5 points above or below them in turn. An arm labelled `raise` fails with seed 0."""
+    today = pins.Today()
+    folder.pin(today.of(config))
+    folder.problems(today.digests(config))
+    accuracy = 0.5 + 0.01 * config.seed + (0.1 + 0.001 * config.seed) * (config.arm == "fine1")
+    accuracy += 0.05 * (-1) ** config.seed * (config.arm == "fine3")
+    if getattr(config.algorithm, "label", "") == "raise" and config.seed == 0:
+        raise ArithmeticError("it went wrong")
+    folder.log({"step": 0, "eval/test/greedy/correct": 0.2})
+    folder.log({"step": 1, "reward/mean": 1.0, "eval/test/greedy/correct": accuracy})
+    folder.keep_final("policy", {"weight": torch.ones(4)})
+    folder.finish("finished")
