@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 
-from grpobench.analysis.figures.drawing import Drawing, png_bytes
+from grpobench.analysis.figures.drawing import Drawing, png_bytes, svg_text
+from grpobench.analysis.figures.style import palette
 from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.report.methods import bibtex, methods
+from grpobench.analysis.report.run_views import run_views
+from grpobench.analysis.report.samples import find_samples
 from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned
 from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
 from grpobench.analysis.summary.settings import MOST_COLUMNS
@@ -22,6 +26,25 @@ LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
 SCREEN = 1.8
 """Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
+COLOUR = re.compile("#[0-9a-fA-F]{6}")
+THEMED = {
+    "#ffffff": "var(--paper)",
+    "#262626": "var(--ink)",
+    "#000000": "var(--ink)",
+    "#333333": "var(--ink)",
+    "#555555": "var(--soft)",
+    "#767676": "var(--soft)",
+    "#777777": "var(--soft)",
+    "#888888": "var(--soft)",
+    "#e6e6e6": "var(--grid)",
+    "#eeeeee": "var(--grid)",
+    "#f0f0f0": "var(--ground)",
+    "#dcdcdc": "var(--line)",
+    "#bdbdbd": "var(--line)",
+    "#7a0b0b": "var(--alarm)",
+    **{colour: f"var(--c{place})" for place, colour in enumerate(palette())},
+}
+"""Colour of a figure -> what the page calls it, which is another one on a dark ground."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +55,27 @@ class Shown:
     title: str
     caption: str
     markup: Markup
+    narrow: Markup
+    """The same drawn for a column, for narrow screens."""
 
 
-def embed(drawing: Drawing, svg: str) -> Shown:
-    """A figure for the page from its SVG text, or as an image where that is too long."""
-    if len(svg) > LARGEST_SVG:
-        data = base64.b64encode(png_bytes(drawing)).decode()
-        markup = f'<img src="data:image/png;base64,{data}" alt="{escape_html(drawing.title)}">'
-    else:
-        markup = inline(svg, drawing.name, drawing.title)
-    return Shown(drawing.name, drawing.title, drawing.caption, Markup(markup))
+def embed(drawing: Drawing, svg: str, column: Drawing) -> Shown:
+    """A figure for the page from its SVG text, and drawn for a column."""
+    return Shown(
+        drawing.name,
+        drawing.title,
+        drawing.caption,
+        element(drawing, svg, drawing.name),
+        element(column, svg_text(column), f"{drawing.name}-column"),
+    )
+
+
+def element(drawing: Drawing, svg: str, name: str) -> Markup:
+    """A figure as an element of the page, as an image where its SVG text is too long."""
+    if len(svg) <= LARGEST_SVG:
+        return Markup(inline(svg, name, drawing.title))
+    data = base64.b64encode(png_bytes(drawing)).decode()
+    return Markup(f'<img src="data:image/png;base64,{data}" alt="{escape_html(drawing.title)}">')
 
 
 def inline(svg: str, name: str, title: str) -> str:
@@ -54,13 +88,15 @@ def inline(svg: str, name: str, title: str) -> str:
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
     style = f"width:{points * SCREEN:.0f}px"
+    body = COLOUR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
 LINES = (
-    "Faint lines are seeds (up to ten of them), bands reach from their first to their third quartile, thick "
-    "lines are their mean, thin from where a seed of the arm has no more values; × marks the end of a run "
-    "that diverged, collapsed or crashed."
+    "Thick lines are means over seeds, thin from where a seed of the arm has no more values; faint lines are "
+    "seeds (up to ten of them), bands reach from their first to their third quartile; × marks the end of a "
+    "run that diverged, collapsed or crashed, and a triangle at an edge values beyond it. Point at a line to "
+    "read its values."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Stability map", "", ("map",), ("frontier", "map")),
@@ -88,8 +124,11 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
 """(title, lead, figures, tables) of the page, in order; what a matrix does not have is left out."""
 
 
-def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
-    """The whole page as text."""
+def render_page(
+    facts: Facts, drawn: Sequence[Shown], home: str = "..", papers: Mapping[str, str] | None = None
+) -> str:
+    """The whole page as text; `home` is the matrix folder as seen from the page's, `papers` are those of the
+    algorithms by name."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -105,6 +144,8 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
         if shown or tables:
             sections.append({"title": title, "lead": lead, "figures": shown, "tables": tables})
     matrix = facts.matrix
+    views = run_views(facts, home)
+    samples, faults = find_samples(matrix)
     return environment.get_template("report.html.j2").render(
         matrix=matrix,
         head=head(facts),
@@ -127,4 +168,10 @@ def render_page(facts: Facts, drawn: Sequence[Shown]) -> str:
         settings=facts.settings,
         most_columns=MOST_COLUMNS,
         origins=facts.origins,
+        views=views,
+        eventful=sum(bool(view.events) for view in views),
+        samples=samples,
+        faults=faults,
+        methods=methods(facts, papers or {}),
+        bibtex=bibtex(matrix, papers or {}),
     )

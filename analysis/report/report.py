@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grpobench.analysis.figures.catalogue import draw
+from grpobench.analysis.figures.catalogue import FIGURES, draw
 from grpobench.analysis.figures.drawing import svg_text, write_pdf
+from grpobench.analysis.figures.style import COLUMN
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.machine import as_json, json_ready
@@ -42,6 +44,7 @@ def write(
     formats: Sequence[str] = FORMATS,
     definitions: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    papers: Mapping[str, str] | None = None,
 ) -> Path:
     """`write_report` of what was gathered already, into `folder` if one is given. Raises ValueError where
     that holds other things than an earlier report, of which nothing is left."""
@@ -63,7 +66,8 @@ def write(
         (folder / "report.json").write_text(json_text(text) + "\n", encoding="utf-8")
     if "html" not in formats:
         return folder
-    (folder / "index.html").write_text(visible(render_page(facts, drawn)), encoding="utf-8")
+    home = Path(os.path.relpath(facts.matrix.folder, folder)).as_posix()
+    (folder / "index.html").write_text(visible(render_page(facts, drawn, home, papers)), encoding="utf-8")
     return folder / "index.html"
 
 
@@ -97,5 +101,6 @@ def _write_figures(
         if "pdf" in formats:
             write_pdf(drawing, folder / f"{drawing.name}.pdf")
         if "html" in formats:
-            shown.append(embed(drawing, svg))
+            column = FIGURES[drawing.name](facts.numbers, definitions, COLUMN)
+            shown.append(embed(drawing, svg, column or drawing))
     return shown

@@ -204,13 +204,17 @@ class Results:
         return {name: metric.definition for name, metric in catalogue().items()}
 
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
-        """Write the report, byte for byte that of ``grpobench report``, and return its index.html, or the
-        folder where html is not asked for.
+        """Write the report, byte for byte that of ``grpobench report`` (but for the page's links to the files
+        of runs, which lie elsewhere as seen from another folder), and return its index.html, or the folder
+        where html is not asked for.
 
         It goes to the folder `report` of the matrix unless `path` names another, which must be new, empty or
         hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
         """
-        return write(self.facts, formats, self._definitions, None if path is None else Path(path))
+        from grpobench.runs.settings.registries import algorithms
+
+        papers = {name: cls.paper for name, cls in algorithms().items()}
+        return write(self.facts, formats, self._definitions, None if path is None else Path(path), papers)
 
     def _head(self) -> list[str]:
         """The state of the runs, and what the report warns of."""

@@ -60,9 +60,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_page_stands_by_itself(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert not re.search(r'(src|href)="(?!#|data:)', page)
-    assert "@import" not in page and "<script" not in page and "url(http" not in page
-    assert page.count("<svg ") == len(list((report / "figures").glob("*.svg"))) == 19
+    links = set(re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', page))
+    assert links and all(
+        (report / link).exists() for link in links
+    )  # files of the runs beside it, nothing else
+    assert "@import" not in page and "<script src" not in page and "url(http" not in page
+    assert page.count('<div class="wide"><svg ') == len(list((report / "figures").glob("*.svg"))) == 19
+    assert page.count('<div class="narrow"><svg ') == 19
 
 
 def test_no_two_figures_of_the_page_share_an_id(report: Path) -> None:

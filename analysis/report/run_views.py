@@ -1,0 +1,170 @@
+"""Every run of the page: how it ended, its events on its curves, and links to its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from grpobench.analysis.detect.event import Event
+from grpobench.analysis.figures.scales import plain
+from grpobench.analysis.logs.matrix import FINISHED, Matrix, Run
+from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.summary.headline import headline_of
+from grpobench.analysis.summary.stability import words
+
+CURVES = 60
+"""The curves of at most so many runs are drawn, first of those with events."""
+POINTS = 200
+"""Most points of one curve; a longer one is drawn by means of neighbours."""
+FILES = ("run.toml", "metrics.jsonl", "eval.jsonl", "events.jsonl", "origin.json", "status.json", "log.txt")
+PANEL, HEIGHT, GAP = 220, 60, 20
+"""Pixels of one small curve, and between two."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What the page tells of one run."""
+
+    name: str
+    told: str
+    events: Sequence[str]
+    links: Sequence[tuple[str, str]]
+    """(file, address from the page)."""
+    curves: Markup
+
+
+def run_views(facts: Facts, home: str) -> list[RunView]:
+    """A view per run, those with events first; `home` is the matrix folder as seen from the page."""
+    matrix = facts.matrix
+    events = {
+        run.name: found.events if (found := facts.numbers.findings.get(run.name)) else ()
+        for run in matrix.runs
+    }
+    ordered = sorted(matrix.runs, key=lambda run: (not events[run.name], run.state == FINISHED))
+    drawn = {run.name for run in ordered[:CURVES]}
+    series = _series(matrix, drawn)
+    return [
+        RunView(
+            run.name,
+            _told(run, events[run.name]),
+            [_event(one) for one in events[run.name]],
+            _links(matrix, run, home),
+            _curves(series.get((run.arm, run.task, run.seed), {}), events[run.name])
+            if run.name in drawn
+            else Markup(""),
+        )
+        for run in ordered
+    ]
+
+
+def _told(run: Run, events: Sequence[Event]) -> str:
+    """The state and the kinds of events in a line."""
+    kinds = ", ".join(dict.fromkeys(words(one.kind) for one in events))
+    why = f" ({run.why})" if run.why else ""
+    return f"{run.state} at update {run.step}{why}" + (f"; {kinds}" if kinds else "")
+
+
+def _event(event: Event) -> str:
+    """An event in a sentence."""
+    until = "to the end" if event.recovered is None else f"until {event.recovered}"
+    evidence = "; ".join(map(str, event.evidence))
+    note = f" ({event.note})" if event.note else ""
+    return f"{words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
+
+
+def _links(matrix: Matrix, run: Run, home: str) -> list[tuple[str, str]]:
+    """The files that the run left."""
+    folder = matrix.folder / run.name
+    names = [name for name in FILES if (folder / name).is_file()]
+    names += ["rollouts/"] if (folder / "rollouts").is_dir() else []
+    return [(name, f"{quote(home)}/{quote(run.name)}/{name}") for name in names]
+
+
+Key = tuple[str, str, int]
+
+
+def _series(matrix: Matrix, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
+    """Label -> (steps, values) of the curves that are drawn, by run."""
+    wanted = {(run.arm, run.task, run.seed) for run in matrix.runs if run.name in names}
+    series: dict[Key, dict[str, tuple[Any, Any]]] = {}
+    metrics = {
+        "validation accuracy": None,
+        "training reward": "reward/mean",
+        "entropy (nats/token)": "policy/entropy",
+    }
+    for label, metric in metrics.items():
+        for task in matrix.tasks:
+            name = metric or f"eval/validation/{headline_of(matrix, task).mode}/correct"
+            frame = matrix.select(name)
+            for key, own in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
+                if key in wanted:
+                    own = own.sort_values("step")
+                    values = own["step"].to_numpy(dtype=float), own["value"].to_numpy(dtype=float)
+                    series.setdefault(key, {})[label] = thinned(*values)
+    return series
+
+
+def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
+    """At most `POINTS` points: means of as many neighbours as it takes."""
+    every = -(-len(steps) // POINTS)
+    starts = np.arange(0, len(steps), every)
+    sizes = np.diff(np.append(starts, len(steps)))
+    return steps[starts], np.add.reduceat(values, starts) / sizes
+
+
+def _curves(series: Mapping[str, tuple[Any, Any]], events: Sequence[Event]) -> Markup:
+    """Small curves side by side, the events as lines across them and in words for who points at one."""
+    if not series:
+        return Markup("")
+    last = max(float(steps[-1]) for steps, _ in series.values()) or 1.0
+    parts = [
+        _panel(place * (PANEL + GAP), label, steps, values, events, last)
+        for place, (label, (steps, values)) in enumerate(series.items())
+    ]
+    width = len(series) * (PANEL + GAP)
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="curves with events">{}</svg>').format(
+        width, HEIGHT + 38, Markup("").join(parts)
+    )
+
+
+def _panel(left: int, label: str, steps: Any, values: Any, events: Sequence[Event], last: float) -> Markup:
+    low, high = float(values.min()), float(values.max())
+    span = (high - low) or 1.0
+
+    def across(step: float) -> str:
+        return f"{left + 4 + PANEL * step / last:.1f}"
+
+    points = " ".join(
+        f"{across(step)},{20 + HEIGHT * (1 - (value - low) / span if high > low else 0.5):.1f}"
+        for step, value in zip(steps, values, strict=True)
+    )
+    tint = {"severe": "var(--alarm)"}
+    marks = Markup("").join(
+        Markup(
+            '<line x1="{0}" x2="{0}" y1="16" y2="{1}" stroke="{2}" stroke-dasharray="3 2">'
+            "<title>{3}</title></line>"
+        ).format(across(one.onset), 24 + HEIGHT, tint.get(one.severity, "var(--soft)"), _event(one))
+        for one in events
+    )
+    return Markup(
+        '<text x="{0}" y="11" font-size="11" fill="var(--ink)">{1}: {2} to {3}</text>{4}'
+        '<polyline points="{5}" fill="none" stroke="var(--c0)" stroke-width="1.5"><title>{1}</title>'
+        "</polyline>"
+        '<text x="{0}" y="{6}" font-size="10" fill="var(--soft)">update 0</text>'
+        '<text x="{7}" y="{6}" font-size="10" fill="var(--soft)" text-anchor="end">{8}</text>'
+    ).format(
+        left + 4,
+        escape(label),
+        plain(float(f"{values[0]:.3g}")),
+        plain(float(f"{values[-1]:.3g}")),
+        marks,
+        Markup(points),
+        HEIGHT + 34,
+        left + 4 + PANEL,
+        f"{last:g}",
+    )

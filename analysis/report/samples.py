@@ -1,0 +1,168 @@
+"""What the arms wrote: completions to the same problems at chosen steps, with how they differ."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.logs.rollouts import read_rollouts, rollout_steps
+
+TASKS, ARMS, STEPS, PROBLEMS = 8, 8, 3, 2
+"""At most so many of each are shown."""
+LONGEST = 700
+"""Characters of a prompt or a completion beyond which its middle is left out."""
+LOOKED_AT = 64
+"""Rows of a file in which the arms' common problems are looked for."""
+WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Written:
+    """The first completion of one arm to a problem, and how its group did."""
+
+    arm: str
+    text: Markup
+    """With what differs from the first arm's marked."""
+    told: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A problem at a step, and what each arm wrote."""
+
+    task: str
+    seed: int
+    step: int
+    problem: str
+    prompt: str
+    written: Sequence[Written]
+
+
+def find_samples(matrix: Matrix) -> tuple[list[Sample], list[str]]:
+    """Samples of each task, and what could not be read. The arms of a seed meet the same problems at a step,
+    unless their curricula differ; an arm that did not meet one is left out there."""
+    samples: list[Sample] = []
+    faults: list[str] = []
+    for task in matrix.tasks[:TASKS]:
+        runs = _runs_of_a_seed(matrix, task)
+        files = {run.arm: rollout_steps(matrix.folder / run.name) for run in runs}
+        steps = sorted(set().union(*files.values()))
+        for step in _spread(steps):
+            rows: dict[str, list[dict[str, Any]]] = {}
+            for run in runs:
+                if step not in files[run.arm]:
+                    continue
+                try:
+                    rows[run.arm] = read_rollouts(files[run.arm][step], LOOKED_AT)
+                except LogError as error:
+                    faults.append(_inside(error, matrix.folder))
+            samples += _of_step(task, runs[0].seed, step, rows)
+    return samples, faults
+
+
+def _runs_of_a_seed(matrix: Matrix, task: str) -> list[Run]:
+    """The runs of the first seed of which most arms kept rollouts."""
+    kept = [
+        run for run in matrix.runs if run.task == task and (matrix.folder / run.name / "rollouts").is_dir()
+    ]
+    counts = {seed: sum(run.seed == seed for run in kept) for seed in sorted({run.seed for run in kept})}
+    if not counts:
+        return []
+    seed = max(counts, key=lambda one: (counts[one], -one))
+    return [run for run in kept if run.seed == seed][:ARMS]
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """The first, the last and what lies between, evenly."""
+    if len(steps) <= STEPS:
+        return list(steps)
+    return [steps[round(i * (len(steps) - 1) / (STEPS - 1))] for i in range(STEPS)]
+
+
+def _inside(error: LogError, folder: Path) -> str:
+    """The message with paths from the matrix folder, so that a page is the same wherever that stands."""
+    return str(error).replace(f"{folder}/", "")
+
+
+def _of_step(task: str, seed: int, step: int, rows: Mapping[str, list[dict[str, Any]]]) -> list[Sample]:
+    """The first problems that most arms met, with what they wrote."""
+    met: dict[str, int] = {}
+    for own in rows.values():
+        for problem in dict.fromkeys(str(row.get("problem")) for row in own):
+            met[problem] = met.get(problem, 0) + 1
+    chosen = [problem for problem, count in met.items() if count == max(met.values())][:PROBLEMS]
+    samples = []
+    for problem in chosen:
+        found = {
+            arm: next((row for row in own if str(row.get("problem")) == problem), None)
+            for arm, own in rows.items()
+        }
+        present = {arm: row for arm, row in found.items() if row is not None and row["completions"]}
+        if present:
+            first = next(iter(present.values()))
+            prompt = shortened(str(first.get("prompt", "")))
+            samples.append(Sample(task, seed, step, problem, prompt, _written(present)))
+    return samples
+
+
+def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:
+    """What each arm wrote first, compared with the first arm."""
+    texts = {arm: shortened(str(row["completions"][0].get("text", ""))) for arm, row in rows.items()}
+    base = next(iter(texts.values()))
+    written = []
+    for place, (arm, row) in enumerate(rows.items()):
+        marked = escape(base) if place == 0 else difference(base, texts[arm])
+        told = scores(row["completions"])
+        if place and texts[arm] == base:
+            told += f"; the same as {next(iter(texts))}"
+        written.append(Written(arm, marked, told))
+    return written
+
+
+def scores(completions: Sequence[Mapping[str, Any]]) -> str:
+    """The scores of the first completion, and how many of its group were correct."""
+    first = completions[0]
+    own = first.get("scores") or {}
+    told = [f"{name.replace('_', ' ')} {value:g}" for name, value in own.items() if _number(value)]
+    if _number(first.get("reward")):
+        told.append(f"reward {first['reward']:g}")
+    correct = [
+        one["scores"]["correct"] for one in completions if _number((one.get("scores") or {}).get("correct"))
+    ]
+    if correct:
+        told.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")
+    return ", ".join(told)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def shortened(text: str) -> str:
+    """The text, of a long one both ends."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]} […{len(text) - 2 * half} characters…] {text[-half:]}"
+
+
+def difference(before: str, after: str) -> Markup:
+    """`after` with what `before` does not have as inserted and what it has besides as deleted, by words."""
+    old, new = WORD.findall(before), WORD.findall(after)
+    pieces = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        gone, come = escape("".join(old[a:b])), escape("".join(new[c:d]))
+        if kind == "equal":
+            pieces.append(come)
+            continue
+        pieces.append(Markup("<del>{}</del>").format(gone) if gone else Markup(""))
+        pieces.append(Markup("<ins>{}</ins>").format(come) if come else Markup(""))
+    return Markup("").join(pieces)

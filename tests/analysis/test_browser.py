@@ -1,0 +1,161 @@
+"""The page in a browser: on a wide and a narrow screen, light and dark, and on paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.browser import Browser, browsing, installed
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.report.report import write_report
+
+COMMAND = installed()
+pytestmark = pytest.mark.skipif(
+    COMMAND is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
+PAPER = 695
+"""Pixels between the margins of A4: (210 − 2 · 13) mm at 96 to the inch."""
+
+OUTSIDE = """
+(() => {
+  const wide = document.documentElement.clientWidth, found = [];
+  for (const part of document.querySelectorAll('body *')) {
+    if (SCROLLS && part.closest('.scroll, pre, .narrow svg, .wide svg, .run svg')) continue;
+    if (part.closest('svg') && part.tagName !== 'svg') continue;
+    const box = part.getBoundingClientRect();
+    if (box.width && (box.right > wide + 1 || box.left < -1)) found.push(part.tagName + ' ' + part.className);
+  }
+  return found;
+})()
+"""
+"""What stands over the edge of the page; what scrolls in a box of its own may on a screen."""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2 arms × 2 tasks × 3 seeds, one diverged and one collapsed, with long names and many table rows."""
+    root = Synthetic(
+        arms=("grpo", "an-arm-with-quite-a-long-name"),
+        tasks=("arithmetic", "nanobias"),
+        steps=12,
+        every=2,
+        problems=4,
+        test_problems=8,
+        states={("grpo", "nanobias", 2): ("diverged", 4)},
+        falls={("grpo", "arithmetic", 1): 6},
+    ).write(tmp_path_factory.mktemp("results"))
+    return write_report(root, ["html"])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert COMMAND is not None
+    with browsing(COMMAND, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def luminance(colour: str) -> float:
+    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
+    return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_nothing_is_clipped_and_the_console_is_silent(
+    browser: Browser, page: Path, width: int, theme: str
+) -> None:
+    browser.show(page, width, theme)
+    browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert browser.errors == []
+    assert browser.ask("document.documentElement.scrollWidth <= innerWidth && innerWidth") == width
+    assert browser.ask(OUTSIDE.replace("SCROLLS", "true")) == []
+    ground, ink = browser.ask(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    assert (luminance(ground) > 0.9, luminance(ink) < 0.2) == (theme == "light", theme == "light")
+    # letters of figures are drawn as shapes: they must have the colour of the page's text
+    fills = browser.ask(
+        "[...new Set([...document.querySelectorAll('figure svg [id*=text] g')]"
+        ".map(one => getComputedStyle(one).fill))]"
+    )
+    assert ink in fills and all(abs(luminance(fill) - luminance(ground)) > 0.3 for fill in fills)
+    shown = browser.ask(
+        "[...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect())"
+        ".filter(box => box.width).map(box => [box.width, box.height])"
+    )
+    assert len(shown) == browser.ask("document.querySelectorAll('figure .wide').length")  # one of the two
+    if width == 390:  # drawn for a column of 3.4 inches: at 330 pixels and more its 7-point text has 9
+        assert all(330 <= across <= 390 for across, _ in shown)
+
+
+def rows(browser: Browser, column: int) -> list[str]:
+    found: list[str] = browser.ask(
+        "[...document.querySelectorAll('#table-accuracy tbody tr')].filter(row => !row.hidden)"
+        f".map(row => row.cells[{column}].textContent.trim())"
+    )
+    return found
+
+
+def test_tables_sort_by_number_and_by_name_and_go_back(browser: Browser, page: Path) -> None:
+    browser.show(page, 1400, "light")
+    heads = browser.ask(
+        "[...document.querySelectorAll('#table-accuracy th')].map(head => head.textContent.trim())"
+    )
+    after = heads.index("after")
+    click = f"document.querySelectorAll('#table-accuracy th')[{after}].querySelector('button').click()"
+    before = rows(browser, after)
+    numbers = [float(text) for text in before]
+    assert len(set(numbers)) > 2
+    browser.ask(click)
+    assert [float(text) for text in rows(browser, after)] == sorted(numbers)
+    assert browser.ask(f"document.querySelectorAll('#table-accuracy th')[{after}].ariaSort") == "ascending"
+    browser.ask(click)
+    assert [float(text) for text in rows(browser, after)] == sorted(numbers, reverse=True)
+    browser.ask(click)
+    assert rows(browser, after) == before
+    gain = heads.index("gain")  # with the typographic minus sign
+    browser.ask(f"document.querySelectorAll('#table-accuracy th')[{gain}].querySelector('button').click()")
+    sorted_gains = [float(text.replace("−", "-")) for text in rows(browser, gain)]
+    assert sorted_gains == sorted(sorted_gains)
+    assert browser.errors == []
+
+
+def test_a_field_leaves_the_rows_that_hold_every_word(browser: Browser, page: Path) -> None:
+    browser.show(page, 1400, "light")
+    fields = browser.ask("document.querySelectorAll('#table-runs .find').length")
+    assert fields == 1
+    browser.ask(
+        "(() => { const field = document.querySelector('#table-runs .find'); field.value = 'nanobias  GRPO';"
+        " field.dispatchEvent(new Event('input')); })()"
+    )
+    shown = browser.ask(
+        "[...document.querySelectorAll('#table-runs tbody tr')].filter(row => !row.hidden)"
+        ".map(row => row.textContent)"
+    )
+    assert len(shown) == 3 and all("nanobias" in text and "grpo" in text for text in shown)
+
+
+def test_on_paper_all_is_open_and_no_column_is_cut(browser: Browser, page: Path) -> None:
+    browser.show(page, PAPER, "dark", media="print")
+    assert luminance(browser.ask("getComputedStyle(document.body).backgroundColor")) > 0.9 or (
+        browser.ask("getComputedStyle(document.body).backgroundColor") == "rgba(0, 0, 0, 0)"
+    )  # paper is white whatever the screen was
+    closed = browser.ask("document.querySelectorAll('details:not([open])').length")
+    assert closed > 0
+    browser.ask("dispatchEvent(new Event('beforeprint'))")
+    assert browser.ask("document.querySelectorAll('details:not([open])').length") == 0
+    assert browser.ask(OUTSIDE.replace("SCROLLS", "false")) == []
+    browser.ask("dispatchEvent(new Event('afterprint'))")
+    assert browser.ask("document.querySelectorAll('details:not([open])').length") == closed
+    printed = browser.print()
+    assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 3
+
+
+def test_a_link_to_a_closed_run_opens_it(browser: Browser, page: Path) -> None:
+    browser.show(page, 1400, "light")
+    browser.ask("location.hash = '#run-grpo-nanobias-s2'")
+    opened = "document.getElementById('run-grpo-nanobias-s2').open"
+    assert browser.ask(f"new Promise(done => setTimeout(() => done({opened}), 50))") is True

@@ -1,0 +1,121 @@
+"""What the page holds beside tables and figures: samples, runs with their events, methods."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import zstandard
+from helpers.pages import words
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.report import run_views as views
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.methods import bibtex, methods
+from grpobench.analysis.report.page import inline
+from grpobench.analysis.report.samples import difference, find_samples, shortened
+
+SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
+PAPERS = {
+    "grpo": "DeepSeekMath, arXiv:2402.03300",
+    "ppo": "Proximal Policy Optimization Algorithms, arXiv:1707.06347; GAE, arXiv:1506.02438",
+    "dpo": "Direct Preference Optimization, arXiv:2305.18290",
+}
+
+
+def wrote(root: Path, run: str, step: int, problem: str, texts: list[str]) -> Path:
+    """One row of rollouts; the first text is correct."""
+    completions = [
+        {"text": text, "tokens": 3, "scores": {"correct": float(i == 0)}, "reward": float(i == 0)}
+        for i, text in enumerate(texts)
+    ]
+    row = {"problem": problem, "prompt": f"Q:{problem}", "completions": completions}
+    path = root / run / "rollouts" / f"step-{step}.jsonl.zst"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(zstandard.compress((json.dumps(row) + "\n").encode()))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Synthetic(  # type: ignore[arg-type]
+        **SMALL,
+        arms=("grpo", "ppo"),
+        tasks=("arithmetic",),
+        seeds=(1, 2),
+        falls={("grpo", "arithmetic", 1): 6},
+    ).write(tmp_path)
+
+
+def test_a_difference_marks_words_that_came_and_words_that_went() -> None:
+    assert (
+        difference("1+2=3 so 3", "1+2=4 so 4") == "1+2=<del>3</del><ins>4</ins> so <del>3</del><ins>4</ins>"
+    )
+    assert difference("a<b", "a<c") == "a&lt;<del>b</del><ins>c</ins>"
+    assert shortened("x" * 1000) == "x" * 350 + " […300 characters…] " + "x" * 350
+
+
+def test_samples_are_of_the_same_problem_escaped_and_told_apart(root: Path) -> None:
+    wrote(root, "grpo-arithmetic-s1", 3, "1+2", ["<script>alert(1)</script> 3", "4", "5"])
+    wrote(root, "ppo-arithmetic-s1", 3, "1+2", ["<script>alert(1)</script> 4", "4", "5"])
+    (sample,), faults = find_samples(load(root))
+    assert (sample.step, sample.problem, faults) == (3, "1+2", [])
+    assert [one.arm for one in sample.written] == ["grpo", "ppo"]
+    assert sample.written[0].told == "correct 1, reward 1, 1 of 3 in the group correct"
+    page = words(root)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; <del>3</del><ins>4</ins>" in page
+
+
+def test_a_damaged_file_of_rollouts_is_named_and_the_rest_stands(root: Path) -> None:
+    wrote(root, "grpo-arithmetic-s1", 3, "1+2", ["3"])
+    wrote(root, "ppo-arithmetic-s1", 3, "1+2", ["3"]).write_bytes(b"not zstandard")
+    samples, (fault,) = find_samples(load(root))
+    assert len(samples) == 1 and fault.startswith(
+        "ppo-arithmetic-s1/rollouts/step-3.jsonl.zst, line 1: damaged"
+    )
+    assert fault[:40] in words(root)
+
+
+def test_runs_with_events_stand_first_with_their_curves_and_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "grpo-arithmetic-s1" / "log.txt").write_text("")
+    found = views.run_views(gather(load(root)), "..")
+    assert len(found) == 4 and found[0].name == "grpo-arithmetic-s1"
+    assert any("from update 6" in event for event in found[0].events)
+    assert ("log.txt", "../grpo-arithmetic-s1/log.txt") in found[0].links
+    assert found[0].curves.count("<polyline") == 3 and found[0].curves.count("<line") == 3 * len(
+        found[0].events
+    )
+    monkeypatch.setattr(views, "CURVES", 1)
+    fewer = views.run_views(gather(load(root)), "..")
+    assert [bool(view.curves) for view in fewer] == [True, False, False, False]
+    steps, values = views.thinned(*2 * (views.np.arange(1000.0),))
+    assert len(steps) == views.POINTS and values[0] == 2.0  # the mean of 0 to 4
+
+
+def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
+    facts = gather(load(root))
+    told = methods(facts, PAPERS)
+    assert told.startswith("We trained grpo, ppo on arithmetic with 2 seeds per arm, from the policy nano")
+    assert "16 prompts with 8 completions each" in told and "torch 2.13.0" in told
+    entries = bibtex(facts.matrix, PAPERS)
+    assert re.findall(r"@misc\{(.*),", entries) == [
+        "arxiv-2402.03300",
+        "arxiv-1707.06347",
+        "arxiv-1506.02438",
+        "arxiv-1912.01703",
+    ]
+    assert "title = {{Proximal Policy Optimization Algorithms}},\n  year = {2017}" in entries
+    assert "dpo" not in told and "2305.18290" not in entries
+
+
+def test_figures_take_the_colours_of_the_page() -> None:
+    marks = '<g style="fill: #262626; stroke: #0173b2"/><g style="fill: #123456"/>'
+    svg = f'<svg width="10pt" height="5pt">{marks}</svg>'
+    text = inline(svg, "one", "A title")
+    assert "fill: var(--ink); stroke: var(--c0)" in text and "#123456" in text

@@ -1,0 +1,158 @@
+"""Chromium without a window, driven over its debugging pipe: JSON messages that end with a zero byte.
+
+Nothing but the standard library is needed, and no port is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-sync",
+    "--remote-debugging-pipe",
+)
+PATIENCE = 120.0
+"""Seconds that an answer may take on a busy machine."""
+
+
+def installed() -> str | None:
+    """The first of Chromium's names that is a command here."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Browser:
+    """One tab. `errors` are what its console and its scripts complained of."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read, self._rest = write, read, b""
+        self._next = 0
+        self.errors: list[str] = []
+        self.seen: list[str] = []
+        """Names of the events since the last `open`."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = ""
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result of a command of the protocol. Raises RuntimeError where it refuses."""
+        self._next += 1
+        message = {"id": self._next, "method": method, "params": parameters}
+        if getattr(self, "_session", ""):
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._message()
+            if answer.get("id") == self._next:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return dict(answer["result"])
+
+    def _message(self) -> dict[str, Any]:
+        end = time.monotonic() + PATIENCE
+        while b"\0" not in self._rest:
+            if not select.select([self._read], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"Chromium has not answered for {PATIENCE:g} seconds")
+            piece = os.read(self._read, 1 << 16)
+            if not piece:
+                raise RuntimeError("Chromium has ended")
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        self._note(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def _note(self, method: str, told: dict[str, Any]) -> None:
+        self.seen.append(method)
+        if method == "Runtime.exceptionThrown":
+            self.errors.append(str(told["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
+            self.errors.append(str(told["args"]))
+        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.errors.append(str(told["entry"]))
+
+    def show(self, page: Path, width: int, theme: str, media: str = "screen", height: int = 900) -> None:
+        """Open a file at a width in pixels, with a colour scheme, and wait until it is there."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        scheme = [{"name": "prefers-color-scheme", "value": theme}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
+        self.errors.clear()
+        self.seen.clear()
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        while "Page.loadEventFired" not in self.seen:
+            self._message()
+
+    def ask(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def print(self) -> bytes:
+        """The page as PDF, by the paper that its style asks for."""
+        self.call("Emulation.setEmulatedMedia", media="print", features=[])
+        self.call("Emulation.clearDeviceMetricsOverride")
+        answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        return base64.b64decode(answer["data"])
+
+    def picture(self) -> bytes:
+        """The whole page as PNG."""
+        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(answer["data"])
+
+
+@contextmanager
+def browsing(command: str, profile: Path) -> Iterator[Browser]:
+    """A browser with a new profile, ended afterwards."""
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
+    for one in (theirs_in, theirs_out):
+        os.close(one)
+    words: Sequence[str] = [command, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    started = subprocess.Popen(
+        ["/bin/bash", "-c", f'exec "$@" 3<&{high[0]} 4>&{high[1]}', "bash", *words],
+        pass_fds=high,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    for one in high:
+        os.close(one)
+    try:
+        yield Browser(ours_out, ours_in)
+    finally:
+        os.close(ours_out)  # it ends with its pipe
+        os.close(ours_in)
+        try:
+            started.wait(20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
