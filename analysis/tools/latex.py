@@ -25,6 +25,27 @@ TEX = {
     "≥": r"$\geq$",
     "≈": r"$\approx$",
     "½": r"$\tfrac12$",
+    "·": r"$\cdot$",
+    "≤": r"$\leq$",
+    "…": r"\ldots{}",
+    "“": "``",
+    "”": "''",
+    **{
+        letter: rf"$\{name}$"
+        for letter, name in {
+            "Σ": "Sigma",
+            "Δ": "Delta",
+            "α": "alpha",
+            "β": "beta",
+            "λ": "lambda",
+            "π": "pi",
+            "ρ": "rho",
+            "σ": "sigma",
+            "φ": "varphi",
+            "χ": "chi",
+        }.items()
+    },
+    **{raised: f"$^{{{plain}}}$" for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n", strict=True)},
 }
 
 

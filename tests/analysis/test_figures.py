@@ -15,13 +15,16 @@ from matplotlib.text import Annotation
 
 from grpobench.analysis.figures import files
 from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.figures.definitions import DEFINITIONS
 from grpobench.analysis.figures.drawing import Drawing, svg_text
 from grpobench.analysis.figures.labels import spread
 from grpobench.analysis.figures.scales import plain, scale_of
 from grpobench.analysis.figures.style import COLUMN, TEXT, look
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.tools.latex import escape
 from grpobench.runs import cli
+from grpobench.runs.measure.catalogue import catalogue
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 
@@ -204,3 +207,9 @@ def test_the_list_of_figures_is_that_of_the_catalogue(capsys: pytest.CaptureFixt
     assert cli.main(["list", "figures"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(FIGURES)
+
+
+def test_captions_hold_no_letter_that_latex_has_only_as_a_command() -> None:
+    for text in (*DEFINITIONS.values(), *(metric.definition for metric in catalogue().values())):
+        assert escape(text).isascii(), text
+    assert escape("π_old ≥ 2·10⁻⁵") == r"$\pi$\_old $\geq$ 2$\cdot$10$^{-}$$^{5}$"
