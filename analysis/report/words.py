@@ -152,14 +152,19 @@ def _common(settings: Sequence[Setting], key: str) -> str:
     return NONE
 
 
-def outlook(facts: Facts) -> str:
+def outlook(facts: Facts) -> list[str]:
+    """What this many seeds can decide at all, and where another reading says otherwise, a paragraph each."""
+    return [told for told in (decidable(facts), crossed_words(facts), axes_words(facts)) if told]
+
+
+def decidable(facts: Facts) -> str:
     """What this many seeds can decide at all."""
     matrix, late = facts.matrix, int(facts.numbers.runs["counted"].isna().sum())
     if matrix.plan:
         taken = sum(look <= len(matrix.seeds) for look in matrix.plan.looks)
         beside = f" {taken} of {len(matrix.plan.looks)} looks were taken; p values allow for that."
         margin = f" Equivalence is within {margin_points(matrix.margin)} points."
-        return f"{matrix.plan.words}{beside}{margin}{crossed_words(facts)}{axes_words(facts)}"
+        return f"{matrix.plan.words}{beside}{margin}"
     pairs = len(pairs_of(matrix.arms))
     if not pairs:
         return "There is one arm: nothing to compare."
@@ -177,7 +182,7 @@ def outlook(facts: Facts) -> str:
         f"needs at least {needed} seeds, {can}. Arms are equivalent where "
         f"two one-sided exact tests rule out a difference of {margin_points(matrix.margin)} points or more, "
         f"which takes at least {seeds_needed(ALPHA, pairs, 1)} seeds. A 95% interval of a difference is a t "
-        f"interval over seeds: {INTERVALS}{crossed_words(facts)}{axes_words(facts)}"
+        f"interval over seeds: {INTERVALS}"
     )
 
 
@@ -187,7 +192,7 @@ def axes_words(facts: Facts) -> str:
     if not told:
         return ""
     return (
-        " The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
+        "The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
         f"of them is held equal for {listed(told)}: see the verdicts at equal budgets."
     )
 
@@ -198,4 +203,4 @@ def crossed_words(facts: Facts) -> str:
     if not told:
         return ""
     count = f"{len(told)} of {len(facts.numbers.compared)} comparisons"
-    return f" Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."
+    return f"Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."

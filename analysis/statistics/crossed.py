@@ -60,7 +60,7 @@ def crossed_interval(
     template) are drawn together. NaN bounds with fewer than two seeds or clusters.
 
     A bootstrap that draws seeds and problems with replacement counts σ²_rest three times (Owen, The
-    pigeonhole bootstrap, 2007), which with answers of 0 or 1 makes it cover 99 % where 95 is meant.
+    pigeonhole bootstrap, 2007), which makes its intervals too wide.
     """
     table = np.asarray(differences, dtype=np.float64)
     if table.ndim != 2 or not table.size:
