@@ -7,13 +7,14 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.labels import arm_handle
 from grpobench.analysis.figures.panels import grid_of, leftmost, legend_above
-from grpobench.analysis.figures.style import BAND, BASE_COLOUR, BASE_DASH, MARKERS, Look, Sheet, look
+from grpobench.analysis.figures.style import BAND, BASE_COLOUR, BASE_DASH, FAINT, MARKERS, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
 KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
@@ -53,14 +54,14 @@ def draw_sampling(matrix: Matrix, curves: pd.DataFrame | None, sheet: Sheet) -> 
         "sampling",
         "What more samples bring",
         "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
-        f"half the samples. Lines are means over seeds, bands the middle half of the seeds."
+        f"half the samples. Lines are means, faint ones seeds, bands the middle half of the seeds."
         f"{votes if len(kinds) > 1 else ''}",
         figure,
     )
 
 
 def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
-    """Curves of one place: the mean of an arm (of all, before training), and a band of its seeds."""
+    """Curves of one place: the mean of an arm (of all, before training), its seeds and their band."""
     base = own[own["policy"] == "base"]
     series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOUR, BASE_DASH, None)]
     for arm in arms:
@@ -75,6 +76,8 @@ def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: L
         if rows["seed"].nunique() > 1:
             low, high = values.quantile(0.25), values.quantile(0.75)
             axes.fill_between(mean.index, low, high, color=colour, alpha=BAND, linewidth=0)
+            seeds = [one[["k", "value"]].to_numpy() for _, one in rows.groupby(["arm", "seed"], sort=False)]
+            axes.add_collection(LineCollection(seeds, colors=[colour], linewidths=0.5, alpha=FAINT))
         axes.plot(mean.index, mean, color=colour, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
     axes.set_xscale("log", base=2)
     ticks = sorted(set(own["k"]))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from helpers.synthetic import Synthetic
+from matplotlib.collections import LineCollection
 
 from grpobench.analysis.figures.sampling import draw_sampling
+from grpobench.analysis.figures.style import TEXT
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.later import read_later
 from grpobench.analysis.logs.load import load
@@ -112,13 +114,13 @@ def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root
 
 def test_every_seed_has_a_line_of_its_own(root: Path) -> None:
     matrix, frame = curves(root)
-    drawing = draw_sampling(matrix, frame)
+    drawing = draw_sampling(matrix, frame, TEXT)
     assert drawing is not None
     votes = [axes for axes in drawing.figure.axes if axes.get_xlabel() == "samples k"]
-    widths = [line.get_linewidth() for line in votes[0].lines]
-    assert widths.count(0.6) == 4  # two seeds before training and two after
-    assert widths.count(1.6) == 3  # their means, and the model
-    assert draw_sampling(matrix, frame.iloc[:0]) is None
+    faint = [one for one in votes[0].collections if isinstance(one, LineCollection)]
+    assert sum(len(one.get_segments()) for one in faint) == 4  # two seeds before training and two after
+    assert len(votes[0].lines) == 3  # their means, and the model
+    assert draw_sampling(matrix, frame.iloc[:0], TEXT) is None
 
 
 def test_the_report_tells_of_later_evaluations(root: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.figures.bias import draw_bias_updates
+from grpobench.analysis.figures.style import TEXT
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.summary.bias import bias_curves, bias_metrics
@@ -113,4 +114,4 @@ def test_lean_is_read_beside_another_mode_and_drawn_over_updates(folder: Path) -
     rewrite(folder, f"accuracy_ambiguous/own {first}", f"accuracy_ambiguous/{first} (own)")
     curves = bias_curves(load(folder))
     assert "accuracy,\nambiguous" in curves and "accuracy,\nambiguous,\nown category" in curves
-    assert draw_bias_updates(load(folder)) is not None
+    assert draw_bias_updates(load(folder), TEXT) is not None

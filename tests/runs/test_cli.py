@@ -19,7 +19,7 @@ from helpers.logs import known
 from helpers.shell import command
 
 from grpobench.runs import cli
-from grpobench.runs.commands import arguments, show
+from grpobench.runs.commands import arguments, numbers, show
 from grpobench.runs.commands.report import write_report
 from grpobench.runs.inventory import describing
 from grpobench.runs.measure import catalogue
@@ -254,9 +254,9 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
 
 
 def test_seed_list() -> None:
-    assert arguments.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
+    assert numbers.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
     with pytest.raises(ConfigError):
-        arguments.seed_list("1-")
+        numbers.seed_list("1-")
 
 
 def test_data_folder_of_the_command_line_reaches_the_tasks(
