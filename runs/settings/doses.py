@@ -13,16 +13,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from grpobench.analysis.tools.text import dose
 from grpobench.runs.settings.arms import Arm
 from grpobench.runs.settings.draft import Draft
 from grpobench.runs.settings.head import Head
 from grpobench.runs.settings.layers import Layer
 from grpobench.runs.settings.overrides import Overrides
+from grpobench.runs.settings.task_settings import TaskLayer
 from grpobench.runs.tools import strict
 
 Value = int | float | str | bool
+Kind = TypeVar("Kind", Layer, TaskLayer)
 SUFFIX = "-map"
 """Behind the name of a matrix whose doses come from the command line."""
 MOST = 200
@@ -107,20 +110,15 @@ def dosed(
             )
             own = tuple(dataclasses.replace(layer, arm=name) for layer in arm.layers)
             arms.append(dataclasses.replace(arm, name=name, layers=own))
-            layers += [dataclasses.replace(layer, arm=name) for layer in given.layers if of(layer, arm)]
+            layers += [
+                dataclasses.replace(layer, arm=name)
+                for layer in given.layers
+                if layer.arm in (None, arm.name)
+            ]
             doses[name] = Dose(arm.name, values)
             names[arm.name].append(name)
     arms.sort(key=lambda arm: list(names).index(doses[arm.name].arm))
-    shared = [
-        dataclasses.replace(layer, arm=name)
-        for layer in draft.overrides
-        for name in (names.get(layer.arm, ()) if layer.arm else [None])
-    ]
-    tasks = [
-        dataclasses.replace(layer, arm=name)
-        for layer in draft.task_overrides
-        for name in (names.get(layer.arm, ()) if layer.arm else [None])
-    ]
+    shared, tasks = spread(draft.overrides, names), spread(draft.task_overrides, names)
     head = draft.head
     if isinstance(head, Head) and not in_recipe and not head.name.endswith(SUFFIX):
         head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
@@ -130,14 +128,15 @@ def dosed(
     return made, doses
 
 
-def of(layer: Layer, arm: Arm) -> bool:
-    return layer.arm in (None, arm.name)
+def spread(layers: Sequence[Kind], names: Mapping[str, Sequence[str]]) -> list[Kind]:
+    """What is assigned to one of the recipe's arms, for every arm that it has become."""
+    return [
+        dataclasses.replace(layer, arm=name)
+        for layer in layers
+        for name in ([None] if layer.arm is None else names.get(layer.arm, ()))
+    ]
 
 
 def written(value: Value) -> str:
     """A value as a part of an arm's name: 3e-4, 16, 0_28."""
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    if isinstance(value, float) and 0 < abs(value) < 0.01:
-        text = re.sub(r"(\.\d*?)0*e", r"\1e", f"{value:e}").replace(".e", "e")
-        text = re.sub(r"e([+-])0*(\d)", r"e\1\2", text)
-    return re.sub(r"[^A-Za-z0-9_+-]", "_", text)
+    return re.sub(r"[^A-Za-z0-9_+-]", "_", dose(value).replace("−", "-"))
