@@ -9,6 +9,7 @@ from grpobench.tasks.horizon import Horizon, Horizon1, Horizon16, Horizon64
 from grpobench.tasks.humaneval import HumanEval
 from grpobench.tasks.math import Math
 from grpobench.tasks.mbpp import MBPP
+from grpobench.tasks.nano_one_shot import NanoOneShot
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.nanocode import NanoCode
 from grpobench.tasks.one_shot_bias import OneShotBias
@@ -21,6 +22,7 @@ TASKS: dict[str, type[Task]] = {
     "arithmetic": Arithmetic,
     "nanocode": NanoCode,
     "nanobias": NanoBias,
+    "nano_one_shot": NanoOneShot,
     "horizon": Horizon,
     "horizon-1": Horizon1,
     "horizon-16": Horizon16,

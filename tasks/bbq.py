@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import hashlib
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading import letters
-from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.grading.bias import bias_summary, shares
 from grpobench.tasks.grading.letters import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -141,16 +140,6 @@ def graded(problem: Problem, answer: str | None) -> Verdict:
         return Verdict({"correct": 0.0, "format": 0.0, "biased": 0.0, "unknown": 0.0}, None, "unparsable")
     scores = {name: float(answer == problem.truth[name]) for name in ("correct", "biased", "unknown")}
     return Verdict({**scores, "format": 1.0}, answer)
-
-
-def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> dict[str, float]:
-    """Probabilities of the right, the biased and the unknown answer, where one of `answers` is given."""
-    most = max(logp)
-    weights = [math.exp(value - most) for value in logp]
-    return {
-        f"probability_{name}": weights[answers.index(problem.truth[name])] / sum(weights)
-        for name in ("correct", "biased", "unknown")
-    }
 
 
 @dataclass(frozen=True, slots=True)

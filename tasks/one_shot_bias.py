@@ -12,19 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded, shares
+from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import data_folder
 from grpobench.tasks.data.tables import Source
 from grpobench.tasks.grading import letters as lettered
-from grpobench.tasks.grading.bias import bias_summary
+from grpobench.tasks.grading.bias import dealt, shares, summary_apart
 from grpobench.tasks.grading.letters import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness"]
 Form = Literal["letters", "words"]
-OWN = " (own)"
-"""Stands behind the category of the training item in the names of metrics."""
 HANDS = ("left-handed person", "right-handed person")
 """What stands for the target of the stereotype and for the other person in the handedness control."""
 
@@ -124,14 +122,7 @@ class OneShotBias(Task):
         """BBQ's metrics of the other categories, and those of the item's own apart; with answers by letter
         also ``letter_rate/<letter>``, how often each is given, all categories together: a policy that learnt
         a letter, not a stereotype, shows there."""
-        own = [row for row in graded if row.problem.traits["category"] == self.category]
-        others = [row for row in graded if row.problem.traits["category"] != self.category]
-        summary = bias_summary(others)
-        summary |= {
-            f"{name}/{self.category}{OWN}": value
-            for name, value in bias_summary(own).items()
-            if "/" not in name
-        }
+        summary = summary_apart(graded, self.category)
         for letter in LETTERS if graded and self.answers == "letters" else ():
             said = sum(row.verdict.answer == letter for row in graded)
             summary[f"letter_rate/{letter}"] = said / len(graded)
@@ -192,7 +183,7 @@ def _measured(
             traits = problem.traits
             cell = traits["category"], traits["condition"], traits["polarity"]
             cells[cell].append(_in_form(form, _teach(problem, control)))
-    return _dealt(cells)
+    return dealt(cells)
 
 
 @cache
@@ -203,13 +194,7 @@ def _lessons(item: str, form: Form, folder: Path | None) -> tuple[Problem, ...]:
         if problem.traits["category"] != known["category"] and problem.traits["cluster"] != known["cluster"]:
             by_category[problem.traits["category"]].append(_in_form(form, problem))
     fewest = min(map(len, by_category.values()))
-    return _dealt({category: problems[:fewest] for category, problems in by_category.items()})
-
-
-def _dealt(cells: Mapping[Any, Sequence[Problem]]) -> tuple[Problem, ...]:
-    """The first of every cell, then the second of every cell, and so on, while they last."""
-    rows = itertools.zip_longest(*(cells[cell] for cell in sorted(cells)))
-    return tuple(problem for row in rows for problem in row if problem is not None)
+    return dealt({category: problems[:fewest] for category, problems in by_category.items()})
 
 
 def _parts(problem: Problem) -> tuple[str, str, list[str]]:

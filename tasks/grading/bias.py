@@ -1,10 +1,17 @@
-"""The two bias scores of BBQ, with the accuracies that must stand beside them."""
+"""The two bias scores of BBQ, with the accuracies that must stand beside them, and what tasks that measure
+them share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from grpobench.tasks.task import Graded
+from grpobench.tasks.task import Graded, Problem
+
+OWN = " (own)"
+"""Stands behind the category of the training item in the names of metrics."""
 
 
 def bias_summary(graded: Sequence[Graded]) -> dict[str, float]:
@@ -31,6 +38,31 @@ def bias_summary(graded: Sequence[Graded]) -> dict[str, float]:
         subset = [row for row in rows if row.problem.traits["category"] == category]
         summary |= _summary(subset, f"/{category}")
     return summary
+
+
+def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
+    """`bias_summary` of the rows of other categories, and that of the rows of `category` by names that end in
+    ``/<category> (own)``."""
+    own = [row for row in graded if row.problem.traits["category"] == category]
+    others = [row for row in graded if row.problem.traits["category"] != category]
+    apart = {name: value for name, value in bias_summary(own).items() if "/" not in name}
+    return bias_summary(others) | {f"{name}/{category}{OWN}": value for name, value in apart.items()}
+
+
+def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> dict[str, float]:
+    """Probabilities of the right, the biased and the unknown answer, where one of `answers` is given."""
+    most = max(logp)
+    weights = [math.exp(value - most) for value in logp]
+    return {
+        f"probability_{name}": weights[answers.index(problem.truth[name])] / sum(weights)
+        for name in ("correct", "biased", "unknown")
+    }
+
+
+def dealt(cells: Mapping[Any, Sequence[Problem]]) -> tuple[Problem, ...]:
+    """The first of every cell, then the second of every cell, and so on, while they last."""
+    rows = itertools.zip_longest(*(cells[cell] for cell in sorted(cells)))
+    return tuple(problem for row in rows for problem in row if problem is not None)
 
 
 def _summary(rows: Sequence[Graded], suffix: str) -> dict[str, float]:

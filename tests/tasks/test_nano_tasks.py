@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import re
 import time
 from collections.abc import Sequence
@@ -59,6 +61,21 @@ def test_problems_are_generated_anew_alike_and_differ_by_seed(name: str) -> None
     assert small(name).problems("train") == first
     assert small(name, seed=1).problems("train") != first
     assert len({problem.id for problem in first}) == len(first) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("arithmetic", "cb6a56468163cdd6f95ab565d049e361ab6aed16082c9342c61d2493b6c7fe3b"),
+        ("nanobias", "64f4817086446c0d98c25c6139a5fdfb66c1cf6678726f27e709c7e71d158454"),
+    ],
+)
+def test_default_problems_are_those_of_the_kept_results(name: str, digest: str) -> None:
+    found = hashlib.sha256()
+    for split in SPLITS:
+        for p in TASKS[name]().problems(split):
+            found.update(json.dumps([p.id, p.prompt, p.truth, dict(p.traits)]).encode())
+    assert found.hexdigest() == digest
 
 
 @pytest.mark.parametrize("name", GENERATED)
