@@ -191,6 +191,9 @@ class Algorithm(ABC, Generic[S]):
     """Computation beyond one forward and one backward pass of the policy over the rollouts."""
     modifiers: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's section `modify` that belong to the algorithm, by field of `Modifiers`."""
+    has_advantages: ClassVar[bool] = False
+    """Whether the signal has an `advantage` (B, T), and a token whose advantage is 0 is neither reinforced
+    nor discouraged."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
     metrics: ClassVar[tuple[Metric, ...]] = ()

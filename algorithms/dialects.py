@@ -111,6 +111,18 @@ TRL_CLIP = (
 )
 TRL_LOOP = (
     Fact("modify.mask_truncated", False, f"{CONFIG}: mask_truncated_completions"),
+    Fact(
+        "modify.off_policy_mask",
+        0.0,
+        f"{CONFIG}: off_policy_mask_threshold",
+        "None: off; the sampler's probabilities with vLLM, else π_old",
+    ),
+    Fact(
+        "modify.entropy_bonus",
+        0.0,
+        f"{CONFIG}: entropy_coef",
+        "always the mean over tokens, where ours and verl's is averaged like the policy's terms",
+    ),
     Fact("sampler.temperature", 1.0, f"{CONFIG}: temperature"),
     Fact("train.minibatches", 1, f"{CONFIG}: steps_per_generation", "one update per generated batch"),
     Fact("train.epochs", 1, f"{CONFIG}: num_iterations"),
@@ -177,6 +189,9 @@ VERL_LOOP = (
         "256 of the 1024 prompts of data.train_batch_size (legacy_data.yaml) per update",
     ),
     Fact("train.epochs", 1, f"{ACTOR}: ppo_epochs"),
+)
+VERL_ENTROPY = Fact(
+    "modify.entropy_bonus", 0.0, f"{ACTOR}: entropy_coeff", "averaged like the policy's terms (loss_agg_mode)"
 )
 VERL_RATIO = Gap(
     "The logarithm of the ratio is held in [−20, 20]; ours is not.",
@@ -297,6 +312,7 @@ DIALECTS: dict[str, Dialect] = {
                 VERL_DUAL,
                 *VERL_KL,
                 *VERL_LOOP,
+                VERL_ENTROPY,
             ),
             VERL_GAPS,
         ),
@@ -313,6 +329,7 @@ DIALECTS: dict[str, Dialect] = {
                 *OPENRLHF_LOSS,
                 *OPENRLHF_KL,
                 *OPENRLHF_LOOP,
+                Fact("modify.entropy_bonus", 0.0, f"{OPTIONS}: --actor.entropy_coef"),
             ),
             OPENRLHF_GAPS,
         ),
@@ -379,6 +396,7 @@ DIALECTS: dict[str, Dialect] = {
                 Fact("kl_placement", "loss", f"{INSTRUCT}: beta"),
                 Fact("modify.mask_truncated", False, f"{STREAM}: mask_truncated_completions"),
                 Fact("modify.dynamic_sampling", 0, f"{STREAM}: active_sampling"),
+                Fact("modify.zero_variance_filter", True, f"{STREAM}: filter_zero_std_samples"),
                 Fact("modify.reference_every", 0, f"{INSTRUCT}: ref_policy_update_freq"),
                 Fact("sampler.temperature", 1.0, f"{STREAM}: temperature"),
                 Fact("sampler.correction", "tis", f"{INSTRUCT}: truncated_importance_sampling_ratio_cap"),
@@ -392,11 +410,6 @@ DIALECTS: dict[str, Dialect] = {
                 Fact("train.epochs", 1, f"{INSTRUCT}: num_epochs"),
             ),
             (
-                Gap(
-                    "Groups of equal rewards are left out before tokens are counted, so that the mean is "
-                    "over the others; ours counts them, which scales the step down.",
-                    f"{STREAM}: filter_zero_std_samples",
-                ),
                 Gap(
                     "Rollouts come from policies up to 8 steps old, and weights change while a completion is "
                     "written; ours come from the current policy.",

@@ -2,7 +2,8 @@
 
 What changes an objective (a KL penalty, a dual clip) is a setting of the algorithms that have one; what
 corrects the sampler's probabilities is in the section `sampler`. Here is what stands around an algorithm:
-which problems it is given, which completions it sees, how its reference moves.
+which problems it is given, which groups and completions count, how its reference moves, what holds its
+entropy up.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from grpobench.algorithms.algorithm import (
     Role,
     Rowwise,
     Signal,
+    Tokenwise,
 )
 from grpobench.algorithms.curriculum import Curriculum, Study
 
@@ -34,12 +36,56 @@ METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),
     Metric("modify/left_out", "share of rows", "truncated completions that were left out of the update"),
     Metric(
+        "modify/equal",
+        "share of groups",
+        "groups whose rewards are all equal, which were left out of the update",
+        "lower",
+    ),
+    Metric(
+        "modify/off_policy_masked",
+        "share of tokens",
+        "tokens of negative advantage in completions that have become too improbable, without policy term",
+    ),
+    Metric(
         "modify/in_band",
         "share of groups",
         "groups whose success rate keeps their problem in an adaptive schedule",
         "higher",
     ),
 )
+
+EVIDENCE: Mapping[str, str] = {
+    "overlong_buffer": "verified: eq. 13 of the paper, worked by hand",
+    "mask_truncated": (
+        "verified: loss and gradient equal those of TRL 1.16's mask_truncated_completions with a mean over "
+        "tokens; means over completions divide by those that are left, where TRL divides by all"
+    ),
+    "dynamic_sampling": "verified: the paper's text; as in DAPO, which has it by default",
+    "zero_variance_filter": (
+        "verified: the paper's text (section 3.2 and the condition 0 < mean r < 1 of its objective); rewards "
+        "that are all equal are left out, which is its condition where the reward is the verdict alone, and "
+        "the deviation of a batch is that of all its rewards, which the text leaves open. Open-instruct has "
+        "it by default (filter_zero_std_samples)"
+    ),
+    "off_policy_mask": (
+        "verified: loss and gradient equal those of TRL 1.16's off_policy_mask_threshold, which names the "
+        "paper's eq. 9; the equation itself was read second-hand. Only the policy's term is masked, never "
+        "the KL, and averages still count the masked tokens, as in both. TRL takes the sampler's "
+        "probabilities with vLLM and π_old else; here they are always the sampler's, as the paper has them"
+    ),
+    "entropy_bonus": (
+        "verified: loss and gradient equal those of TRL 1.16's entropy_coef where terms are averaged over "
+        "tokens; the entropy's gradient in closed form. Libraries differ in its average: verl's bonus has "
+        "that of the policy's terms (loss_agg_mode), as here, and TRL's is always the mean over tokens, so "
+        "that one coefficient means other things where averaging is no token_mean"
+    ),
+    "reference_every": (
+        "verified: the rule of TRL 1.16's sync_ref_model as its documentation has it; the moved weights in "
+        "closed form. The paper was not read"
+    ),
+    "schedule": ads.ADS.evidence,
+}
+"""What each group of settings was checked against, by its first field."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +103,17 @@ class Modifiers:
     dynamic_sampling: int = 0
     """How often a step may draw further problems in place of groups whose rewards are all equal
     (DAPO, arXiv:2503.14476); 0 trains on them as they are."""
+    zero_variance_filter: bool = False
+    """Leave groups whose rewards are all equal out of the update, so that averages are over the other groups
+    (ScaleRL, arXiv:2510.13786, section 3.2); they still count in the statistics of a batch. Unlike
+    dynamic_sampling it draws nothing in their place."""
+    off_policy_mask: float = 0.0
+    """δ of off-policy sequence masking (DeepSeek-V3.2, arXiv:2512.02556, eq. 9): a token of negative
+    advantage has no policy term where the mean of log μ/π_θ over its completion is above δ, μ the sampler's
+    probability; 0 turns it off. The paper gives no δ."""
+    entropy_bonus: float = 0.0
+    """Weight of the policy's entropy in the objective, averaged like the algorithm's own terms; an entropy
+    bonus that a critic's algorithm has as a setting is added to it."""
     reference_every: int = 0
     """Steps between moves of the reference towards the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
     reference_mix: float = 1.0
@@ -84,6 +141,8 @@ class Modifiers:
             overlong_buffer=self.overlong_buffer,
             overlong_penalty=self.overlong_penalty,
             dynamic_sampling=self.dynamic_sampling,
+            off_policy_mask=self.off_policy_mask,
+            entropy_bonus=self.entropy_bonus,
             reference_every=self.reference_every,
         )
         if not 0 < self.reference_mix <= 1:
@@ -103,6 +162,9 @@ class Modifiers:
             self.overlong_buffer
             or self.mask_truncated
             or self.dynamic_sampling
+            or self.zero_variance_filter
+            or self.off_policy_mask
+            or self.entropy_bonus
             or self.reference_every
             or self.schedule != "uniform"
         )
@@ -124,7 +186,7 @@ class Modified(Algorithm[S]):
 
     @property
     def differentiates_entropy(self) -> bool:
-        return self.plain.differentiates_entropy
+        return self.plain.differentiates_entropy or self.modify.entropy_bonus > 0
 
     @property
     def trains(self) -> tuple[Role, ...]:
@@ -158,10 +220,14 @@ class Modified(Algorithm[S]):
         return self.modify.reference_mix if every and step % every == 0 else self.plain.synchronise(step)
 
     def credit(self, batch: Batch, models: Reader) -> S:
-        signal = self.plain.credit(self._shaped(batch), models)
-        if not self.modify.mask_truncated:
-            return signal
-        return dataclasses.replace(signal, unit=without(signal.unit, ~batch.stopped))
+        shaped = self._shaped(batch)
+        signal = self.plain.credit(shaped, models)
+        gone = torch.zeros_like(batch.stopped)
+        if self.modify.mask_truncated:
+            gone = gone | ~batch.stopped
+        if self.modify.zero_variance_filter:
+            gone = gone | parts.group_equal(shaped.reward, batch.group)
+        return dataclasses.replace(signal, unit=without(signal.unit, gone)) if gone.any() else signal
 
     def _penalty(self, batch: Batch) -> Rowwise:
         return self.modify.overlong_penalty * overlong(
@@ -174,11 +240,14 @@ class Modified(Algorithm[S]):
         return dataclasses.replace(batch, reward=batch.reward + self._penalty(batch))
 
     def observe(self, batch: Batch, signal: S) -> dict[str, float]:
-        row = self.plain.observe(self._shaped(batch), signal)
+        shaped = self._shaped(batch)
+        row = self.plain.observe(shaped, signal)
         if self.modify.overlong_buffer:
             row["modify/overlong"] = self._penalty(batch).double().mean().item() if len(batch) else math.nan
         if self.modify.mask_truncated:
             row["modify/left_out"] = (~batch.stopped).double().mean().item() if len(batch) else math.nan
+        if self.modify.zero_variance_filter:
+            row["modify/equal"] = equal_groups(shaped)
         if self.modify.schedule == "ads":
             groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
             kept = [ads.direction(ads.success(group.tolist()), self.modify.ads_band) == 0 for group in groups]
@@ -186,7 +255,26 @@ class Modified(Algorithm[S]):
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
-        return self.plain.loss(batch, signal, now)
+        moves = "policy" in now  # else a critic is warmed up
+        masks = moves and self.modify.off_policy_mask
+        found = (self._masked if masks else self.plain.loss)(batch, signal, now)
+        if moves and self.modify.entropy_bonus:
+            entropy = now["policy"].entropy
+            if found.terms.dim() == 1:
+                entropy = parts.sequence_mean(entropy, batch.written)
+            found = Loss(found.terms - self.modify.entropy_bonus * entropy, found.metrics)
+        return found
+
+    def _masked(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
+        """The loss without the policy term of tokens that off-policy sequence masking leaves out. What else
+        is in it (a KL, a critic's error) stays, and metrics are those of all tokens."""
+        advantage = getattr(signal, "advantage")  # noqa: B009 - `has_advantages` says that there is one
+        stale = off_policy(batch, now["policy"].logp.detach(), advantage, self.modify.off_policy_mask)
+        with torch.no_grad():
+            metrics = self.plain.loss(batch, signal, now).metrics
+        kept: Any = {"advantage": advantage.masked_fill(stale, 0.0)}
+        masked = self.plain.loss(batch, dataclasses.replace(signal, **kept), now)
+        return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
     def weigh(self, batch: Batch) -> torch.Tensor:
         return self.plain.weigh(batch)
@@ -228,6 +316,20 @@ def overlong(length: torch.Tensor, limit: int, buffer: int) -> Rowwise:
     limit − buffer, then falling linearly to −1 at the limit."""
     penalty: Rowwise = ((limit - buffer - length).double() / max(1, buffer)).clamp(-1, 0)
     return penalty.to(torch.get_default_dtype())
+
+
+def equal_groups(batch: Batch) -> float:
+    """Share of groups whose rewards are all equal; NaN without any group."""
+    share = 1 / parts.group_size(batch.group).double()
+    equal = parts.group_equal(batch.reward, batch.group)
+    return (share * equal).sum().item() / share.sum().item() if len(batch) else math.nan
+
+
+def off_policy(batch: Batch, logp: Tokenwise, advantage: Tokenwise, most: float) -> torch.Tensor:
+    """Bool (B, T): tokens of negative advantage in completions of which the mean of log μ/π_θ over what the
+    policy wrote is above `most`, with π_θ's `logp` (DeepSeek-V3.2, arXiv:2512.02556, eq. 9)."""
+    drift = parts.sequence_mean(batch.behaviour_logp - logp, batch.written)
+    return (advantage < 0) & (drift > most)[:, None]
 
 
 def without(unit: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,8 @@ from grpobench.algorithms.algorithm import (
 class PolicyGradient(Algorithm[Advantage]):
     """``loss = −average(objective) + β·average(KL)``. Subclasses give `advantage` and `objective`."""
 
+    has_advantages = True
+
     averaging: parts.Averaging = "sequence_mean"
     """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO) or
     constant (Dr. GRPO)."""

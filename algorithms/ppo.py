@@ -57,6 +57,7 @@ class PPO(Algorithm[Valued]):
         "and critic_warmup steps train it alone before the policy moves."
     )
     evidence = "verified: the papers' text; GAE, value loss and gradients against closed forms and autograd"
+    has_advantages = True
     cost = "a critic: one more forward for its values, one more forward and backward to train it"
     metrics: ClassVar[tuple[Metric, ...]] = (
         *parts.CLIP_METRICS,

@@ -306,6 +306,15 @@ def around(
             "modify.schedule chooses problems by earlier rewards, and TRL has its own order; set it to "
             f'"uniform", or {STAY}'
         )
+    if modify.zero_variance_filter:
+        faults.append(
+            "modify.zero_variance_filter: TRL counts groups of equal rewards in its averages; set it to "
+            f"false, or {STAY}"
+        )
+    if modify.off_policy_mask or modify.entropy_bonus:
+        more, why = in_loss(modify, entry, arguments, splitting)
+        found |= more
+        faults += why
     if modify.overlong_buffer and entry.separate:
         faults.append(
             "modify.overlong_buffer: TRL would normalise the punishment like a part of the reward; set it to "
@@ -328,6 +337,40 @@ def around(
                 f"without pairs has none; set it to 0, or {STAY}"
             )
     return found, faults
+
+
+def in_loss(
+    modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
+) -> tuple[Arguments, list[str]]:
+    """`around` of what is a part of TRL's loss. With its own sampler TRL masks by π_old, as in the paper's
+    other source of distance; in process the sampler's probabilities are the same but for rounding."""
+    asked = {
+        "off_policy_mask": ("off_policy_mask_threshold", modify.off_policy_mask),
+        "entropy_bonus": ("entropy_coef", modify.entropy_bonus),
+    }
+    asked = {name: pair for name, pair in asked.items() if pair[1]}
+    if entry.trainer != "GRPO":
+        return {}, [
+            f"modify.{name}: TRL's {entry.trainer}Trainer does not have it; set it to 0, or {STAY}"
+            for name in asked
+        ]
+    faults = []
+    if modify.entropy_bonus and arguments.get("loss_type") not in OVER_TOKENS:
+        faults.append(
+            "modify.entropy_bonus: TRL's is the mean over tokens whatever else is averaged how; set "
+            f'settings.averaging = "token_mean", or {STAY}'
+        )
+    if modify.entropy_bonus and not splitting.whole:
+        faults.append(
+            "modify.entropy_bonus: TRL's is the mean of the means of what goes forward at once; set "
+            f"train.tokens_per_micro_batch = 0, or {STAY}"
+        )
+    if modify.entropy_bonus and "top_entropy_quantile" in arguments:
+        faults.append(
+            "modify.entropy_bonus: TRL's is that of the tokens that the quantile of entropy leaves; set it "
+            f"to 0, or {STAY}"
+        )
+    return dict(asked.values()), faults
 
 
 def metric_names(entry: Entry, arguments: Mapping[str, Any]) -> dict[str, str]:

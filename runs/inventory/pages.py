@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from grpobench.algorithms import modifiers
 from grpobench.runs.importing.translate import VOCABULARIES
 from grpobench.runs.inventory import describing, detectors, dialects, filled, showing
 from grpobench.runs.settings import registries
@@ -81,6 +82,7 @@ def pages() -> dict[str, str]:
         example=presets[0],
         note=registries.dialects_note(),
     )
+    found["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
     found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
     found[detectors.PAGE] = environment.get_template("stability.md.j2").render(detectors.shown())
     found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
@@ -96,6 +98,16 @@ def facts(cls: Any) -> Mapping[str, Any]:
         "formula": parts(row["formula"]),
         "certainty": certainty(row["evidence"]),
     }
+
+
+def stands_around() -> Mapping[str, Any]:
+    """What the page of the section `modify` says: settings in groups, each with its evidence; metrics."""
+    groups: list[dict[str, Any]] = []
+    for row in describing.settings(modifiers.Modifiers):
+        if row["name"] in modifiers.EVIDENCE:
+            groups.append({"evidence": modifiers.EVIDENCE[row["name"]], "settings": []})
+        groups[-1]["settings"].append(row)
+    return {"groups": groups, "metrics": modifiers.METRICS}
 
 
 def certainty(evidence: str) -> str:

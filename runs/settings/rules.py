@@ -101,6 +101,11 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
             "modify.reference_every = 0",
         ),
         Rule(
+            not modify.off_policy_mask or algorithm.has_advantages,
+            "modify.off_policy_mask leaves out tokens of negative advantage, and it has no advantages; set "
+            "modify.off_policy_mask = 0",
+        ),
+        Rule(
             sampler.kind != "preferences" or not modify.around(algorithm).studies,
             f"studies the problems with their reference solutions before training, and {kind}; set "
             'sampler.kind = "hf"',
@@ -118,6 +123,11 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
             config.reward.kind != "constant" or not modify.dynamic_sampling,
             'modify.dynamic_sampling waits for rewards that differ, and reward.kind is "constant"; set '
             "modify.dynamic_sampling = 0",
+        ),
+        Rule(
+            config.reward.kind != "constant" or not modify.zero_variance_filter,
+            'modify.zero_variance_filter leaves out equal rewards, and reward.kind is "constant"; set '
+            "modify.zero_variance_filter = false",
         ),
     ]
 

@@ -45,7 +45,7 @@ from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ipo import IPO
 from grpobench.algorithms.lite_ppo import LitePPO
 from grpobench.algorithms.luspo import LUSPO
-from grpobench.algorithms.modifiers import Modifiers
+from grpobench.algorithms.modifiers import Modified, Modifiers
 from grpobench.algorithms.policy_gradient import ClippedRatio
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vespo import VESPO
@@ -81,6 +81,7 @@ OURS_CLIP = {"clip_low": 0.1, "clip_high": 0.28}
 OURS_NARROW = {"clip_low": 0.05, "clip_high": 0.08}
 KL = {"beta": 0.1}
 UNBIASED = {"beta": 0.1, "kl_estimator": "k3_unbiased"}
+MASKED, BONUS = {"off_policy_mask_threshold": 0.02}, {"entropy_coef": 0.3}
 TRLS_UNBIASED = {"beta": 0.1, "use_bias_correction_kl": True}
 
 Case = tuple[Algorithm[Any], dict[str, Any]]
@@ -160,6 +161,24 @@ CASES: dict[str, Case] = {
         EntropyMask(top_fraction=0.5, averaging="sequence_mean", **KL),
         {"loss_type": "grpo", "epsilon_high": 0.28, "top_entropy_quantile": 0.5, **KL},
     ),
+    # δ: of eight completions with tokens of negative advantage some are masked and some are not
+    **{
+        f"{name}, off-policy mask": (Modifiers(off_policy_mask=0.02).around(algorithm), settings | MASKED)
+        for name, algorithm, settings in (
+            ("grpo", GRPO(**KL), {"loss_type": "grpo", **KL}),
+            ("dapo", DAPO(), {"loss_type": "dapo", "epsilon_high": 0.28}),
+            ("gspo", GSPO(**OURS_NARROW), {"loss_type": "grpo", **SEQUENCE}),
+            ("vespo", VESPO(), {"loss_type": "vespo"}),
+        )
+    },
+    **{
+        f"{name}, entropy bonus": (Modifiers(entropy_bonus=0.3).around(algorithm), settings | BONUS)
+        for name, algorithm, settings in (
+            ("bnpo", GRPO(averaging="token_mean"), {"loss_type": "bnpo"}),
+            ("dapo", DAPO(**KL), {"loss_type": "dapo", "epsilon_high": 0.28, **KL}),
+            ("cispo", CISPO(), {"loss_type": "cispo", "epsilon_high": 5.0}),
+        )
+    },
     "gmpo": (GMPO(), {"trainer": "GMPO"}),
     "gmpo, asymmetric": (
         GMPO(clip_low=0.1, clip_high=0.28, scale="batch", **KL),
@@ -180,11 +199,19 @@ class Compared:
     logged: dict[str, list[float]]
 
 
+def with_their_epsilon(algorithm: Algorithm[Any]) -> Algorithm[Any]:
+    """TRL adds 1e-4 to the deviation."""
+    if isinstance(algorithm, Modified):
+        return dataclasses.replace(algorithm, plain=with_their_epsilon(algorithm.plain))
+    if hasattr(algorithm, "epsilon"):
+        return dataclasses.replace(algorithm, epsilon=1e-4)
+    return algorithm
+
+
 def compared(
     algorithm: Algorithm[Any], settings: dict[str, Any], folder: Path, truncated: bool = False
 ) -> Compared:
-    if hasattr(algorithm, "epsilon"):
-        algorithm = dataclasses.replace(algorithm, epsilon=1e-4)  # TRL adds 1e-4 to the deviation
+    algorithm = with_their_epsilon(algorithm)
     models = models_with_reference(algorithm)
     batch = batch_of(models)
     if truncated:
@@ -224,6 +251,8 @@ def test_policy_loss_and_gradients_equal_trls(case: str, tmp_path: Path) -> None
     for name, theirs in NAMES:
         if name in metrics and not (name.startswith("policy/clip") and by_response(algorithm)):
             assert metrics[name] == pytest.approx(logged[theirs][-1], rel=1e-4, abs=1e-7), name
+    if "off_policy_mask_threshold" in settings:
+        assert 0.1 < metrics["modify/off_policy_masked"] < 0.4, "some of the negative ones must be masked"
     if not isinstance(algorithm, EntropyMask):  # which leaves few tokens to clip
         clipped = [metrics[name] for name in metrics if "clip_" in name]
         assert all(share > 0 for share in clipped), "the example must be clipped on both sides"
@@ -245,6 +274,8 @@ NAMES = (
 def by_response(algorithm: Algorithm[Any]) -> bool:
     """TRL counts a clipped response once at the level of sequences, we each of its tokens; and tokens that
     the entropy mask leaves out, which have no advantage here."""
+    if isinstance(algorithm, Modified):
+        return by_response(algorithm.plain)
     return not isinstance(algorithm, ClippedRatio) or isinstance(algorithm, EntropyMask)
 
 
@@ -277,6 +308,11 @@ DIFFERENCES: dict[str, tuple[Algorithm[Any], dict[str, Any], str]] = {
         DAPO(),
         {"loss_type": "dapo"},
         "TRL's clip range is symmetric unless epsilon_high is set",
+    ),
+    "entropy bonus": (
+        Modifiers(entropy_bonus=0.3).around(GRPO()),
+        {"loss_type": "grpo", **BONUS},
+        "TRL's bonus is the mean over tokens whatever the loss, ours has the average of its terms",
     ),
     "gspo beta": (
         GSPO(**OURS_NARROW, **UNBIASED),
@@ -316,6 +352,26 @@ def test_means_over_completions_count_masked_truncated_ones_in_trl_and_not_here(
     found = compared(algorithm, {"mask_truncated_completions": True, **settings}, tmp_path, truncated=True)
     assert found.ours * 8 / 12 == pytest.approx(found.theirs, rel=LOSS, abs=1e-6)
     assert distance({name: g * 8 / 12 for name, g in found.gradient.items()}, found.expected) < GRADIENT
+
+
+def test_the_off_policy_mask_goes_by_the_samplers_probabilities_as_trls_does_with_vllm(
+    tmp_path: Path,
+) -> None:
+    """π_old is the policy itself, so that only the sampler's distance can mask."""
+    models = models_with_reference(GRPO())
+    batch = batch_of(models)
+    now = models.read("policy", batch).logp
+    batch = dataclasses.replace(batch, behaviour_logp=batch.old_logp, old_logp=now)
+    algorithm = Modifiers(off_policy_mask=0.02).around(GRPO())
+    trainer = grpo_trainer(tmp_path, copy.deepcopy(models.language), loss_type="grpo", **MASKED)
+    with torch.no_grad():
+        signal = algorithm.credit(batch, models)
+    inputs = trl_inputs(batch, their_advantage(batch.reward, "group"), torch.zeros_like(now))
+    _, plain = their_gradient(trainer, inputs)
+    _, expected = their_gradient(trainer, inputs | {"sampling_per_token_logps": batch.behaviour_logp})
+    gradient, _ = backward(algorithm, models, batch, signal)
+    assert distance(parameters(gradient), expected) < GRADIENT
+    assert distance(plain, expected) > 100 * GRADIENT
 
 
 def their_advantage(reward: torch.Tensor, scale: str) -> torch.Tensor:

@@ -22,6 +22,7 @@ from helpers.toys import backward, distance, models_for, norm, off_policy, rollo
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
+from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.rft import RFT
 from grpobench.runs.measure.catalogue import catalogue
@@ -70,7 +71,39 @@ def variants() -> dict[str, Algorithm[Any]]:
         **advantages(),
         **ratios(),
         **research(),
+        **modified(),
     }
+
+
+def modified() -> dict[str, Algorithm[Any]]:
+    """What the section `modify` does to credit and loss, around algorithms that differ in the shape of their
+    terms, in what else these hold and in the roles that they train."""
+    known = ALGORITHMS
+    mask, bonus = Modifiers(off_policy_mask=0.02), Modifiers(entropy_bonus=0.1)
+    equal = Modifiers(zero_variance_filter=True)
+    every = Modifiers(off_policy_mask=0.02, entropy_bonus=0.1, zero_variance_filter=True, mask_truncated=True)
+    plain = {
+        "grpo": known["grpo"](beta=0.1),
+        "gspo": known["gspo"](clip_low=0.1, clip_high=0.1),
+        "vespo-kl-advantage": known["vespo"](beta=0.1, kl_placement="advantage"),
+        "ppo-warmup": known["ppo"](critic_warmup=1),
+        "ppo-shared": known["ppo"](critic="shared"),
+    }
+    found = {f"{name}-mask": mask.around(algorithm) for name, algorithm in plain.items()}
+    found |= {f"{name}-bonus": bonus.around(algorithm) for name, algorithm in plain.items()}
+    return found | {
+        "dpo-bonus": bonus.around(known["dpo"]()),
+        "grpo-filter": equal.around(plain["grpo"]),
+        "dpo-filter": equal.around(known["dpo"]()),
+        "dapo-every": every.around(known["dapo"]()),
+    }
+
+
+def declared(algorithm: Algorithm[Any]) -> set[str]:
+    """Names of the metrics that an algorithm may return."""
+    if isinstance(algorithm, Modified):
+        return declared(algorithm.plain) | {metric.name for metric in METRICS}
+    return {metric.name for metric in algorithm.metrics}
 
 
 def advantages() -> dict[str, Algorithm[Any]]:
@@ -346,7 +379,7 @@ def test_loss_has_the_shape_of_its_weights_and_declared_metrics_only(algorithm: 
     assert loss.terms.shape == algorithm.weigh(batch).shape
     assert loss.terms.shape in (batch.written.shape, batch.reward.shape)
     returned = {*loss.metrics, *algorithm.observe(batch, signal)}
-    assert returned and returned <= {metric.name for metric in algorithm.metrics}
+    assert returned and returned <= declared(algorithm)
     for name, values in loss.metrics.items():
         assert values.shape in (batch.written.shape, batch.reward.shape), name
         assert not values.requires_grad, name
@@ -489,6 +522,16 @@ def test_weights_of_micro_batches_add_up_to_those_of_the_minibatch(algorithm: Al
 
 
 @every
+def test_an_advantage_is_declared_where_the_signal_has_one(algorithm: Algorithm[Any]) -> None:
+    plain = algorithm.plain if isinstance(algorithm, Modified) else algorithm
+    batch = data()
+    signal = algorithm.credit(batch, Scripted(batch))
+    assert plain.has_advantages == hasattr(signal, "advantage")
+    if plain.has_advantages:
+        assert signal.advantage.shape == batch.written.shape
+
+
+@every
 def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
     batch = data()
     unit = algorithm.credit(batch, Scripted(batch)).unit
@@ -544,7 +587,7 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
     assert not any(math.isnan(value) for value in metrics.values())
-    if told_apart or getattr(algorithm, "entropy_bonus", 0):
+    if told_apart or algorithm.differentiates_entropy:
         return
     if getattr(algorithm, "kl_estimator", "k3") != "k1":
         # An estimator of the KL at π = π_ref has gradient 0, but for k1, whose gradient is ∇log π.

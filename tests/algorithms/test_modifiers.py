@@ -1,4 +1,5 @@
-"""What stands around an algorithm: rows left out, refills, a reference that follows, greedy baselines."""
+"""What stands around an algorithm: rows left out, refills, a reference that follows, greedy baselines, masked
+sequences, entropy."""
 
 from __future__ import annotations
 
@@ -9,16 +10,34 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from helpers.toys import models_for, rollouts
+from helpers.toys import (
+    Fixed,
+    arithmetic_run,
+    backward,
+    distance,
+    models_for,
+    norm,
+    off_policy,
+    rollouts,
+    trainer_for,
+)
 
+from grpobench.algorithms.algorithm import Reading
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled, overlong, without
+from grpobench.algorithms.modifiers import off_policy as off_policy_tokens
+from grpobench.algorithms.parts import Averaging
+from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.remax import ReMax
+from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.measure.tally import Tally
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.train.collect import set_apart
+from grpobench.runs.train.update import minibatches
 from grpobench.tasks.task import Outcome, Problem, Verdict
 
 
@@ -50,6 +69,96 @@ def test_truncated_completions_are_left_out_but_count_in_their_group() -> None:
     assert signal.unit.tolist() == [0, -1, 2, 3]
     assert signal.advantage[0, 0].item() == pytest.approx(0.75)
     assert algorithm.observe(batch, signal)["modify/left_out"] == 0.25
+
+
+def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_batchs_statistics() -> None:
+    """Of three groups the middle one has equal rewards: the gradient is that of a batch without it, whatever
+    the average. The deviation of the batch is that of all seven rewards."""
+    shape = [[3, 2], [5, 1, 4], [2, 6]], [[1.0, 0.0], [0.5, 0.5, 0.5], [0.0, 1.0]]
+    algorithm = Modifiers(zero_variance_filter=True).around(GRPO(scale="batch", epsilon=1e-9))
+    batch = rollouts(*shape)
+    signal = algorithm.credit(batch, Fixed())
+    assert signal.unit.tolist() == [0, 1, -1, -1, -1, 5, 6]
+    assert algorithm.observe(batch, signal)["modify/equal"] == pytest.approx(1 / 3)
+    deviation = (4 * 0.25 / 6) ** 0.5  # of 1, 0, ½, ½, ½, 0, 1
+    assert signal.advantage[0, 0].item() == pytest.approx(0.5 / deviation)
+    for averaging in Averaging.__args__:
+        plain = GRPO(averaging=averaging)
+        models = models_for(plain, "gpt2")
+        whole = off_policy(batch, models)
+        telling = whole[(whole.group != 1).nonzero().squeeze(-1)]
+        expected, _ = backward(plain, models, telling)
+        modified = Modifiers(zero_variance_filter=True).around(plain)
+        signal = modified.credit(whole, models)
+        (rows,) = minibatches(whole, signal.unit, 1, 0)
+        found, _ = backward(modified, models, whole[rows], signal[rows])
+        assert distance(found, expected) < 1e-5  # float32, another order of rows
+        if averaging != "sequence_sum":
+            diluted, _ = backward(plain, models, whole)
+            assert distance(diluted, expected) > 0.1
+
+
+def test_a_step_without_any_telling_group_updates_nothing() -> None:
+    config = arithmetic_run(GRPO(), modify=Modifiers(zero_variance_filter=True))
+    trainer = trainer_for(config)
+    batch = rollouts([[3, 2], [4, 1]], [[1.0, 1.0], [0.0, 0.0]])
+    signal = trainer.algorithm.credit(batch, trainer.models)
+    before = {name: p.clone() for name, p in trainer.models.named("policy").items()}
+    made = trainer.updater.update(batch, signal, Tally(catalogue()), 1)
+    assert made.left_out == 0 and not made.ruined
+    for name, p in trainer.models.named("policy").items():
+        assert torch.equal(p, before[name])
+
+
+def test_a_completion_that_has_become_improbable_is_no_longer_discouraged() -> None:
+    """Mean log μ/π of the three rows: (0.3 + 0.1)/2 = 0.2, 0.2 and (0.1 − 0.3)/2 = −0.1; the first one's
+    advantage is positive. Tokens that the policy did not write do not count."""
+    batch = rollouts([[2, 3, 2]], [[1.0, 0.0, 0.0]], gaps={1: (1,)})
+    logp = -torch.tensor([[0.3, 0.1, 9.0], [0.2, 9.0, 0.2], [0.1, -0.3, 9.0]])
+    advantage = torch.tensor([[1.0], [-1.0], [-1.0]]).expand(3, 3)
+
+    def masked(most: float) -> list[bool]:
+        stale = off_policy_tokens(batch, logp, advantage, most)
+        assert torch.equal(stale.any(-1), stale.all(-1))
+        return stale[:, 0].tolist()
+
+    assert masked(0.19) == [False, True, False]
+    assert masked(0.21) == [False, False, False]
+
+
+def test_masking_leaves_the_critic_and_the_kl_alone() -> None:
+    plain = PPO(beta=0.1, kl_placement="loss", critic="shared")
+    models = models_for(plain, "gpt2")
+    batch = off_policy(rollouts([[4, 5, 3]], [[1.0, 0.0, 0.0]]), models)
+    far = dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp + 5.0)  # everything is stale
+    signal = plain.credit(far, models)
+    hopeless = dataclasses.replace(signal, advantage=-torch.ones_like(signal.advantage))
+    found, metrics = backward(Modifiers(off_policy_mask=1.0).around(plain), models, far, hopeless)
+    without_policy = dataclasses.replace(hopeless, advantage=torch.zeros_like(signal.advantage))
+    expected, _ = backward(plain, models, far, without_policy)
+    assert distance(found, expected) == 0 and norm(expected) > 1e-3
+    assert metrics["modify/off_policy_masked"] == 1
+    assert metrics["policy/clip_low"] == backward(plain, models, far, hopeless)[1]["policy/clip_low"] > 0
+
+
+def test_the_entropy_bonus_follows_the_gradient_of_the_entropy_in_closed_form() -> None:
+    """dH/dz = −p (log p + H) for each token's logits z; a response's term holds the mean over its tokens."""
+    batch = rollouts([[2, 1]], [[1.0, 1.0]])
+    logits = torch.tensor([[[0.3, -1.0, 0.8], [2.0, 0.0, 0.1]], [[0.5, 0.5, -0.7], [9.0, 0.0, 0.0]]])
+    leaf = logits.clone().requires_grad_()
+    log_p = leaf.log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    now = Reading(log_p[..., 0] * batch.written, entropy, entropy[:, :0])
+    p = logits.softmax(-1)
+    slope = -p * (p.log() + entropy.detach()[..., None]) * batch.written[..., None]
+    for plain, share in ((GRPO(averaging="token_mean"), [1 / 3, 1 / 3]), (GSPO(), [1 / 4, 1 / 2])):
+        algorithm = Modifiers(entropy_bonus=0.7).around(plain)
+        signal = algorithm.credit(batch, Fixed())  # equal rewards: nothing but the bonus
+        terms = algorithm.loss(batch, signal, {"policy": now}).terms
+        loss = (terms * algorithm.weigh(batch)).sum()
+        (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+        expected = -0.7 * slope * torch.tensor(share)[:, None, None]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)  # float32
 
 
 def test_a_pair_with_a_truncated_half_is_left_out_whole() -> None:
@@ -103,6 +212,7 @@ def test_the_greedy_answer_is_no_row_but_the_baseline_of_its_group() -> None:
 def test_a_modified_algorithm_keeps_what_it_is() -> None:
     plain = DPO()
     modified = Modifiers(schedule="ads", dynamic_sampling=1).around(plain)
+    assert Modifiers(entropy_bonus=0.1).around(plain).differentiates_entropy
     assert modified.studies and not plain.studies
     for name in ("trains", "reads", "scores", "greedy_baseline", "locates_answers", "differentiates_entropy"):
         assert getattr(modified, name) == getattr(plain, name)
@@ -110,7 +220,14 @@ def test_a_modified_algorithm_keeps_what_it_is() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"overlong_penalty": math.inf}, {"reference_mix": 0.0}, {"ads_band": 0.6}, {"ads_clusters": 0}],
+    [
+        {"off_policy_mask": math.inf},
+        {"entropy_bonus": -0.1},
+        {"overlong_penalty": math.inf},
+        {"reference_mix": 0.0},
+        {"ads_band": 0.6},
+        {"ads_clusters": 0},
+    ],
 )
 def test_settings_out_of_range_are_refused_by_name(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -12,6 +12,7 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.dialects import DIALECTS
+from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
 from grpobench.runs.inventory import describing, pages
 from grpobench.runs.tools.strict import ConfigError
@@ -42,6 +43,16 @@ def test_an_algorithm_says_what_its_page_needs(cls: type[Algorithm[Any]]) -> Non
     assert describing.paragraphs(cls)[1], "the docstring says nothing but degenerate cases"
     undocumented = [row["name"] for row in describing.settings(cls) if not row["summary"]]
     assert not undocumented
+
+
+def test_every_group_of_modifiers_says_what_it_was_checked_against() -> None:
+    rows = describing.settings(Modifiers)
+    assert all(row["summary"] for row in rows)
+    first = {row["name"] for row in rows if not row["name"].startswith("ads_")}
+    assert EVIDENCE.keys() == first - {"overlong_penalty", "reference_mix"}
+    assert all(text.startswith(("verified: ", "reconstruction: ")) for text in EVIDENCE.values())
+    shown = re.findall(r"^\| `(\w+)` \|", written()["modify.md"], re.M)
+    assert shown == [row["name"] for row in rows]
 
 
 @every

@@ -234,6 +234,11 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "luspo": ("luspo", {}, {"epochs": 2, "learning_rate": 1e-2}),
     "vespo": ("vespo", {}, {"epochs": 2, "learning_rate": 1e-2}),
     "entropy_mask": ("entropy_mask", {}, {}),
+    "dapo, masked and with a bonus": (
+        "dapo",
+        {"modify": {"off_policy_mask": 1e-4, "entropy_bonus": 0.1}},
+        {"epochs": 2, "learning_rate": 1e-2},
+    ),
 }
 SHARED = ("reward/", "score/", "length/", "outcome/", "groups/", "diversity/", "grad_norm/", "policy/clip")
 SHARED += ("trained/share", "trained/groups", "trained/zero_signal", "trained/reward", "trained/length")
@@ -247,9 +252,12 @@ def test_the_same_rollouts_give_the_same_weights(case: str, policy: str, tmp_pat
     name, settings, training = SAME[case]
     if "learning_rate" in training:
         training = {**training, "learning_rate": {"policy": training["learning_rate"]}}
+    settings = dict(settings)
+    modify = Modifiers(**settings.pop("modify", {}))
     several = RewardConfig(kind="sum", weights={"correct": 1.0, "short": 0.5, "proxy": 0.25})
     reward = several if name == "gdpo" else RewardConfig()
-    config = configure(policy, ALGORITHMS[name](**settings), train=train(**training), reward=reward)
+    algorithm = ALGORITHMS[name](**settings)
+    config = configure(policy, algorithm, train=train(**training), reward=reward, modify=modify)
     _, ours = run(config, tmp_path / "ours")
     _, theirs = run(through_trl(config), tmp_path / "trl")
     found = weights(tmp_path / "ours")
@@ -591,6 +599,18 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
         (["algorithm.beta=0.1", "algorithm.kl_placement=reward"], 'set settings.kl_placement = "loss"'),
         (["modify.dynamic_sampling=2"], "modify.dynamic_sampling"),
         (["modify.mask_truncated=true"], 'set settings.averaging = "token_mean"'),
+        (["modify.zero_variance_filter=true"], "modify.zero_variance_filter"),
+        (["modify.entropy_bonus=0.1"], 'set settings.averaging = "token_mean"'),
+        (
+            [
+                "modify.entropy_bonus=0.1",
+                "algorithm.averaging=token_mean",
+                "train.tokens_per_micro_batch=2048",
+            ],
+            "set train.tokens_per_micro_batch = 0",
+        ),
+        (["arms=entropy_mask", "modify.entropy_bonus=0.1"], "set it to 0"),
+        (["arms=rloo", "modify.off_policy_mask=0.1"], "RLOOTrainer does not have it"),
         (["sampler.kind=vllm"], 'set sampler.kind = "hf"'),
         (["sampler.old_logp=sampler"], 'set it to "auto"'),
         (["sampler.correction=tis"], 'set it to "none"'),
