@@ -34,7 +34,8 @@ class DAPO(GroupNormalised, ClippedRatio):
         "full) and then trains on what it has; it replaces groups whose rewards are equal, which is the "
         "paper's 0 < #correct < G where the reward is the verdict alone. The paper makes 16 updates per "
         "rollout batch: set train.minibatches; with one update the ratio is always 1. The standard deviation "
-        "has ddof = 1, which the paper leaves open."
+        "has ddof = 1, which the paper leaves open. Its formula divides by the tokens of each problem's "
+        'group (averaging = "prompt_mean"), its code by those of the minibatch, as here.'
     )
     evidence = (
         "verified: the paper's text; loss and gradient equal those of TRL 1.16's loss of the same name, "
@@ -45,6 +46,6 @@ class DAPO(GroupNormalised, ClippedRatio):
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """token_mean is the paper's."""
+    """token_mean is what the authors' code has."""
     clip_high: float = 0.28
     """Upper clip range."""

@@ -13,7 +13,7 @@ from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
 Baseline = Literal["mean", "median", "leave_one_out"]
 Scale = Literal["group", "leave_one_out", "batch", "none"]
-Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "constant"]
+Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "prompt_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
 
@@ -275,8 +275,9 @@ def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> 
 
 def average(batch: Batch, kind: Averaging) -> Tokenwise:
     """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `sequence_sum` 1/B (log-probabilities of whole
-    completions), `token_mean` 1/Σ|o_i| (DAPO), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the policy
-    did not write. Their dtype is that of the rewards."""
+    completions), `token_mean` 1/Σ|o_i| (DAPO's code), `prompt_mean` 1/(P·Σ|o_i| of the group) for P groups,
+    so that each problem counts the same (ScaleRL), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the
+    policy did not write. Their dtype is that of the rewards."""
     written = batch.written.to(batch.reward.dtype)
     if kind == "sequence_sum":
         return written / max(1, len(batch))
@@ -284,6 +285,10 @@ def average(batch: Batch, kind: Averaging) -> Tokenwise:
         return written / written.sum(-1, keepdim=True).clamp(min=1) / max(1, len(batch))
     if kind == "token_mean":
         return written / written.sum().clamp(min=1)
+    if kind == "prompt_mean":
+        numbers, inverse = batch.group.unique(return_inverse=True)
+        tokens = written.new_zeros(len(numbers)).index_add(0, inverse, written.sum(-1))[inverse]
+        return written / tokens[:, None].clamp(min=1) / max(1, len(numbers))
     return written / (max(1, len(batch)) * batch.limit)
 
 

@@ -36,8 +36,9 @@ class PolicyGradient(Algorithm[Advantage]):
     has_advantages = True
 
     averaging: parts.Averaging = "sequence_mean"
-    """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO) or
-    constant (Dr. GRPO)."""
+    """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO),
+    prompt_mean (over each group's tokens, then over groups; ScaleRL, arXiv:2510.13786) or constant
+    (Dr. GRPO)."""
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"

@@ -21,6 +21,7 @@ from grpobench.algorithms.algorithm import Algorithm, Batch
 from grpobench.algorithms.dr_grpo import DrGRPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.maxrl import MaxRL
+from grpobench.algorithms.parts import Averaging
 from grpobench.algorithms.passk import PassK, best_of
 from grpobench.algorithms.remax import ReMax
 from grpobench.algorithms.rloo import RLOO
@@ -179,17 +180,23 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[
 
 
 @pytest.mark.parametrize("name", POLICY_GRADIENTS)
-@pytest.mark.parametrize("averaging", ["sequence_mean", "sequence_sum", "token_mean", "constant"])
+@pytest.mark.parametrize("averaging", Averaging.__args__)
 def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averaging: str) -> None:
     algorithm, batch = case(name, averaging)
     found, advantage = slope(algorithm, batch, batch.old_logp)
     written = batch.written[algorithm.credit(batch, Fixed()).unit >= 0]
     length, rows, limit = written.sum(-1, keepdim=True), len(written), 12
+    group = batch.group[algorithm.credit(batch, Fixed()).unit >= 0].tolist()
+    tokens = {
+        number: sum(n for n, g in zip(length.flatten(), group, strict=True) if g == number)
+        for number in group
+    }
     divisor = {
         "sequence_mean": length * rows,
         "sequence_sum": rows,
         "token_mean": written.sum(),
         "constant": rows * limit,
+        "prompt_mean": torch.tensor([[len(tokens) * tokens[number]] for number in group]),
     }[averaging]
     close(found, -advantage * written / divisor)
     assert found.abs().max() > 1e-4

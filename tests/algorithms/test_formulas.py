@@ -530,8 +530,29 @@ def test_mean_weights_add_up_to_one(lengths: list[int], limit: int) -> None:
     assert weights["sequence_mean"].sum().item() == pytest.approx(filled / len(lengths))
     assert weights["sequence_sum"].sum().item() == pytest.approx(sum(lengths) / len(lengths))
     assert weights["token_mean"].sum().item() == pytest.approx(float(filled > 0))
+    assert weights["prompt_mean"].sum().item() == pytest.approx(float(filled > 0))
     assert weights["constant"].sum().item() == pytest.approx(sum(lengths) / len(lengths) / limit)
     assert not any(table[~batch.written].any() for table in weights.values())
+
+
+def test_every_problem_counts_the_same_in_the_mean_over_prompts() -> None:
+    """Groups of 4, 2 and no tokens: a third of the loss each, and the empty one's third is nobody's."""
+    batch = rollouts([[1, 3], [2], [0]], gaps={2: ()})
+    batch = dataclasses.replace(batch, group=torch.tensor([7, 7, 2, 5]))
+    expected = [[1 / 12, 0, 0], [1 / 12, 1 / 12, 1 / 12], [1 / 6, 1 / 6, 0], [0, 0, 0]]
+    close(parts.average(batch, "prompt_mean"), expected)
+
+
+def test_the_mean_over_prompts_is_the_mean_of_each_prompts_own_gradient() -> None:
+    """ScaleRL's expectation over prompts of Σ_i Σ_t …/Σ|o_i|, each prompt in a batch of its own."""
+    batch = example()
+    algorithm = GRPO(averaging="prompt_mean")
+    logp = batch.old_logp + 0.3 * noise(batch, 9)
+    alone = []
+    for number in (0, 1):
+        rows = (batch.group == number).nonzero().squeeze(-1)
+        alone.append(slope(GRPO(averaging="token_mean"), batch[rows], logp[rows]) / 2)
+    close(slope(algorithm, batch, logp), torch.cat(alone))
 
 
 def test_weights_by_hand() -> None:
@@ -540,5 +561,6 @@ def test_weights_by_hand() -> None:
     close(parts.average(batch, "sequence_sum"), [[1 / 2, 0, 0], [1 / 2, 1 / 2, 1 / 2]])
     close(parts.average(batch, "token_mean"), [[1 / 4, 0, 0], [1 / 4, 1 / 4, 1 / 4]])
     close(parts.average(batch, "constant"), [[1 / 10, 0, 0], [1 / 10, 1 / 10, 1 / 10]])
+    close(parts.average(batch, "prompt_mean"), [[1 / 4, 0, 0], [1 / 4, 1 / 4, 1 / 4]])  # one group
     close(parts.per_sequence(batch), [1 / 2, 1 / 2])
     close(DPO().weigh(batch), [1.0, 1.0])  # one pair, each of its rows carrying half a term
