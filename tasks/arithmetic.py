@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,8 +12,11 @@ from functools import cache
 
 from grpobench.tasks.grading import reasoning
 from grpobench.tasks.kinds.generated import Generated, distinct
-from grpobench.tasks.task import Problem, Split, Task, Verdict
+from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
+BUDGET, STEP, DIGIT = 40, 13, 4
+"""Characters for up to three operations, for each beyond (``-120-20=-140,``), and for each third digit of an
+operation's numbers."""
 FINAL = re.compile(r"#(-?\d{1,9})$")
 
 
@@ -30,19 +34,33 @@ class Arithmetic(Generated, Task):
     source = "generated from a seed by grpobench.tasks.arithmetic (Apache-2.0)"
     summary = "chains of + - * on integers, each step written out, final answer behind #"
     scores = ("correct", "format", "consistent", "supported")
-    max_new_tokens = 40
     answer_marker = "#"
     operations: tuple[int, ...] = (2, 3)
     """How many operations a problem may have, each entry equally often."""
+    measured_operations: tuple[int, ...] = ()
+    """The same of validation and test problems; empty: as in training."""
     largest: int = 20
     """Largest number in a problem."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.operations or not all(1 <= n <= 6 for n in self.operations):
-            raise ValueError("operations: each must be from 1 to 6")
+        for name, counts in (
+            ("operations", self.operations),
+            ("measured_operations", self.measured_operations),
+        ):
+            if not all(1 <= n <= 6 for n in counts):
+                raise ValueError(f"{name}: each must be from 1 to 6")
+        if not self.operations:
+            raise ValueError("operations: must name at least one number of operations")
         if not 9 <= self.largest <= 999:
             raise ValueError("largest: must be from 9 to 999")
+
+    @property
+    def max_new_tokens(self) -> int:  # type: ignore[override]
+        """In characters: room for the steps of the longest problem, in training and measured alike."""
+        most = max(self.operations + self.measured_operations)
+        digits = max(0, len(str(self.largest)) - 2)
+        return BUDGET + STEP * max(0, most - 3) + DIGIT * digits * most
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return _problems(self, split)
@@ -58,6 +76,15 @@ class Arithmetic(Generated, Task):
             steps.append(f"{value}{sign}{number}={after}")
             value = after
         return f"{','.join(steps)}#{value}"
+
+    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+        """``accuracy/<n> steps``: share of right answers by number of operations. Rows with outcome
+        `infra_error` were not graded and are left out."""
+        rows: defaultdict[str, list[float]] = defaultdict(list)
+        for row in graded:
+            if row.verdict.outcome != "infra_error":
+                rows[str(row.problem.traits["category"])].append(row.verdict.scores["correct"])
+        return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
 
     def lapse(self, problem: Problem) -> str:
         """The answer at once, without the steps that a small policy needs to find it."""
@@ -93,8 +120,10 @@ def apply(sign: str, left: int, right: int) -> int:
 
 @cache
 def _problems(task: Arithmetic, split: Split) -> tuple[Problem, ...]:
+    counts = task.operations if split == "train" else task.measured_operations or task.operations
+
     def draw(rng: random.Random) -> Problem:
-        count = rng.choice(task.operations)
+        count = rng.choice(counts)
         value = rng.randint(1, task.largest)
         chain = str(value)
         for _ in range(count):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -190,6 +191,44 @@ def test_arithmetic_reads_only_the_last_answer_at_the_end() -> None:
     for text, (correct, outcome) in cases.items():
         (verdict,) = Arithmetic().verify(problem, [text])
         assert (verdict.scores["correct"], verdict.outcome) == (correct, outcome), text
+
+
+def test_measured_chains_may_be_longer_than_any_in_training() -> None:
+    task = Arithmetic(measured_operations=(1, 4, 6), train=90, validation=90, test=90)
+    plain = Arithmetic(train=90, validation=90, test=90)
+    assert task.problems("train") == plain.problems("train")
+    for split in ("validation", "test"):
+        found = Counter(problem.traits["category"] for problem in task.problems(split))
+        assert set(found) == {"1 steps", "4 steps", "6 steps"}
+        # 90 draws of a third each: four standard errors are 18
+        assert min(found.values()) >= 12
+    assert {problem.traits["difficulty"] for problem in plain.problems("test")} == {2.0, 3.0}
+    for wrong, message in (
+        ({"measured_operations": (7,)}, "measured_operations: each must be from 1 to 6"),
+        ({"operations": (0,)}, "operations: each must be from 1 to 6"),
+        ({"operations": ()}, "operations: must name at least one number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Arithmetic(**wrong)
+
+
+@pytest.mark.parametrize("largest", [9, 20, 999])
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_arithmetic_budget_holds_the_longest_chain(count: int, largest: int) -> None:
+    task = Arithmetic(measured_operations=(count,), largest=largest, validation=300)
+    longest = max(len(task.demonstrate(problem)) for problem in task.problems("validation"))
+    assert longest < task.max_new_tokens, "the end token needs a place too"
+    assert Arithmetic().max_new_tokens == 40
+
+
+def test_arithmetic_accuracy_by_number_of_operations_by_hand() -> None:
+    task = Arithmetic()
+    short = Problem("2+3", "Q:2+3\nA:", 5, {"category": "1 steps"})
+    long = Problem("2+3-1", "Q:2+3-1\nA:", 4, {"category": "2 steps"})
+    rows = [Graded(p, task.verify(p, [text])[0]) for p, text in ((short, "#5"), (short, "#4"), (long, "5"))]
+    rows += [Graded(long, task.verify(long, ["#4"])[0]), Graded(long, Verdict({}, None, "infra_error"))]
+    rows += [Graded(short, task.verify(short, [text])[0]) for text in ("#5", "#5")]
+    assert task.summarise(rows) == {"accuracy/1 steps": 3 / 4, "accuracy/2 steps": 1 / 2}
 
 
 # Nanobias
