@@ -16,6 +16,7 @@ NAMES = (
     "gpg",
     "bnpo",
     "opo",
+    "otb",
     "remax",
     "mc_grpo",
     "lite_ppo",

@@ -149,6 +149,8 @@ class Reading(Rows):
     """Entropy in nats of the tempered next-token distribution at each position."""
     value: Tokenwise
     """Value of the state before token t is written."""
+    squares: Tokenwise | None = field(default=None, kw_only=True)
+    """Σ_v π_v² of the tempered next-token distribution at each position; only where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,9 @@ class Loss:
 
 
 class Reader(Protocol):
-    """The models of a run, as `credit` sees them: readings without gradient."""
+    """The models of a run, as `credit` sees them: readings without gradient, with `squares` on demand."""
 
-    def read(self, role: Role, batch: Batch) -> Reading: ...
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading: ...
 
 
 S = TypeVar("S", bound=Signal)

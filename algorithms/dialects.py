@@ -1185,6 +1185,29 @@ DIALECTS: dict[str, Dialect] = {
             (VERL_CLIPS, *VERL_GAPS),
         ),
         Dialect(
+            "otb",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=optimal_token_baseline "
+            "actor_rollout_ref.actor.calculate_sum_pi_squared=True trainer.use_v1=False",
+            (
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                VERL_DUAL,
+                Fact("zero_tail", True, f"{CORE}: compute_optimal_token_baseline_advantage"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: nothing hands on the sums of squares.",
+                    "verl/trainer/ppo/ray_trainer.py: compute_advantage",
+                ),
+                *VERL_GAPS,
+            ),
+            remark=VERL_V0,
+        ),
+        Dialect(
             "remax",
             "verl",
             VERL,

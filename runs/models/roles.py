@@ -142,21 +142,28 @@ class Models:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def read(self, role: Role, batch: Batch, unit: torch.Tensor | None = None) -> Reading:
+    def read(
+        self, role: Role, batch: Batch, unit: torch.Tensor | None = None, *, squares: bool = False
+    ) -> Reading:
         """A reading of the whole batch without gradient, in micro-batches; given the signal's `unit` (B,),
         none of them −1, in the micro-batches of an update of these rows, and with its very operations."""
         parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
-        names = ("logp", "entropy", "value")
+        names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
         each = torch.arange(len(batch)) if unit is None else unit
         with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
             for rows in micro_batches(batch, each, self.budget):
-                now = self.read_now((role,), batch[rows])[role]
+                now = self.read_now((role,), batch[rows], squares=squares)[role]
                 parts.append((rows, {name: getattr(now, name).detach() for name in names}))
         order = torch.cat([rows for rows, _ in parts]).argsort()
         return Reading(**{name: torch.cat([found[name] for _, found in parts])[order] for name in names})
 
     def read_now(
-        self, roles: Iterable[Role], batch: Batch, differentiate_entropy: bool = False
+        self,
+        roles: Iterable[Role],
+        batch: Batch,
+        differentiate_entropy: bool = False,
+        *,
+        squares: bool = False,
     ) -> dict[Role, Reading]:
         """One reading per role of one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass."""
@@ -172,6 +179,7 @@ class Models:
                     states[id(network.trunk)] = self._states(network.trunk, layout, batch)
             hidden = states[id(network.trunk)]
             logp = entropy = value = nothing
+            sums = None
             if role in ("policy", "reference"):
                 assert network.head is not None
                 with self.precision():
@@ -183,11 +191,17 @@ class Models:
                         self.chunk,
                         differentiate_entropy,
                     )
+                    if squares:
+                        sums = scatter(
+                            token_squares(hidden, network.head, self.temperature, self.chunk),
+                            layout.place,
+                            shape,
+                        )
                 logp, entropy = (scatter(part, layout.place, shape) for part in flat)
             else:
                 assert network.value is not None
                 value = scatter(network.value(hidden.float()).squeeze(-1), layout.place, shape)
-            readings[role] = Reading(logp, entropy, value)
+            readings[role] = Reading(logp, entropy, value, squares=sums)
         return readings
 
     def _states(self, trunk: nn.Module, layout: Any, batch: Batch) -> torch.Tensor:
@@ -338,6 +352,14 @@ def token_statistics(
         for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
     ]
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+@torch.no_grad()
+def token_squares(hidden: torch.Tensor, head: nn.Module, temperature: float, chunk: int) -> torch.Tensor:
+    """Σ_v π_v² (N,) of the tempered softmax π over head(hidden (N, H)), at most `chunk` logits at once."""
+    vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
+    pieces = hidden.split(max(1, chunk // vocabulary))
+    return torch.cat([(head(states).float() / temperature).softmax(-1).square().sum(-1) for states in pieces])
 
 
 def replay(plain: torch.Tensor, trunk: nn.Module, layout: Any, batch: Batch) -> torch.Tensor:

@@ -103,6 +103,6 @@ class Recorded(Work):
 class Blank:
     """A reference of which nothing is asked but that it can be read."""
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
         nothing = torch.zeros(batch.completion.shape)
         return Reading(nothing, nothing, nothing)

@@ -121,6 +121,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "bnpo-deviation": known["bnpo"](density="deviation"),
         "mc_grpo-group": known["mc_grpo"](scale="group"),
         "mc_grpo-none": known["mc_grpo"](scale="none", averaging="token_mean"),
+        "otb-tail": known["otb"](zero_tail=False, beta=0.1),
+        "otb-kl-reward": known["otb"](beta=0.1, kl_placement="reward"),
         "passk": known["passk"](k=2),
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
@@ -336,10 +338,10 @@ class Spy:
     def __init__(self, models: Models, allowed: set[Role]) -> None:
         self.models, self.allowed, self.seen = models, allowed, set[Role]()
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
         assert role in self.allowed, f"reads the undeclared role {role}"
         self.seen.add(role)
-        return self.models.read(role, batch)
+        return self.models.read(role, batch, squares=squares)
 
 
 @every
@@ -410,9 +412,10 @@ class Scripted:
             (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
         ]
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
         nothing = batch.old_logp[:, :0]
         quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
+        quantities += ("squares",) if squares else ()
         said = {name: torch.zeros(batch.written.shape) for name in quantities}
         for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
             heard = self.heard(prompt)
@@ -420,7 +423,8 @@ class Scripted:
                 heard = (*heard, token) if own else heard
                 for name in quantities:
                     said[name][row, place] = spoken(role, name, heard) if own else self.other
-        return Reading(*(said.get(name, nothing) for name in ("logp", "entropy", "value")))
+        every = (said.get(name, nothing) for name in ("logp", "entropy", "value"))
+        return Reading(*every, squares=said.get("squares"))
 
     def heard(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """A prompt without the replies in it."""
@@ -433,6 +437,8 @@ class Scripted:
 @cache
 def spoken(role: Role, name: str, heard: tuple[int, ...]) -> float:
     number = random.Random(f"{role}/{name}/{heard}").gauss(0.0, 1.0)
+    if name == "squares":  # the written token's own square and something of the others
+        return math.exp(2 * spoken(role, "logp", heard)) + 0.01 * abs(number)
     return {"logp": -abs(number), "entropy": abs(number), "value": number}[name]
 
 
@@ -572,6 +578,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
     if isinstance(algorithm, RFT):
         reward = 0.0  # it compares nothing, and imitates whatever is correct
+    if getattr(algorithm, "zero_tail", False):
+        reward = 0.0  # the end of a longest completion is not compared
     base = data()
     equal = torch.full_like(base.reward, reward)
     scores = dict.fromkeys(base.scores, equal)

@@ -264,7 +264,8 @@ class Fixed:
     def __init__(self, **readings: Reading) -> None:
         self.readings = readings
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
+        assert not squares or self.readings[role].squares is not None
         return self.readings[role]
 
 
