@@ -23,6 +23,7 @@ NAMES = (
     "gdpo",
     "maxrl",
     "passk",
+    "negative_grpo",
     "rft",
     "ppo",
     "gspo",

@@ -24,6 +24,7 @@ from grpobench.algorithms.lite_ppo import LitePPO
 from grpobench.algorithms.maxrl import MaxRL
 from grpobench.algorithms.mc_grpo import MCGRPO
 from grpobench.algorithms.modifiers import Modifiers
+from grpobench.algorithms.negative_grpo import NegativeGRPO
 from grpobench.algorithms.opo import OPO
 from grpobench.algorithms.passk import PassK
 from grpobench.algorithms.reinforce_pp import ReinforcePP
@@ -241,6 +242,33 @@ def test_weights_have_the_precision_of_the_batch(
         weights = parts.average(batch, kind)
         assert weights.dtype == dtype
         assert weights[0, 0].item() == pytest.approx(expected, rel=rounding)
+
+
+@pytest.mark.parametrize("virtual", [1, 3])
+def test_negative_grpo_is_grpo_in_a_group_with_perfect_completions(virtual: int) -> None:
+    rewards = [[1.0, 0.0, 0.0, 0.25], [0.0, 0.0, 0.0], [1.0, 1.0], [0.5]]
+    algorithm = NegativeGRPO(virtual=virtual)
+    found = credited(algorithm, rollouts([[2] * len(row) for row in rewards], rewards)).advantage[:, 0]
+    filled = [row + [1.0] * virtual for row in rewards]
+    whole = credited(GRPO(epsilon=1e-6), rollouts([[2] * len(row) for row in filled], filled)).advantage[:, 0]
+    expected, place = [], 0
+    for row in rewards:
+        expected += whole[place : place + len(row)].tolist()
+        place += len(row) + virtual
+    close(found, expected)
+    assert (found[4:7] < -0.1).all() and not found[7:9].any()
+
+
+def test_eight_failures_are_discouraged_by_a_third() -> None:
+    """With the virtual 1 the mean is 1/9 and the deviation √((8/81 + 64/81)/8) = 1/3."""
+    batch = rollouts([[2] * 8], [[0.0] * 8])
+    close(credited(NegativeGRPO(), batch).advantage[:, 0], [-1 / 3] * 8, rtol=1e-5, atol=0)  # ε = 1e-6
+    close(credited(NegativeGRPO(virtual=0), batch).advantage[:, 0], [0.0] * 8)
+
+
+def test_a_reward_above_the_greatest_stops_the_run_by_name() -> None:
+    with pytest.raises(ValueError, match="max_reward"):
+        credited(NegativeGRPO(), rollouts([[2, 2]], [[1.5, 0.0]]))
 
 
 def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:

@@ -123,6 +123,8 @@ def advantages() -> dict[str, Algorithm[Any]]:
         "mc_grpo-none": known["mc_grpo"](scale="none", averaging="token_mean"),
         "otb-tail": known["otb"](zero_tail=False, beta=0.1),
         "otb-kl-reward": known["otb"](beta=0.1, kl_placement="reward"),
+        "negative_grpo-two": known["negative_grpo"](virtual=2, max_reward=1.5, beta=0.1),
+        "negative_grpo-none": known["negative_grpo"](virtual=0, averaging="sequence_mean"),
         "passk": known["passk"](k=2),
         "passk-one": known["passk"](k=1, beta=0.1),
         "passk-best": known["passk"](form="best", divide=False),
@@ -578,6 +580,8 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
     if isinstance(algorithm, RFT):
         reward = 0.0  # it compares nothing, and imitates whatever is correct
+    if getattr(algorithm, "virtual", 0):
+        reward = algorithm.max_reward  # failures are compared with a success that nobody had
     if getattr(algorithm, "zero_tail", False):
         reward = 0.0  # the end of a longest completion is not compared
     base = data()

@@ -156,7 +156,7 @@ def test_pass_at_one_is_grpo() -> None:
 
 POLICY_GRADIENTS = (
     *("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gpg", "bnpo", "opo", "remax"),
-    *("mc_grpo", "lite_ppo", "gdpo", "maxrl", "passk"),
+    *("mc_grpo", "lite_ppo", "gdpo", "maxrl", "passk", "negative_grpo"),
 )
 
 

@@ -63,7 +63,19 @@ def test_an_algorithm_says_nothing_twice(cls: type[Algorithm[Any]]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bnpo", "dppo", "gpg", "maxrl", "mc_grpo", "rebel", "reinforce_pp", "reinforce_pp_baseline", "vespo"],
+    [
+        "bnpo",
+        "dppo",
+        "gpg",
+        "maxrl",
+        "mc_grpo",
+        "negative_grpo",
+        "otb",
+        "rebel",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "vespo",
+    ],
 )
 def test_what_was_read_in_the_authors_code_names_repository_commit_and_file(name: str) -> None:
     evidence = ALGORITHMS[name].evidence

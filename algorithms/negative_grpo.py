@@ -1,0 +1,83 @@
+"""Negative-enhanced GRPO: a perfect completion that nobody wrote makes groups of failures count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio
+
+
+@dataclass(frozen=True)
+class NegativeGRPO(ClippedRatio):
+    """Negative-enhanced Group Relative Policy Optimization (arXiv:2509.18851), which its authors call NGRPO;
+    `ngrpo` is N-GRPO, another one. Mean and deviation of a group are taken with `virtual` further rewards of
+    `max_reward`, so that a group in which all fail is discouraged instead of passed over. Negative updates
+    are clipped sooner than positive ones.
+
+    Degenerate cases: a group in which all have the greatest reward gives advantage exactly 0; with virtual
+    = 0 it is GRPO; one sample is compared with the virtual ones alone.
+    """
+
+    name = "negative_grpo"
+    paper = "NGRPO: Negative-enhanced Group Relative Policy Optimization, arXiv:2509.18851"
+    summary = "GRPO with a virtual completion of greatest reward in each group: groups of failures count"
+    formula = (
+        "A_i = (r_i − mean r⁺)/(std r⁺ + ε), r⁺ the group's rewards and `virtual` times max_reward;  "
+        "loss = token mean of −min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
+    )
+    departures = (
+        "A group of one sample has its plain reward as advantage in the code. The authors' script leaves "
+        "groups that all solve out of the batch; here their advantages are 0 and they count in its average. "
+        "It makes four updates per rollout batch (train.minibatches = 4) and keeps its library's entropy "
+        "bonus of 0.001 (modify.entropy_bonus); neither is a default here. modify.zero_variance_filter and "
+        "modify.dynamic_sampling take away the groups of failures that it is made for. Their mean over "
+        "tokens is that of each micro-batch. The paper's abstract was read, not its text. A reward above "
+        "max_reward stops the run."
+    )
+    evidence = (
+        "verified: advantage, ε, one virtual reward of 1, the clip range and the mean over tokens in the "
+        "authors' code and script (nangongrui-ngr/NGRPO@e7a3804, verl/trainer/ppo/core_algos.py: "
+        "compute_ngrpo_outcome_advantage, compute_policy_loss; "
+        "train_scripts/train_qwen2.5-math-7b_ngrpo.sh); advantages equal GRPO's on a batch with those "
+        "completions in it"
+    )
+    metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
+
+    averaging: parts.Averaging = "token_mean"
+    """How token terms are averaged; token_mean is the authors'."""
+    max_reward: float = 1.0
+    """Greatest reward that a completion can have."""
+    virtual: int = 1
+    """How many completions of that reward are counted into each group."""
+    clip_low: float = 0.16
+    """Lower clip range, which bounds how fast a completion is discouraged."""
+    clip_high: float = 0.24
+    """Upper clip range, which bounds how fast a completion is encouraged."""
+    epsilon: float = 1e-6
+    """Added to the standard deviation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parts.demand_not_negative(virtual=self.virtual)
+        parts.demand_scale(1, self.epsilon)
+        parts.demand_unpenalised(self.beta, self.kl_placement)
+        if not abs(self.max_reward) < math.inf:
+            raise ValueError("max_reward: must be finite")
+
+    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+        reward, group = batch.reward, batch.group
+        parts.demand_range(reward, -math.inf, self.max_reward, "max_reward")
+        size = parts.group_size(group).to(reward.dtype)
+        whole = size + self.virtual
+        own = parts.group_mean(reward, group)
+        mean = (own * size + self.max_reward * self.virtual) / whole
+        squares = parts.group_mean((reward - mean).square(), group) * size
+        squares = squares + self.virtual * (self.max_reward - mean).square()
+        spread = (squares / (whole - 1).clamp(min=1)).sqrt()
+        lowest, highest = parts.group_extremes(reward, group)
+        # Rounding must not give a signal to rewards that are all one, the virtual ones among them.
+        equal = (lowest == highest) & ((lowest == self.max_reward) | (self.virtual == 0))
+        return ((reward - mean) / (spread + self.epsilon)).masked_fill(equal, 0.0)
