@@ -17,7 +17,7 @@ from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.figures.style import BASE_COLOUR, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.bias import bias_curves, bias_metrics
+from grpobench.analysis.summary.bias import bias_curves
 from grpobench.analysis.summary.budgets import with_axis
 
 BIAS_COLUMNS = (
@@ -28,9 +28,9 @@ BIAS_COLUMNS = (
 )
 
 
-def draw_bias(matrix: Matrix, sheet: Sheet) -> Drawing | None:
-    """Bias scores and disambiguated accuracy by category; a row of panels per task that logs them."""
-    frame = bias_metrics(matrix)
+def draw_bias(matrix: Matrix, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
+    """Bias scores and disambiguated accuracy by category, from what `bias_metrics` found; a row of panels per
+    task that logs them."""
     columns = [(metric, label) for metric, label in BIAS_COLUMNS if (frame["metric"] == metric).any()]
     if frame.empty or not columns:
         return None

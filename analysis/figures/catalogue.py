@@ -49,9 +49,7 @@ class Kind:
             drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
             if drawing is None:
                 return None
-            FigureCanvasAgg(drawing.figure)
-            drawing.figure.draw_without_rendering()  # lay out once, not once per format
-            drawing.figure.set_layout_engine("none")
+            lay_out(drawing.figure)
         return replace(drawing, caption=drawing.caption + left_out)
 
     def serves(self, matrix: Matrix | Numbers) -> bool:
@@ -59,6 +57,15 @@ class Kind:
         numbers, _ = (matrix if isinstance(matrix, Numbers) else Numbers(matrix)).drawn
         with matplotlib.rc_context(STYLE):
             return self.make(numbers, DEFINITIONS, TEXT) is not None
+
+
+def lay_out(figure: Figure) -> None:
+    """Place the panels once and for all, not anew for each format."""
+    FigureCanvasAgg(figure)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
 
 
 def _validation(axis: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
@@ -107,16 +114,21 @@ FIGURES: Mapping[str, Kind] = {
         "gradient norm of every trained role, against updates",
         lambda numbers, known, sheet: draw_gradients(numbers.matrix, known, sheet),
     ),
-    "bias": Kind("bias scores by category", lambda numbers, _, sheet: draw_bias(numbers.matrix, sheet)),
+    "bias": Kind(
+        "bias scores by category",
+        lambda numbers, _, sheet: draw_bias(numbers.matrix, numbers.bias, sheet),
+    ),
     "bias_updates": Kind(
         "bias on the validation split against updates",
         lambda numbers, _, sheet: draw_bias_updates(numbers.matrix, sheet),
     ),
     "seconds": Kind(
-        "seconds per update, by phase", lambda numbers, _, sheet: draw_seconds(numbers.matrix, sheet)
+        "seconds per update, by phase",
+        lambda numbers, _, sheet: draw_seconds(numbers.matrix, numbers.costs, sheet),
     ),
     "rates": Kind(
-        "tokens per second and peak memory", lambda numbers, _, sheet: draw_rates(numbers.matrix, sheet)
+        "tokens per second and peak memory",
+        lambda numbers, _, sheet: draw_rates(numbers.matrix, numbers.costs, sheet),
     ),
 }
 """In the order of the report."""
@@ -125,11 +137,15 @@ FIGURES: Mapping[str, Kind] = {
 def draw(matrix: Matrix | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
     """All figures that the logs allow, one at a time."""
     numbers = matrix if isinstance(matrix, Numbers) else Numbers(matrix)
-    for name, kind in FIGURES.items():
-        if numbers.matrix.doses and name != "map":  # arms are doses: dozens of lines in every panel
-            continue
-        if (drawing := kind(numbers, definitions)) is not None:
+    for name in names_of(numbers):
+        if (drawing := FIGURES[name](numbers, definitions)) is not None:
             yield drawing
+
+
+def names_of(numbers: Numbers) -> list[str]:
+    """The figures that a report tries to draw: of a map, whose arms are doses and would be dozens of lines in
+    every panel, the map alone."""
+    return ["map"] if numbers.matrix.doses else list(FIGURES)
 
 
 def figure(matrix: Matrix | Numbers, name: str) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -14,12 +15,11 @@ from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure, rows_of_names
 from grpobench.analysis.figures.style import BASE_COLOUR, MARKERS, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.costs import PHASES, update_costs
+from grpobench.analysis.summary.costs import PHASES
 
 
-def draw_seconds(matrix: Matrix, sheet: Sheet) -> Drawing | None:
-    """Seconds per update, stacked by phase."""
-    frame = update_costs(matrix)
+def draw_seconds(matrix: Matrix, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
+    """Seconds per update, stacked by phase, of what `update_costs` found."""
     phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
     if frame.empty or not phases:
         return None
@@ -57,9 +57,8 @@ def draw_seconds(matrix: Matrix, sheet: Sheet) -> Drawing | None:
     )
 
 
-def draw_rates(matrix: Matrix, sheet: Sheet) -> Drawing | None:
-    """Tokens per second and peak memory."""
-    frame = update_costs(matrix)
+def draw_rates(matrix: Matrix, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
+    """Tokens per second and peak memory, of what `update_costs` found."""
     rows = [("tokens_per_second", "generated tokens per second"), ("peak_memory_gb", "peak memory (GB)")]
     rows = [(name, label) for name, label in rows if frame[name].notna().any()]
     if frame.empty or not rows:

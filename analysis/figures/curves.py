@@ -98,9 +98,7 @@ def _arm_curve(
     """Seeds faint (up to `MOST_SEEDS`), a band from their first to their third quartile, the mean thick, thin
     from where a seed has no more values. True if a run that stopped early was marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
-    x = rows.pivot(index="step", columns="seed", values="x").to_numpy(dtype=float)
-    values = rows.pivot(index="step", columns="seed", values="value")
-    table = values.to_numpy(dtype=float)
+    x, table = _by_step_and_seed(rows)
     colour, dash = style.colour[arm], style.dash[arm]
     known = np.isfinite(table)
     along, mean = _means(x, known), _means(table, known)
@@ -133,6 +131,19 @@ def _arm_curve(
     return _mark_stopped(axes, matrix, rows, colour)
 
 
+def _by_step_and_seed(rows: pd.DataFrame) -> tuple[Any, Any]:
+    """`x` and `value` of an arm's rows, (steps, seeds), both ascending; NaN where a seed has none."""
+    steps, row = np.unique(rows["step"].to_numpy(), return_inverse=True)
+    seeds, column = np.unique(rows["seed"].to_numpy(), return_inverse=True)
+    places = row * len(seeds) + column
+    if len(np.unique(places)) < len(places):
+        raise ValueError("a seed has two values at a step")
+    tables = np.full((2, len(steps) * len(seeds)), np.nan)
+    tables[:, places] = rows["x"], rows["value"]
+    x, values = tables.reshape(2, len(steps), len(seeds))
+    return x, values
+
+
 def _means(table: Any, known: Any) -> Any:
     """Means of rows over the seeds that have a value there."""
     return np.where(known, table, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
@@ -150,7 +161,9 @@ def told(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: bool) 
 def _mark_stopped(axes: Axes, matrix: Matrix, rows: pd.DataFrame, colour: Any) -> bool:
     """A cross where a run stopped early; whether there was one."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
-    stopped = {run.seed for run in matrix.runs if run.arm == arm and run.task == task and run.stopped}
+    stopped = {run.seed for run in matrix.runs if run.stopped and (run.arm, run.task) == (arm, task)}
+    if not stopped:
+        return False
     ends = rows[rows["seed"].isin(stopped)].sort_values("step").groupby("seed").tail(1)
     if len(ends):
         axes.plot(ends["x"], ends["value"], "x", color=colour, markersize=5, zorder=4)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -61,8 +60,10 @@ def png_bytes(drawing: Drawing, dpi: int = 200) -> bytes:
     return buffer.getvalue()
 
 
-def write_pdf(drawing: Drawing, path: Path) -> None:
-    """Write the figure as PDF, without a date."""
+def pdf_bytes(drawing: Drawing) -> bytes:
+    """The figure as PDF, without a date."""
+    buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         canvas: Any = FigureCanvasPdf(drawing.figure)
-        canvas.print_pdf(path, metadata={"CreationDate": None})
+        canvas.print_pdf(buffer, metadata={"CreationDate": None})
+    return buffer.getvalue()

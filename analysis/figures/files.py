@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib
 
-from grpobench.analysis.figures.drawing import Drawing, png_bytes, svg_text, write_pdf
+from grpobench.analysis.figures.drawing import Drawing, pdf_bytes, png_bytes, svg_text
 from grpobench.analysis.figures.style import STYLE
 from grpobench.analysis.tools.latex import escape
 
@@ -22,7 +22,7 @@ def save(drawing: Drawing, path: Path) -> None:
     .pgf where there is no LaTeX."""
     ending = path.suffix.removeprefix(".")
     if ending == "pdf":
-        write_pdf(drawing, path)
+        path.write_bytes(pdf_bytes(drawing))
     elif ending == "svg":
         path.write_text(svg_text(drawing), encoding="utf-8")
     elif ending == "png":

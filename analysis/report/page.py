@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 
-from grpobench.analysis.figures.drawing import Drawing, png_bytes, svg_text
+from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import palette
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.methods import bibtex, methods
@@ -59,19 +59,8 @@ class Shown:
     """The same drawn for a column, for narrow screens."""
 
 
-def embed(drawing: Drawing, svg: str, column: Drawing) -> Shown:
-    """A figure for the page from its SVG text, and drawn for a column."""
-    return Shown(
-        drawing.name,
-        drawing.title,
-        drawing.caption,
-        element(drawing, svg, drawing.name),
-        element(column, svg_text(column), f"{drawing.name}-column"),
-    )
-
-
 def element(drawing: Drawing, svg: str, name: str) -> Markup:
-    """A figure as an element of the page, as an image where its SVG text is too long."""
+    """A figure as an element of the page with its SVG text, as an image where that is too long."""
     if len(svg) <= LARGEST_SVG:
         return Markup(inline(svg, name, drawing.title))
     data = base64.b64encode(png_bytes(drawing)).decode()

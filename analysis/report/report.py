@@ -5,31 +5,41 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from grpobench.analysis.figures.catalogue import FIGURES, draw
-from grpobench.analysis.figures.drawing import svg_text, write_pdf
-from grpobench.analysis.figures.style import COLUMN
 from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.drawn import NEEDS, Figures, draw_all
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.machine import as_json, json_ready
-from grpobench.analysis.report.page import Shown, embed, render_page
+from grpobench.analysis.report.page import render_page
 from grpobench.analysis.tables.table import tex
+from grpobench.analysis.tools.crew import Crew, crew
 from grpobench.analysis.tools.visible import cell, json_text, visible
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 
 
 def write_report(
-    folder: Path, formats: Sequence[str] = FORMATS, definitions: Mapping[str, str] | None = None
+    folder: Path,
+    formats: Sequence[str] = FORMATS,
+    definitions: Mapping[str, str] | None = None,
+    processes: int = 1,
 ) -> Path:
     """Build `<folder>/report/` and return its index.html, or the report folder where html is not asked for.
 
-    `definitions` are metric name -> definition, quoted in captions. Raises ValueError for an unknown format
-    and LogError for logs that cannot be read.
+    `definitions` are metric name -> definition, quoted in captions; so many `processes` draw the figures.
+    Raises ValueError for an unknown format and LogError for logs that cannot be read.
     """
     demand_known(formats)  # before logs that may take long to read
-    return write(gather(load(Path(folder))), formats, definitions)
+    with drawing_crew(formats, processes) as drawers:
+        return write(gather(load(Path(folder))), drawers, formats, definitions)
+
+
+def drawing_crew(formats: Sequence[str], processes: int) -> AbstractContextManager[Crew]:
+    """The processes that draw the figures, this one included, where there are any to draw. They are started
+    before the numbers are computed, so that they have imported what they need when those are there."""
+    return crew(processes if NEEDS & {*formats} else 1, draw_all.__module__)
 
 
 def demand_known(formats: Sequence[str]) -> None:
@@ -41,20 +51,23 @@ def demand_known(formats: Sequence[str]) -> None:
 
 def write(
     facts: Facts,
+    drawers: Crew,
     formats: Sequence[str] = FORMATS,
     definitions: Mapping[str, str] | None = None,
     folder: Path | None = None,
     papers: Mapping[str, str] | None = None,
 ) -> Path:
-    """`write_report` of what was gathered already, into `folder` if one is given. Raises ValueError where
-    that holds other things than an earlier report, of which nothing is left."""
+    """`write_report` of what was gathered already, into `folder` if one is given, its figures drawn by
+    `drawers`. Raises ValueError where the folder holds other things than an earlier report, of which nothing
+    is left."""
     demand_known(formats)
     if folder is None:
         folder = facts.matrix.folder / "report"
     else:
         _demand_own(folder)
     _clear(folder)
-    drawn = _write_figures(facts, folder / "figures", formats, definitions)
+    figures = draw_all(facts.numbers, definitions, formats, drawers)
+    _save(figures, folder / "figures", formats)
     for table in facts.tables.values():
         if "csv" in formats:
             safe = table.frame.map(cell).rename(columns=cell)
@@ -67,7 +80,9 @@ def write(
     if "html" not in formats:
         return folder
     home = Path(os.path.relpath(facts.matrix.folder, folder)).as_posix()
-    (folder / "index.html").write_text(visible(render_page(facts, drawn, home, papers)), encoding="utf-8")
+    (folder / "index.html").write_text(
+        visible(render_page(facts, figures.shown, home, papers)), encoding="utf-8"
+    )
     return folder / "index.html"
 
 
@@ -87,20 +102,10 @@ def _clear(folder: Path) -> None:
                 stale.unlink()
 
 
-def _write_figures(
-    facts: Facts, folder: Path, formats: Sequence[str], definitions: Mapping[str, str] | None
-) -> list[Shown]:
-    """Save every figure in the formats asked for; what the page embeds of them."""
-    shown: list[Shown] = []
-    if not {"html", "pdf", "svg"} & set(formats):
-        return shown
-    for drawing in draw(facts.numbers, definitions):
-        svg = svg_text(drawing) if {"html", "svg"} & set(formats) else ""
+def _save(figures: Figures, folder: Path, formats: Sequence[str]) -> None:
+    """Write the figures as files."""
+    for one in figures.files:
         if "svg" in formats:
-            (folder / f"{drawing.name}.svg").write_text(svg, encoding="utf-8")
+            (folder / f"{one.name}.svg").write_text(one.svg, encoding="utf-8")
         if "pdf" in formats:
-            write_pdf(drawing, folder / f"{drawing.name}.pdf")
-        if "html" in formats:
-            column = FIGURES[drawing.name](facts.numbers, definitions, COLUMN)
-            shown.append(embed(drawing, svg, column or drawing))
-    return shown
+            (folder / f"{one.name}.pdf").write_bytes(one.pdf)

@@ -15,7 +15,9 @@ from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.accuracy import finals
 from grpobench.analysis.summary.axes import OnAxes, compare_on_axes
+from grpobench.analysis.summary.bias import bias_metrics
 from grpobench.analysis.summary.comparisons import compare_arms, compare_arms_with_base
+from grpobench.analysis.summary.costs import update_costs
 from grpobench.analysis.summary.doses import Cell, cells, outcomes
 from grpobench.analysis.summary.events import run_findings
 from grpobench.analysis.summary.sampling import run_samples, sample_curves
@@ -63,6 +65,16 @@ class Numbers:
         """Every arm on every task against what it was before training; none in a map."""
         return () if self.matrix.doses else compare_arms_with_base(self.matrix, self.runs)
 
+    @cached_property
+    def bias(self) -> pd.DataFrame:
+        """What `bias_metrics` finds."""
+        return bias_metrics(self.matrix)
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """What `update_costs` finds."""
+        return update_costs(self.matrix)
+
     def only(self, arms: Sequence[str]) -> Numbers:
         """Those of some arms. What was computed over all of them stays: Holm corrects for all pairs."""
         part = Numbers(self.matrix.only(arms))
@@ -70,6 +82,8 @@ class Numbers:
             runs=self.runs[self.runs["arm"].isin(arms)],
             findings=self.findings,
             grid=self.grid,
+            bias=self.bias[self.bias["arm"].isin(arms)],
+            costs=self.costs[self.costs["arm"].isin(arms)],
             on_axes=self.on_axes,
             against_base=[pair for pair in self.against_base if pair.first in arms],
             compared=[pair for pair in self.compared if {pair.first, pair.second} <= {*arms}],

@@ -9,15 +9,14 @@ import pandas as pd
 
 from grpobench.analysis.logs.later import LaterEvaluation
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.bias import BIAS, bias_metrics
+from grpobench.analysis.summary.bias import BIAS
 from grpobench.analysis.summary.probes import PUBLISHED, caveats, probe_metrics
 from grpobench.analysis.tables.table import Table
 from grpobench.analysis.tools.text import NONE, signed, two
 
 
-def bias_table(matrix: Matrix) -> Table:
-    """What the runs logged of social bias, a row per task and arm."""
-    frame = bias_metrics(matrix)
+def bias_table(matrix: Matrix, frame: pd.DataFrame) -> Table:
+    """What the runs logged of social bias, as `bias_metrics` finds it, a row per task and arm."""
     rows = []
     if len(frame):
         means = frame.groupby(["task", "arm", "category", "metric", "when"])["value"].mean()

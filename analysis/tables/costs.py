@@ -11,7 +11,7 @@ import pandas as pd
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.summary.axes import OnAxes
 from grpobench.analysis.summary.budgets import AXES, at_equal_budgets, spent
-from grpobench.analysis.summary.costs import PHASES, update_costs
+from grpobench.analysis.summary.costs import PHASES
 from grpobench.analysis.summary.gaps import sampler_gaps
 from grpobench.analysis.summary.settings import MOST_COLUMNS
 from grpobench.analysis.tables.table import Table
@@ -61,9 +61,9 @@ def equal_budgets_table(matrix: Matrix) -> Table:
     )
 
 
-def costs_table(matrix: Matrix) -> Table:
-    """Seconds of each phase of an update, rates and memory, a row per task and arm."""
-    frame = update_costs(matrix)
+def costs_table(frame: pd.DataFrame) -> Table:
+    """Seconds of each phase of an update, rates and memory, as `update_costs` finds them, a row per task and
+    arm."""
     rows = [
         [r["task"], r["arm"], number(r["seconds"], 2)]
         + [number(r[phase], 2) for phase in PHASES]

@@ -20,9 +20,10 @@ from grpobench.analysis.logs import load as logs
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.report.facts import Facts, gather
-from grpobench.analysis.report.report import FORMATS, write
+from grpobench.analysis.report.report import FORMATS, drawing_crew, write
 from grpobench.analysis.summary.settings import run_settings
 from grpobench.analysis.tables.table import Table
+from grpobench.analysis.tools.crew import usable_cores
 from grpobench.runs.interface.notebook import show_figures
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.deferred import deferred
@@ -214,7 +215,9 @@ class Results:
         from grpobench.runs.settings.registries import algorithms
 
         papers = {name: cls.paper for name, cls in algorithms().items()}
-        return write(self.facts, formats, self._definitions, None if path is None else Path(path), papers)
+        place = None if path is None else Path(path)
+        with drawing_crew(formats, usable_cores()) as drawers:
+            return write(self.facts, drawers, formats, self._definitions, place, papers)
 
     def _head(self) -> list[str]:
         """The state of the runs, and what the report warns of."""

@@ -1,0 +1,99 @@
+"""The figures of a report, in the formats that it is asked for, drawn by several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from markupsafe import Markup
+
+from grpobench.analysis.figures.catalogue import FIGURES, names_of
+from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
+from grpobench.analysis.figures.style import SHEETS
+from grpobench.analysis.report.page import Shown, element
+from grpobench.analysis.summary.numbers import Numbers
+from grpobench.analysis.tools.crew import Crew
+
+NEEDS = frozenset({"html", "pdf", "svg"})
+"""The formats of a report that have figures."""
+TEXT, COLUMN = "text", "column"
+Job: TypeAlias = tuple[str, str]
+"""A figure and the width that it is drawn for."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure at one width, in the formats that were asked for; of the others nothing."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    pdf: bytes
+    markup: Markup
+    """For the page."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that a report has of figures, in the order of the catalogue."""
+
+    files: Sequence[Drawn] = ()
+    shown: Sequence[Shown] = ()
+    """What the page embeds; nothing without a page."""
+
+
+def draw_all(
+    numbers: Numbers, definitions: Mapping[str, str] | None, formats: Sequence[str], crew: Crew
+) -> Figures:
+    """Every figure that the logs allow: for a page at both widths, for files at the width of text."""
+    if not NEEDS & {*formats}:
+        return Figures()
+    names = names_of(numbers)
+    widths = (TEXT, COLUMN) if "html" in formats else (TEXT,)
+    jobs = [(name, width) for width in widths for name in names]
+    _ = numbers.drawn  # computed before the helpers get the numbers, which keep it
+    with _nothing_old_looked_through():
+        made = crew.share(partial(draw_one, numbers, definitions, frozenset(formats)), jobs)
+    by_job = dict(zip(jobs, made, strict=True))
+    wide = [drawn for name in names if (drawn := by_job[name, TEXT]) is not None]
+    shown = []
+    for one in wide if COLUMN in widths else ():
+        narrow = by_job[one.name, COLUMN] or one
+        shown.append(Shown(one.name, one.title, one.caption, one.markup, narrow.markup))
+    return Figures(wide, shown)
+
+
+def draw_one(
+    numbers: Numbers, definitions: Mapping[str, str] | None, formats: frozenset[str], job: Job
+) -> Drawn | None:
+    """A figure at one width; None where the logs hold nothing to draw."""
+    name, width = job
+    drawing = FIGURES[name](numbers, definitions, SHEETS[width])
+    if drawing is None:
+        return None
+    svg = svg_text(drawing) if formats & {"html", "svg"} else ""
+    label = name if width == TEXT else f"{name}-{width}"
+    return Drawn(
+        name,
+        drawing.title,
+        drawing.caption,
+        svg if width == TEXT and "svg" in formats else "",
+        pdf_bytes(drawing) if width == TEXT and "pdf" in formats else b"",
+        element(drawing, svg, label) if "html" in formats else Markup(""),
+    )
+
+
+@contextlib.contextmanager
+def _nothing_old_looked_through() -> Iterator[None]:
+    """Within it the garbage collector leaves out what there was before. A figure is thousands of objects that
+    refer to each other, so it runs often, and each time would go through everything that was loaded."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,143 @@
+"""Calls of one function, shared out among this process and helpers of it; results in the order of the calls.
+
+Helpers are new interpreters, not forks: a process that trained or sampled has threads, and a fork would have
+their locks but not them. Nor do they import the program that started them, whatever that does on import. What
+they are sent and what they return lies in files without names, who does which call is drawn from a pipe; all
+of it is gone when this process is, and so are they.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+MOST = 4
+"""Processes at most: each needs some 300 MB, and seconds to import what it works with."""
+MOST_JOBS = 255
+"""The number of a job is a byte in a pipe."""
+HELPER = """
+import signal, sys, json
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for who started it, and ends it
+sys.path[:] = json.loads(sys.argv[1])
+import importlib
+importlib.import_module(sys.argv[2])
+from grpobench.analysis.tools.crew import help_out
+help_out(*map(int, sys.argv[3:]))
+"""
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Crew:
+    """This process and its helpers. `share` may be called once."""
+
+    def __init__(self, processes: int, module: str) -> None:
+        """Start the helpers, all processes but this one; each imports `module` at once. Where the system has
+        no room for another process there are fewer."""
+        self._helpers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._read, self._write = os.pipe()
+        self._sent = tempfile.TemporaryFile()  # noqa: SIM115  until `close`
+        for _ in range(processes - 1 if sys.executable else 0):
+            made = tempfile.TemporaryFile()  # noqa: SIM115
+            files = (self._read, self._sent.fileno(), made.fileno())
+            path = json.dumps([str(place) for place in sys.path])
+            command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, files)]
+            try:
+                helper = subprocess.Popen(
+                    command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                )
+            except OSError:  # this process does what they do not
+                made.close()
+                break
+            self._helpers.append((helper, made))
+
+    def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+        """`function` of each job, in their order. Function, jobs and results must be such as can be pickled.
+        Raises what the function raises, of the first job that fails; ValueError for more than `MOST_JOBS`."""
+        if len(jobs) > MOST_JOBS:
+            raise ValueError(f"{len(jobs)} jobs; at most {MOST_JOBS}")
+        if self._helpers:
+            pickle.dump((function, jobs), self._sent, pickle.HIGHEST_PROTOCOL)
+            self._sent.flush()
+        os.write(self._write, bytes(range(len(jobs))))
+        self._close_write()
+        done, failed = _draw_all(self._read, function, jobs)
+        for process, made in self._helpers:
+            if len(done) + len(failed) == len(jobs):  # nobody else drew any
+                break
+            if process.wait() == 0:
+                made.seek(0)
+                theirs = pickle.load(made)
+                done.update(theirs[0])
+                failed |= theirs[1]
+        # What failed, and what a helper had that ended otherwise, is done again in order: an error is raised
+        # here as if there were no helpers, and it is that of the first job, whichever failed first.
+        return [done[place] if place in done else function(job) for place, job in enumerate(jobs)]
+
+    def close(self) -> None:
+        """End the helpers that are still at work, and let go of the files."""
+        self._close_write()
+        for process, made in self._helpers:
+            process.kill()
+            process.wait()
+            made.close()
+        self._sent.close()
+        os.close(self._read)
+
+    def _close_write(self) -> None:
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+
+@contextlib.contextmanager
+def crew(processes: int, module: str) -> Iterator[Crew]:
+    """So many processes, this one included and at most `MOST`, whose helpers are gone afterwards."""
+    made = Crew(min(processes, MOST), module)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def help_out(tickets: int, sent: int, made: int) -> None:
+    """What a helper does: the jobs that it draws, until there are none."""
+    first = os.read(tickets, 1)
+    if not first:  # nothing is left to do, or who asked is gone
+        return
+    # The file's position is shared by all helpers, so it is read from a stated one.
+    function, jobs = pickle.loads(os.pread(sent, os.fstat(sent).st_size, 0))
+    gc.freeze()  # all of it stays to the end
+    with os.fdopen(made, "wb") as file:
+        pickle.dump(_draw_all(tickets, function, jobs, first), file, pickle.HIGHEST_PROTOCOL)
+
+
+def _draw_all(
+    tickets: int, function: Callable[[Job], Result], jobs: Sequence[Job], first: bytes = b""
+) -> tuple[dict[int, Result], set[int]]:
+    """Do the jobs that this process draws: results by place, and the places of those that failed."""
+    done: dict[int, Result] = {}
+    failed: set[int] = set()
+    ticket = first or os.read(tickets, 1)
+    while ticket:
+        place = ticket[0]
+        try:
+            done[place] = function(jobs[place])
+        except Exception:  # `share` does it again, and raises
+            failed.add(place)
+        ticket = os.read(tickets, 1)
+    return done, failed

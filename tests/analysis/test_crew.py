@@ -1,0 +1,98 @@
+"""Work shared out among processes: results in the order of the jobs, errors as if one process did all."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helpers.shared_work import Torn, met, met_here
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.report import drawn
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.tools import crew as crews
+from grpobench.analysis.tools.crew import Crew, crew
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_results_stand_in_the_order_of_the_jobs(processes: int) -> None:
+    jobs = [float(place) for place in range(200)]
+    with crew(processes, "math") as team:
+        assert team.share(math.sqrt, jobs) == [math.sqrt(job) for job in jobs]
+
+
+def test_helpers_work_beside_this_process(tmp_path: Path) -> None:
+    with crew(2, "helpers.shared_work") as team:
+        ids = team.share(partial(met, tmp_path), [0, 1])
+    assert len(set(ids)) == 2 and os.getpid() in ids
+
+
+@pytest.mark.parametrize("how", ["killed", "raises"])
+def test_what_a_helper_does_not_finish_is_done_here(tmp_path: Path, how: str) -> None:
+    with crew(2, "helpers.shared_work") as team:
+        assert team.share(partial(met_here, tmp_path, os.getpid(), how), [7, 8, 9]) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_error_raised_is_that_of_the_first_job_that_fails(processes: int) -> None:
+    with crew(processes, "operator") as team, pytest.raises(ZeroDivisionError, match="modulo"):
+        team.share(partial(divmod, 1), [3, 0, "text"])  # a text would raise TypeError
+
+
+def test_helpers_end_when_nothing_is_asked_of_them_or_this_process_fails() -> None:
+    made = Crew(2, "math")
+    ((helper, _),) = made._helpers
+    made.close()
+    assert helper.returncode is not None
+
+
+def test_helpers_import_no_program_and_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pickle.py").write_text('raise AssertionError("this is not the pickle that was meant")\n')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "met").mkdir()
+    with crew(2, "helpers.shared_work") as team:
+        assert len(set(team.share(partial(met, tmp_path / "met"), [0, 1]))) == 2
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Synthetic(
+        tasks=("arithmetic",), arms=("grpo", "ppo"), steps=6, every=3, problems=4, test_problems=4
+    )
+    return made.write(tmp_path_factory.mktemp("results"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def idle(*_: object) -> tuple[dict[int, object], set[int]]:
+    """What this process does where helpers are to do everything."""
+    return {}, set()
+
+
+def test_a_report_is_the_same_whichever_process_draws_its_figures(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn, "names_of", lambda _: ["final_accuracy", "sampling", "kl", "seconds"])
+    alone = files(write_report(root).parent)
+    monkeypatch.setattr(crews, "_draw_all", idle)
+    elsewhere = files(write_report(root, processes=2).parent)
+    assert len([name for name in alone if name.endswith(".pdf")]) == 3  # nothing was sampled
+    assert alone == elsewhere
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_figure_that_raises_in_a_helper_raises_here(
+    root: Path, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processes > 1:
+        monkeypatch.setattr(crews, "_draw_all", idle)
+    with pytest.raises(RuntimeError, match="torn definitions"):
+        write_report(root, ["svg"], Torn(), processes)

@@ -1,0 +1,44 @@
+"""What processes of a crew are asked to do in tests. Helpers import it by its name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+LONGEST = 60.0
+"""Seconds after which nobody else comes."""
+
+
+def met(folder: Path, job: int) -> int:
+    """Wait until two processes are at work; the id of this one."""
+    (folder / str(os.getpid())).touch()
+    end = time.monotonic() + LONGEST
+    while len(list(folder.iterdir())) < 2:
+        assert time.monotonic() < end, "no other process came"
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def met_here(folder: Path, here: int, how: str, job: int) -> int:
+    """The same, but processes other than `here` then fail: they raise, or are killed."""
+    if met(folder, job) != here:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("not here")
+    return job
+
+
+class Torn(Mapping[str, str]):
+    """Definitions that cannot be read."""
+
+    def __getitem__(self, name: str) -> str:
+        raise RuntimeError("torn definitions")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["reward/mean"])
+
+    def __len__(self) -> int:
+        return 1
