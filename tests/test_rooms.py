@@ -14,7 +14,7 @@ ROOMS = (
     *("tasks/prompts", "tasks/kinds", "tasks"),
     *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/detect", "analysis/summary"),
     *("analysis/checks", "analysis/figures", "analysis/tables", "analysis/report", "analysis/kept"),
-    *("analysis/calibration", "analysis"),
+    *("analysis/calibration", "analysis/findings", "analysis"),
     *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
     *("runs/prepare", "runs/record", "runs/observe", "runs/train", "runs/matrix", "runs/evaluation"),
     *(

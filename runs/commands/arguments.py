@@ -45,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
     keep_words(add("keep", "keep a matrix's results as a small table that pages are written from"))
     docs_words(add("docs", "write the pages on algorithms, dialects and imports, and tables of results"))
     calibrate_words(add("calibrate", "how often detectors and verdicts are wrong, on runs with known faults"))
+    finding_words(words.add_parser("finding", help="a claim of the literature: run it, and judge it"))
+    every = add("findings", "run every finding, and list what they say")
+    finding_run_words(every)
+    every.add_argument("--json", action="store_true")
     doctor_words(add("doctor", "try what this machine can run", light=False))
     data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"))
     tasks_words(words.add_parser("tasks", help="check that tasks grade their own references as right"))
@@ -321,6 +325,48 @@ def calibrate_words(calibrate: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="keep the numbers in the project's checkout, for grpobench docs"
     )
     calibrate.add_argument("--json", action="store_true")
+
+
+def finding_words(finding: argparse.ArgumentParser) -> None:
+    actions = finding.add_subparsers(required=True, metavar="list|show|run|judge")
+    kinds = {
+        "list": "every finding with its verdict",
+        "show": "claim, source, rule and verdict of one",
+        "run": "register it, run what has no result yet, and judge it",
+        "judge": "judge its runs again, or its kept table where there are none",
+    }
+    for name, what in kinds.items():
+        action = actions.add_parser(name, help=what, description=what)
+        action.set_defaults(command=f"finding {name}", light=True)
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="one of grpobench finding list, or a TOML file")
+        if name == "run":
+            finding_run_words(action)
+        else:
+            finding_place_words(action)
+        action.add_argument("--json", action="store_true", help="with --dry-run" if name == "run" else None)
+
+
+def finding_place_words(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--scale", choices=("nano", "small", "full"), default="nano")
+    place = Path("results/findings")
+    action.add_argument("--out", type=Path, default=place, metavar="DIR", help="default: ./results/findings")
+
+
+def finding_run_words(action: argparse.ArgumentParser) -> None:
+    finding_place_words(action)
+    options = {
+        "--seeds": {"metavar": "LIST", "help": "other seeds than registered, in another --out"},
+        "--workers": {"type": whole, "metavar": "N", "help": "runs side by side, as with run"},
+    }
+    for name, given in options.items():
+        action.add_argument(name, **given)  # type: ignore[arg-type]
+    action.add_argument("--set", dest="sets", metavar="K=V", action="append", default=[], help="as with run")
+    action.add_argument("--allow-change", action="store_true", help="as with run")
+    action.add_argument("--dry-run", action="store_true", help="as with run; registers nothing")
+    add_data(action)
+    add_trust(action)
+    add_unsafe(action)
 
 
 def doctor_words(doctor: argparse.ArgumentParser) -> None:

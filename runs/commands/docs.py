@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from grpobench.analysis.findings import record as registration
 from grpobench.analysis.kept.kept import as_text, keep
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.load import load
@@ -21,6 +23,8 @@ def docs_command(options: argparse.Namespace) -> int:
 
 def keep_command(options: argparse.Namespace) -> int:
     folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
+    if (options.folder / registration.FILE).exists():
+        return keep_finding(options.folder, folder / registration.FOLDER)
     try:
         content = keep(load(options.folder))
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
@@ -28,4 +32,19 @@ def keep_command(options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     files.write_atomic(folder / f"{content['name']}.json", as_text(content).encode())
     say(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
+    return DONE
+
+
+def keep_finding(source: Path, folder: Path) -> int:
+    """Keep what was measured of a finding's runs."""
+    try:
+        record = registration.record_of(load(source))
+    except LogError as error:
+        raise DataError(str(error)) from error
+    if record.waits:
+        raise DataError(f"{source}: only whole matrices are kept; {len(record.waits)} runs without result")
+    place = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(place, registration.kept_text(record).encode())
+    say(f"{place}; grpobench docs writes it into the pages")
     return DONE

@@ -108,6 +108,19 @@ def read_text(
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], source) from None
+    return read_table(table, text, stem, folder, sets, source, over)
+
+
+def read_table(
+    table: Mapping[str, Any],
+    text: str,
+    stem: str,
+    folder: Path,
+    sets: Sequence[str] = (),
+    source: str = "",
+    over: Sequence[str] = (),
+) -> Recipe:
+    """The recipe that a table is; `text` is kept of the file that it stands in."""
     faults: list[str] = []
     draft = read_draft(table, stem, folder, sets, faults)
     draft, doses = dosed(draft, read_over(table.get("over", {}), over, faults), not over, faults)

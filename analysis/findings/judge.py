@@ -1,0 +1,271 @@
+"""What the runs say of a finding: its tests, and the verdict that they come to."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.rule import Finding, Test
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.statistics import power
+from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
+from grpobench.analysis.statistics.permutation import (
+    equivalence_p,
+    equivalence_ps,
+    holm,
+    seeds_needed,
+    sign_flip_ps,
+    smallest_p,
+)
+from grpobench.analysis.statistics.verdicts import ALPHA, spread_of
+
+Verdict: TypeAlias = Literal["supported", "contradicted", "equivalent", "unresolved"]
+VERDICTS: Mapping[Verdict, str] = {
+    "supported": "every test came out as the claim says",
+    "contradicted": "a test came out against the claim",
+    "equivalent": "the primary test's effect is smaller than what matters",
+    "unresolved": "neither is shown",
+}
+DEAL_SEED = 20260901
+"""Of the random deals of A/A comparisons."""
+Values: TypeAlias = Mapping[str, Mapping[Key, float]]
+"""By test: what was measured of each run."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One test with its answer."""
+
+    test: Test
+    seeds: tuple[int, ...]
+    contrasts: tuple[float, ...]
+    """By seed, on the scale on which differences are taken."""
+    effect: Estimate
+    """Mean contrast with the t interval; with `ratio` factors; of deals the share called different."""
+    p: float
+    """Two-sided sign-flip test over seeds, after Holm over the finding's tests."""
+    p_equivalence: float
+    """Of two one-sided tests against an effect of `matters` or more, likewise."""
+    power: float
+    """Share of repetitions in which these seeds find an effect of `matters`, were the spread the one seen."""
+    power_equivalence: float
+    verdict: Verdict
+    needs: str
+    """What the verdict stands on; of an unresolved test what it would take."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the runs say of a finding."""
+
+    finding: Finding
+    tests: tuple[Judged, ...]
+    verdict: Verdict
+    waits: tuple[str, ...] = ()
+    """Runs without a result."""
+
+    @property
+    def primary(self) -> Judged:
+        return self.tests[0]
+
+
+def judge(finding: Finding, values: Values, waits: Sequence[str] = ()) -> Result:
+    """Apply the rule. Every test is at the 5 % level after Holm over the finding's tests, differences and
+    equivalence apart.
+
+    A test is `equivalent` where its effect is shown to be smaller than what matters, and otherwise
+    `supported` or `contradicted` where its difference is shown; one that expects `same` is supported by
+    equivalence. The finding is `contradicted` if any test is, `supported` if all are, `equivalent` if the
+    primary test is, and otherwise `unresolved`. Raises LogError where a contrast names what no run has.
+    """
+    found: dict[str, Judged] = {}
+    for test in finding.test:
+        if test.deals:
+            found[test.name] = _dealt(test, values[test.name], bool(waits))
+    plain = [test for test in finding.test if not test.deals]
+    for family in ([test for test in plain if not test.also], *([test] for test in plain if test.also)):
+        found |= _family(family, values, bool(waits))
+    tests = tuple(found[test.name] for test in finding.test)
+    return Result(finding, tests, _together([one for one in tests if not one.test.also]), tuple(waits))
+
+
+def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Judged]:
+    """Tests that Holm corrects together."""
+    if not tests:
+        return {}
+    contrasts = [contrasts_of(test, values[test.name]) for test in tests]
+    samples = [np.array([*own.values()], dtype=np.float64) for own in contrasts]
+    p = holm(sign_flip_ps(samples))
+    close = holm([equivalence_p(own, test.margin) for own, test in zip(samples, tests, strict=True)])
+    return {
+        test.name: _judged(
+            test, tuple(contrasts[i]), samples[i], (float(p[i]), float(close[i])), len(tests), waits
+        )
+        for i, test in enumerate(tests)
+    }
+
+
+def contrasts_of(test: Test, values: Mapping[Key, float]) -> dict[int, float]:
+    """By seed that has every value: the weighted sum."""
+    sums: dict[int, float] = {}
+    complete: dict[int, int] = {}
+    for name, weight in test.contrast.items():
+        for seed, value in _mean_by_seed(name, values).items():
+            value = _log(value) if test.ratio else value
+            sums[seed] = sums.get(seed, 0.0) + weight * value
+            complete[seed] = complete.get(seed, 0) + math.isfinite(value)
+    return {seed: sums[seed] for seed in sorted(sums) if complete[seed] == len(test.contrast)}
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else math.nan
+
+
+def _mean_by_seed(name: str, values: Mapping[Key, float]) -> dict[int, float]:
+    """By seed the mean over the arms and tasks that a name stands for; NaN where one of them is missing."""
+    pattern, _, place = name.partition("@")
+    own = {run: value for run, value in values.items() if fnmatch.fnmatchcase(run[0], pattern)}
+    own = {run: value for run, value in own.items() if not place or run[1] == place}
+    if not own:
+        raise LogError(
+            f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
+        )
+    cells = {run[:2] for run in own}
+    found: dict[int, float] = {}
+    for seed in {run[2] for run in own}:
+        there = [own.get((*cell, seed), math.nan) for cell in cells]
+        found[seed] = float(np.mean(there))
+    return found
+
+
+def _judged(
+    test: Test, seeds: tuple[int, ...], own: Floats, given: tuple[float, float], tests: int, waits: bool
+) -> Judged:
+    p, p_equivalence = given
+    mean = seed_mean(own)
+    margin = test.margin / spread_of(own)
+    shares = [
+        math.nan if math.isnan(margin) else share(len(own), tests, margin)
+        for share in (power.power, power.power_of_equivalence)
+    ]
+    verdict, needs = _verdict(test, own, p, p_equivalence, tests, waits)
+    shown = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
+    contrasts = tuple(map(float, own))
+    return Judged(test, seeds, contrasts, shown, p, p_equivalence, shares[0], shares[1], verdict, needs)
+
+
+def _verdict(
+    test: Test, own: Floats, p: float, p_equivalence: float, tests: int, waits: bool
+) -> tuple[Verdict, str]:
+    seeds, needed = len(own), seeds_needed(ALPHA, tests)
+    over = f"over {seeds} seeds and {tests} test{'s' * (tests > 1)}"
+    if waits:
+        return "unresolved", "waits for runs without a result"
+    if not seeds:
+        return "unresolved", "no seed has every value that the contrast needs"
+    if p_equivalence <= ALPHA:
+        little = f"p {p_equivalence:.3g} that it is as large as what matters, {over}"
+        if p <= ALPHA:
+            little += "; it is not 0, though"
+        return ("supported" if test.expect == "same" else "equivalent"), little
+    if p <= ALPHA:
+        above = own.mean() > 0
+        meant = test.expect == ("higher" if above else "lower")
+        return ("supported" if meant else "contradicted"), f"p {p:.3g} that there is no difference, {over}"
+    if seeds < needed:
+        return "unresolved", f"{seeds} seeds can never decide; {needed} can"
+    return (
+        "unresolved",
+        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(own, tests)}",
+    )
+
+
+def _more(own: Floats, tests: int) -> str:
+    """How many seeds would find what is observed."""
+    spread = spread_of(own)
+    effect = abs(float(own.mean())) / spread if spread > 0 else math.nan
+    wanted = power.seeds_for(effect, tests, ALPHA, len(own)) if effect > 0 else math.inf
+    if not math.isfinite(wanted):
+        return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
+    return f"about {wanted:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
+
+
+def _together(tests: Sequence[Judged]) -> Verdict:
+    verdicts = [one.verdict for one in tests]
+    if "contradicted" in verdicts:
+        return "contradicted"
+    if all(verdict == "supported" for verdict in verdicts):
+        return "supported"
+    return "equivalent" if verdicts[0] == "equivalent" else "unresolved"
+
+
+def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
+    """A/A: how many deals of one arm's runs to two arms are called different."""
+    (name,) = test.contrast
+    by_seed = {s: v for s, v in sorted(_mean_by_seed(name, values).items()) if math.isfinite(v)}
+    pool = np.array([*by_seed.values()])
+    if test.ratio:
+        pool = np.log(pool)
+    if len(pool) < 2 * test.seeds:
+        nothing = Estimate(math.nan, math.nan, math.nan)
+        why = f"{len(pool)} runs; two arms of {test.seeds} need {2 * test.seeds}"
+        return Judged(test, tuple(by_seed), (), nothing, 1.0, 1.0, math.nan, math.nan, "unresolved", why)
+    rng = np.random.default_rng(DEAL_SEED)
+    drawn = [rng.choice(pool, size=(2, test.seeds), replace=False) for _ in range(test.deals)]
+    differences = [first - second for first, second in drawn]
+    p = np.array(sign_flip_ps(differences))
+    close = np.array(equivalence_ps(differences, test.margin))
+    false = int(np.sum((p <= ALPHA) & (close > ALPHA)))
+    share = wilson(false, test.deals)
+    equal = int(np.sum(close <= ALPHA))
+    verdict: Verdict = "unresolved"
+    if not waits and share.value <= test.most:
+        verdict = "supported"
+    elif not waits and share.low > test.most:
+        verdict = "contradicted"
+    told = f"{false} of {test.deals} deals called different, {equal} equivalent, from {len(pool)} runs"
+    return Judged(
+        test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, told
+    )
+
+
+def as_row(result: Result) -> dict[str, Any]:
+    """As JSON holds it; null where there is no number."""
+    return {
+        "name": result.finding.name,
+        "claim": result.finding.claim,
+        "source": result.finding.source,
+        "verdict": result.verdict,
+        "waits": list(result.waits),
+        "tests": [
+            {
+                "name": one.test.name,
+                "also": one.test.also,
+                "outcome": one.test.outcome,
+                "expect": one.test.expect,
+                "matters": one.test.matters,
+                "unit": one.test.unit,
+                "ratio": one.test.ratio,
+                "verdict": one.verdict,
+                "needs": one.needs,
+                "seeds": list(one.seeds),
+                "contrasts": [_plain(value) for value in one.contrasts],
+                **{name: _plain(value) for name, value in asdict(one.effect).items()},
+                **{
+                    name: _plain(getattr(one, name))
+                    for name in ("p", "p_equivalence", "power", "power_equivalence")
+                },
+            }
+            for one in result.tests
+        ],
+    }
+
+
+def _plain(value: float) -> float | None:
+    return round(float(value), 9) if math.isfinite(value) else None

@@ -1,0 +1,211 @@
+"""What a test measures of a run: one number from its logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.statistics.samples import pass_at_k, solved
+from grpobench.analysis.summary.accuracy import finals, graded
+from grpobench.analysis.summary.budgets import AXES, runs_at_equal_budgets
+from grpobench.analysis.summary.events import collapse_of
+from grpobench.analysis.summary.headline import headline_of
+from grpobench.analysis.summary.numbers import Numbers
+from grpobench.analysis.summary.rewards import LAST_TENTH
+
+Key: TypeAlias = tuple[str, str, int]
+"""Arm, task, seed."""
+KINDS: Mapping[str, str] = {
+    "accuracy": "final accuracy as reports count it; accuracy:greedy or accuracy:sampled in one mode",
+    "gain": "the same less the accuracy before training",
+    "evaluated": "evaluated:MODE/METRIC, after the last update, on the split that the report takes",
+    "shift": "shift:MODE/METRIC, the same less its value before training",
+    "training": "training:METRIC:REDUCTION over the steps: first, last (tenth), mean, max, min, sum; metrics "
+    "joined by + are added step by step",
+    "equal": "equal:AXIS, validation accuracy when all arms have spent the same: updates, tokens, seconds",
+    "wrong_length": "mean length in tokens of the final sampled answers that are wrong",
+    "lasting": "updates before an unrecovered collapse or a divergence, at most all of the run's; "
+    "lasting:KIND for events of one kind",
+    "pass": "pass:K, unbiased pass@K of the final sampled answers",
+    "pass_gain": "pass_gain:K, the same less that of the base",
+}
+REDUCTIONS = ("first", "last", "mean", "max", "min", "sum")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An outcome as a test names it."""
+
+    kind: str
+    what: str = ""
+    reduction: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> Outcome:
+        """Raises ValueError where it is none."""
+        kind, _, what = text.partition(":")
+        reduction = ""
+        if kind not in KINDS:
+            raise ValueError(f"outcome: unknown kind {kind!r}; known: {', '.join(KINDS)}")
+        if kind == "training":
+            what, _, reduction = what.rpartition(":")
+            if reduction not in REDUCTIONS:
+                raise ValueError(f"outcome: {text}: end it with one of {', '.join(REDUCTIONS)}")
+        if kind in ("evaluated", "shift", "training") and not what:
+            raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
+        if kind == "equal" and what not in AXES:
+            raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(AXES)}")
+        if kind in ("pass", "pass_gain") and not (what.isdigit() and int(what)):
+            raise ValueError(f"outcome: {text}: write {kind}:K with a positive number")
+        return cls(kind, what, reduction)
+
+
+def values_of(matrix: Matrix, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
+    """The outcome of every run that has a result; NaN where its logs lack it."""
+    asked = Outcome.read(outcome)
+    found = {
+        "accuracy": _accuracy,
+        "gain": _accuracy,
+        "evaluated": _evaluated,
+        "shift": _evaluated,
+        "training": _training,
+        "lasting": _lasting,
+        "pass": _passed,
+        "pass_gain": _passed,
+        "equal": _equal,
+        "wrong_length": _wrong_length,
+    }[asked.kind](matrix, asked, where)
+    return {key(run): found.get(key(run), math.nan) for run in matrix.runs if run.settled}
+
+
+def key(run: Run) -> Key:
+    return run.arm, run.task, run.seed
+
+
+def _accuracy(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    if where:
+        return _accuracy_where(matrix, asked, where)
+    rows = finals(matrix, asked.what or None).to_dict("records")
+    return {
+        (row["arm"], row["task"], int(row["seed"])): row["counted"] - (asked.kind == "gain") * row["base"]
+        for row in rows
+    }
+
+
+def _accuracy_where(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    """Over the problems with the traits alone; 0 for a run that diverged."""
+    frame = graded(matrix)
+    for trait, value in where.items():
+        column = f"trait/{trait}"
+        if column not in frame:
+            return {}
+        frame = frame[frame[column].astype(str) == value]
+    means = _ends(matrix, frame, asked.what, lambda own: float(own["score/correct"].mean()))
+    failed = {key(run) for run in matrix.runs if run.failed}
+    return {
+        run: (0.0 if run in failed else last) - (asked.kind == "gain") * base
+        for run, (base, last) in means.items()
+    }
+
+
+def _ends(
+    matrix: Matrix, frame: pd.DataFrame, mode: str, measure: Callable[[pd.DataFrame], float]
+) -> dict[Key, tuple[float, float]]:
+    """`measure` of the rows before training and after the last update, on the split and in the mode that the
+    report takes, or in `mode`."""
+    found: dict[Key, tuple[float, float]] = {}
+    for task in matrix.tasks:
+        chosen = headline_of(matrix, task, mode or None)
+        own = frame[
+            (frame["task"] == task) & (frame["split"] == chosen.split) & (frame["mode"] == chosen.mode)
+        ]
+        for (arm, seed), rows in own.groupby(["arm", "seed"], sort=False):
+            steps = rows["step"]
+            base = measure(rows[steps == 0]) if (steps == 0).any() else math.nan
+            last = measure(rows[steps == steps.max()]) if steps.max() else math.nan
+            found[str(arm), task, int(seed)] = base, last
+    return found
+
+
+def _evaluated(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    mode, _, metric = asked.what.partition("/")
+    found: dict[Key, float] = {}
+    for task in matrix.tasks:
+        rows = matrix.select(f"eval/{headline_of(matrix, task).split}/{mode}/{metric}")
+        for (arm, seed), own in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
+            own = own.sort_values("step")
+            base, after = own.loc[own["step"] == 0, "value"], own.loc[own["step"] > 0, "value"]
+            before = (base.iloc[0] if len(base) else math.nan) if asked.kind == "shift" else 0.0
+            found[str(arm), task, int(seed)] = float(after.iloc[-1] - before) if len(after) else math.nan
+    return found
+
+
+def _training(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    keys = ["arm", "task", "seed"]
+    names = asked.what.split("+")
+    rows = matrix.metrics[matrix.metrics["metric"].isin(names) & (matrix.metrics["step"] > 0)]
+    whole = rows[np.isfinite(rows["value"])].groupby([*keys, "step"], sort=True)["value"].agg(["sum", "size"])
+    whole = whole[whole["size"] == len(names)].reset_index()
+    return {
+        (str(arm), str(task), int(seed)): reduced(own["sum"].to_numpy(float), asked.reduction)
+        for (arm, task, seed), own in whole.groupby(keys, sort=False)
+    }
+
+
+def reduced(values: np.ndarray, reduction: str) -> float:
+    """`values` in the order of their steps as one number."""
+    last = max(1, round(LAST_TENTH * len(values)))
+    chosen = {"first": values[:1], "last": values[-last:]}.get(reduction, values)
+    if reduction in ("max", "min", "sum"):
+        return float(getattr(chosen, reduction)())
+    return float(chosen.mean())
+
+
+def _lasting(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    findings = Numbers(matrix).findings
+    found: dict[Key, float] = {}
+    for run in matrix.runs:
+        planned = float(run.config.get("train", {}).get("steps", run.step))
+        known = findings.get(run.name)
+        if asked.what and not run.failed:
+            onsets = [e.onset for e in known.events if e.kind == asked.what] if known else []
+            found[key(run)] = float(min(onsets, default=planned))
+        else:
+            end = collapse_of(run, known)
+            found[key(run)] = float(end.step) if end else planned
+    return found
+
+
+def _passed(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    k = int(asked.what)
+
+    def passes(rows: pd.DataFrame) -> float:
+        counts = [(len(own), solved(list(own))) for _, own in rows.groupby("problem")["score/correct"]]
+        if not counts or min(n for n, _ in counts) < k:
+            return math.nan
+        samples, right = zip(*counts, strict=True)
+        return float(pass_at_k(samples, right, k).mean())
+
+    ends = _ends(matrix, graded(matrix), "sampled", passes)
+    return {run: last - (base if asked.kind == "pass_gain" else 0.0) for run, (base, last) in ends.items()}
+
+
+def _equal(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    rows = runs_at_equal_budgets(matrix)
+    own = rows[rows["axis"] == asked.what]
+    return {
+        (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in own.to_dict("records")
+    }
+
+
+def _wrong_length(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    frame = graded(matrix)
+    wrong = frame[frame["score/correct"] < 1] if len(frame) else frame
+    ends = _ends(matrix, wrong, "sampled", lambda own: float(own["length"].mean()))
+    return {run: last for run, (_, last) in ends.items()}

@@ -1,0 +1,215 @@
+"""A finding's registration, written before its first run, and the small table that is kept of its runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.analysis.findings.judge import Result, Values, judge
+from grpobench.analysis.findings.outcomes import Key, values_of
+from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
+from grpobench.analysis.kept.kept import origin_of
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.matrix import Matrix
+
+FILE = "registration.json"
+"""In the folder of a finding's matrix."""
+FOLDER = "findings"
+"""Of the kept tables, below docs/results."""
+VERSION = 1
+DECIMALS = 9
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What was fixed before the first run."""
+
+    finding: Finding
+    scale: str
+    seeds: tuple[int, ...]
+    settings: Mapping[str, str]
+    """Digest of run.toml by run."""
+    commit: str
+    """With ` and changes` behind it where the checkout had uncommitted ones; empty outside of one."""
+    registered: str
+    """UTC, as `2026-11-22T13:33:16+0000`."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        told = asdict(self) | {"seeds": list(self.seeds), "settings": dict(self.settings)}
+        return {"version": VERSION, **told, "finding": self.finding.plain(), "rule": self.finding.digest}
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
+
+
+def read_registration(folder: Path) -> Registration:
+    """Raises LogError where there is none, or its rule is not the one whose digest it holds."""
+    place = folder / FILE
+    try:
+        told = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise LogError(f"{place}: missing; `grpobench finding run` writes it before the first run") from error
+    except ValueError as error:
+        raise LogError(
+            f"{place}: not JSON ({error}); choose another folder and run the finding anew"
+        ) from error
+    return registration_of(told, str(place))
+
+
+def registration_of(told: Mapping[str, Any], place: str) -> Registration:
+    """From what `plain` wrote. Raises LogError."""
+    try:
+        own = dict(told)
+        version, rule = own.pop("version"), own.pop("rule")
+        finding = from_plain(own.pop("finding"))
+        if version != VERSION:
+            raise ValueError("of another version")
+        if finding.digest != rule:
+            raise ValueError("its rule was edited after it was written")
+        return Registration(finding=finding, **{**own, "seeds": tuple(own["seeds"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogError(
+            f"{place}: no registration ({error}); run the finding anew in another folder"
+        ) from error
+
+
+def departures(matrix: Matrix, known: Registration) -> list[str]:
+    """How the runs differ from what was registered, so that their verdict is exploratory."""
+    found = []
+    other = [
+        run.name for run in matrix.runs if run.name in known.settings and _altered(matrix, known, run.name)
+    ]
+    if other:
+        found.append(f"other settings than registered in {_named(other)}")
+    more = [run.name for run in matrix.runs if run.name not in known.settings]
+    if more:
+        found.append(f"not registered: {_named(more)}")
+    early = [
+        run.name
+        for run in matrix.runs
+        if (run.origin.get("attempts") or [{}])[0].get("started", known.registered) < known.registered
+    ]
+    if early:
+        found.append(f"begun before the registration: {_named(early)}")
+    return found
+
+
+def _altered(matrix: Matrix, known: Registration, name: str) -> bool:
+    place = matrix.folder / name / "run.toml"
+    return place.exists() and text_digest(place.read_text(encoding="utf-8")) != known.settings[name]
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a finding at a scale: from its folder, or from its kept table."""
+
+    registration: Registration
+    values: Values
+    waits: tuple[str, ...]
+    departures: tuple[str, ...]
+    states: Mapping[Key, str]
+    seconds: float
+    """Training and evaluation of all runs, added up."""
+    origin: Mapping[str, Any]
+    """commits, versions and machine."""
+
+    def result(self, rule: Finding | None = None) -> Result:
+        """By the registered rule, or by another one."""
+        return judge(rule or self.registration.finding, self.values, self.waits)
+
+    def plain(self) -> dict[str, Any]:
+        """The kept table."""
+        rows = []
+        for run, state in self.states.items():
+            own = {test: _rounded(found[run]) for test, found in self.values.items() if run in found}
+            rows.append({"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": own})
+        return {
+            "version": VERSION,
+            "registration": self.registration.plain(),
+            "departures": list(self.departures),
+            "waits": list(self.waits),
+            "seconds": round(self.seconds),
+            **self.origin,
+            "runs": rows,
+        }
+
+
+def record_of(matrix: Matrix) -> Record:
+    """Measure the runs of a finding's matrix. Raises LogError without a registration."""
+    known = read_registration(matrix.folder)
+    waits = [run.name for run in matrix.runs if not run.settled]
+    waits += sorted(set(known.settings) - {run.name for run in matrix.runs})
+    values = {test.name: values_of(matrix, test.outcome, test.where) for test in known.finding.test}
+    return Record(
+        registration=known,
+        values={
+            name: {run: round(value, DECIMALS) for run, value in own.items()} for name, own in values.items()
+        },
+        waits=tuple(waits),
+        departures=tuple(departures(matrix, known)),
+        states={(run.arm, run.task, run.seed): run.state for run in matrix.runs},
+        seconds=sum(float(matrix.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
+        origin=origin_of(matrix),
+    )
+
+
+def kept_text(record: Record) -> str:
+    """JSON with a line for each run."""
+    content = record.plain()
+    rows = content.pop("runs")
+    lines = [
+        f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()
+    ]
+    runs = ",\n".join(f"  {json.dumps(run, ensure_ascii=False)}" for run in rows)
+    return "\n".join(["{", *lines, ' "runs": [', runs, " ]", "}", ""])
+
+
+def read_kept(path: Path) -> Record:
+    """A kept table. Raises LogError where the file is none."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["version"] != VERSION:
+            raise ValueError("of another version")
+        rows = told["runs"]
+        keys = [(str(row["arm"]), str(row["task"]), int(row["seed"])) for row in rows]
+        registration = registration_of(told["registration"], str(path))
+        values = {
+            test.name: {
+                run: _number(row["values"][test.name])
+                for run, row in zip(keys, rows, strict=True)
+                if test.name in row["values"]
+            }
+            for test in registration.finding.test
+        }
+        return Record(
+            registration=registration,
+            values=values,
+            waits=tuple(told["waits"]),
+            departures=tuple(told["departures"]),
+            states={run: str(row["state"]) for run, row in zip(keys, rows, strict=True)},
+            seconds=float(told["seconds"]),
+            origin={name: told[name] for name in ("commits", "versions", "machine")},
+        )
+    except OSError as error:
+        raise LogError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LogError(f"{path}: no kept finding ({error}); write it again with grpobench keep") from error
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, DECIMALS) if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,44 @@
+"""Numbers of findings as pages and terminals print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from grpobench.analysis.tools.text import NONE, number, percent
+
+
+def effect_words(test: Mapping[str, Any]) -> str:
+    """An effect with its interval in its unit, from a row of `judge.as_row`."""
+    value, low, high = (_number(test[name]) for name in ("value", "low", "high"))
+    unit = test["unit"]
+    shown = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
+    if math.isnan(low):
+        return shown
+    return f"{shown} ({amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])})"
+
+
+def matters_words(test: Mapping[str, Any]) -> str:
+    """The smallest effect that matters, in its unit."""
+    unit = test["unit"]
+    return f"{amount(test['matters'], unit, test['ratio'], sign=False)} {_unit(unit, test['ratio'])}".strip()
+
+
+def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
+    """A number of the unit, differences with their sign."""
+    if not math.isfinite(value):
+        return NONE
+    if ratio:
+        return number(value, 2)
+    text = percent(value) if unit in ("points", "%") else number(value, 1 if abs(value) >= 10 else 3)
+    plus = sign and not text.startswith("−") and unit != "%"
+    return f"+{text}" if plus else text
+
+
+def _unit(unit: str, ratio: bool) -> str:
+    return "times" if ratio else unit
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -1,0 +1,186 @@
+"""`grpobench finding` and `grpobench findings`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpobench.runs.commands.numbers import seed_list
+from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
+from grpobench.runs.commands.run import carry_out
+from grpobench.runs.inventory import filled, pages
+from grpobench.runs.matrix.registering import register
+from grpobench.runs.settings.findings import Study, findings, read_finding
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+
+
+def list_command(options: argparse.Namespace) -> int:
+    rows = [row_of(name, options.scale, options.out) for name in findings()]
+    if options.json:
+        say(as_json(rows))
+        return DONE
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        told = row["verdict"] or "not run"
+        say(f"{row['name']:<{width}}  {told:<12}  {row['claim']}")
+    return DONE
+
+
+def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
+    """A finding with its verdict at a scale, null where it has none."""
+    study = read_finding(name)
+    row: dict[str, Any] = {
+        "name": name,
+        "claim": study.finding.claim,
+        "source": study.finding.source,
+        "scales": list(study.scales),
+        "scale": scale,
+        "verdict": None,
+    }
+    record = find_record(study, scale, out)
+    if record is None:
+        return row
+    return row | described(study, record)
+
+
+def described(study: Study, record: Record) -> dict[str, Any]:
+    """The verdict by the registered rule, and how far it is exploratory."""
+    from grpobench.analysis.findings.judge import as_row
+
+    row = as_row(record.result())
+    seeds = {run[2] for run in record.states}
+    row |= {
+        "scale": record.registration.scale,
+        "seeds": len(seeds),
+        "registered": record.registration.registered,
+        "commit": record.registration.commit,
+        "rule": record.registration.finding.digest,
+        "departures": list(record.departures),
+        "exploratory": None,
+    }
+    if study.finding.digest != record.registration.finding.digest:
+        row["departures"].append("the rule was changed after the registration")
+        row["exploratory"] = exploratory(study, record)
+    return row
+
+
+def exploratory(study: Study, record: Record) -> str:
+    """The verdict by today's rule, where what it asks for was measured."""
+    asked = {test.name: test for test in study.finding.test}
+    known = {test.name: test for test in record.registration.finding.test}
+    same = all(
+        name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
+        for name, test in asked.items()
+    )
+    return record.result(study.finding).verdict if same else "measures something else; run it anew"
+
+
+def find_record(study: Study, scale: str, out: Path) -> Record | None:
+    """From the finding's folder below `out` if it is there, else from its kept table. Raises DataError."""
+    from grpobench.analysis.findings.record import FILE, FOLDER, read_kept, record_of
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+
+    name = f"{study.finding.name}-{scale}"
+    try:
+        if (out / name / FILE).exists():
+            return record_of(load(out / name))
+        kept = pages.own_folder() / filled.FOLDER / FOLDER / f"{name}.json"
+        return read_kept(kept) if kept.exists() else None
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    except ConfigError:  # an installed package keeps no results
+        return None
+
+
+def show_command(options: argparse.Namespace) -> int:
+    study = read_finding(options.name)
+    if options.json:
+        say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
+        return DONE
+    say("\n".join(shown(study)))
+    record = find_record(study, options.scale, options.out)
+    say("\n".join(answer(described(study, record))) if record else f"not run at scale {options.scale}")
+    return DONE
+
+
+def shown(study: Study) -> list[str]:
+    finding = study.finding
+    lines = [finding.claim, f"source: {finding.source}"]
+    lines += [f"published: {finding.published}"] * bool(finding.published)
+    lines += [f"stands for it: {finding.stands_for}"] * bool(finding.stands_for)
+    for test in finding.test:
+        weights = ", ".join(f"{weight:+g} {name}" for name, weight in test.contrast.items())
+        lines.append(
+            f"test: {test.name}: {test.outcome} ({weights}) is {test.expect}; {test.matters:g} matters"
+        )
+    return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
+
+
+def run_finding(options: argparse.Namespace) -> int:
+    study = read_finding(options.name)
+    return run_one(study, options)
+
+
+def run_one(study: Study, options: argparse.Namespace) -> int:
+    """Register, run what has no result yet, write the report and say the verdict."""
+    sets = [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
+    recipe = study.recipe(options.scale, sets)
+    if not options.dry_run:
+        register(study.finding, options.scale, recipe, options.out)
+    code = carry_out(recipe, options)
+    if options.dry_run or code == PREEMPTED:
+        return code
+    record = find_record(study, options.scale, options.out)
+    if record:
+        say("\n".join(answer(described(study, record))))
+    return code
+
+
+def judge_command(options: argparse.Namespace) -> int:
+    study = read_finding(options.name)
+    record = find_record(study, options.scale, options.out)
+    if record is None:
+        where = f"{options.out / study.finding.name}-{options.scale}"
+        raise ConfigError(
+            [f"{study.finding.name}: neither runs in {where} nor a kept table; run `grpobench finding run`"]
+        )
+    row = described(study, record)
+    say(as_json(row) if options.json else "\n".join(answer(row)))
+    return DONE
+
+
+def all_command(options: argparse.Namespace) -> int:
+    """Run every finding that has the scale, one after the other; the worst exit code."""
+    codes = []
+    for name in findings():
+        study = read_finding(name)
+        if options.scale in study.scales:
+            say(f"== {name}", flush=True)
+            codes.append(run_one(study, options))
+            if codes[-1] == PREEMPTED:
+                break
+    list_command(options)
+    return max(codes, default=DONE)
+
+
+def answer(row: Mapping[str, Any]) -> list[str]:
+    """The verdict and its tests as a terminal shows them."""
+    from grpobench.analysis.findings.words import effect_words
+
+    lines = [f"{row['name']} at {row['scale']} scale: {row['verdict'].upper()}"]
+    for test in row["tests"]:
+        lines.append(f"  {test['name']}: {test['verdict']}; {effect_words(test)}; {test['needs']}")
+    lines += [f"  exploratory: {told}" for told in row["departures"]]
+    lines += [f"  by today's rule: {row['exploratory']}"] * bool(row["exploratory"])
+    lines += [f"  waits for {len(row['waits'])} runs"] * bool(row["waits"])
+    return [
+        *lines,
+        f"  registered {row['registered']} at {row['commit'][:12] or 'no commit'}, rule {row['rule']}",
+    ]

@@ -1,0 +1,87 @@
+"""Read a finding: a TOML file with a claim, the tests that decide on it, and a recipe for each scale.
+
+Its plain keys and `[[test]]` are the rule (`analysis/findings/rule.py`); the tables `nano`, `small` and
+`full` are recipes as any other, without a name of their own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.analysis.findings.rule import Finding
+from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
+from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import ConfigError
+
+FINDINGS = RECIPES / "findings"
+SCALES = ("nano", "small", "full")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A finding's file as it was read."""
+
+    finding: Finding
+    scales: Mapping[str, Mapping[str, Any]]
+    """By scale, the table of its recipe."""
+    text: str
+    folder: Path
+    """Where the files of a `module:Name` are looked for first."""
+
+    def recipe(self, scale: str, sets: Sequence[str] = ()) -> Recipe:
+        """The recipe of a scale, with `--set` applied. Raises ConfigError."""
+        if scale not in self.scales:
+            known = ", ".join(self.scales)
+            raise ConfigError([f"--scale {scale}: {self.finding.name} has none; it has {known}"])
+        name = f"{self.finding.name}-{scale}"
+        table = {"summary": self.finding.claim, **self.scales[scale]}
+        return read_table(table, self.text, name, self.folder, sets, f"{self.finding.name} [{scale}]")
+
+
+def findings() -> dict[str, Path]:
+    """The findings that come with the suite, by name."""
+    return {path.stem: path for path in sorted(FINDINGS.glob("*.toml"))}
+
+
+def read_finding(source: str) -> Study:
+    """The finding of a name or path. Raises ConfigError with every fault of it."""
+    path = locate(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError([f"not TOML: {error}"], str(path)) from None
+    faults: list[str] = []
+    scales = {name: table.pop(name) for name in SCALES if name in table}
+    for name, own in scales.items():
+        if not isinstance(own, Mapping):
+            faults.append(f"{name}: must be a recipe, a table, not {strict.describe(own)}")
+        elif "name" in own:
+            faults.append(f"{name}.name: a finding's matrix is called {path.stem}-{name}; remove it")
+    if not scales:
+        faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
+    finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)
+    if isinstance(finding, strict.Bad) or faults:
+        raise ConfigError(faults, str(path))
+    names = [test.name for test in finding.test]
+    if len(set(names)) < len(names):
+        raise ConfigError(["test: two have one name"], str(path))
+    return Study(finding, scales, text, path.parent)
+
+
+def locate(source: str) -> Path:
+    """A finding by path (anything with a slash or ending in .toml) or by name."""
+    if source.endswith(".toml") or "/" in source:
+        return Path(source).expanduser()
+    known = findings()
+    if source not in known:
+        guess = strict.nearest(source, known)
+        did = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
+        raise ConfigError([f"unknown finding {source!r}; {did}; or give the path of a TOML file"])
+    return known[source]
