@@ -179,7 +179,7 @@ def _verdict(
         meant = test.expect == ("higher" if above else "lower")
         return ("supported" if meant else "contradicted"), f"p {p:.3g} that there is no difference, {over}"
     if seeds < needed:
-        return "unresolved", f"{seeds} seeds can never decide; {needed} can"
+        return "unresolved", f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     return (
         "unresolved",
         f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(own, tests)}",
