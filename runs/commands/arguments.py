@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.commands.finding_words import finding_run_words, finding_words
 from grpobench.runs.commands.numbers import natural, whole
+from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
@@ -327,48 +329,6 @@ def calibrate_words(calibrate: argparse.ArgumentParser) -> None:
     calibrate.add_argument("--json", action="store_true")
 
 
-def finding_words(finding: argparse.ArgumentParser) -> None:
-    actions = finding.add_subparsers(required=True, metavar="list|show|run|judge")
-    kinds = {
-        "list": "every finding with its verdict",
-        "show": "claim, source, rule and verdict of one",
-        "run": "register it, run what has no result yet, and judge it",
-        "judge": "judge its runs again, or its kept table where there are none",
-    }
-    for name, what in kinds.items():
-        action = actions.add_parser(name, help=what, description=what)
-        action.set_defaults(command=f"finding {name}", light=True)
-        if name != "list":
-            action.add_argument("name", metavar="NAME", help="one of grpobench finding list, or a TOML file")
-        if name == "run":
-            finding_run_words(action)
-        else:
-            finding_place_words(action)
-        action.add_argument("--json", action="store_true", help="with --dry-run" if name == "run" else None)
-
-
-def finding_place_words(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--scale", choices=("nano", "small", "full"), default="nano")
-    place = Path("results/findings")
-    action.add_argument("--out", type=Path, default=place, metavar="DIR", help="default: ./results/findings")
-
-
-def finding_run_words(action: argparse.ArgumentParser) -> None:
-    finding_place_words(action)
-    options = {
-        "--seeds": {"metavar": "LIST", "help": "other seeds than registered, in another --out"},
-        "--workers": {"type": whole, "metavar": "N", "help": "runs side by side, as with run"},
-    }
-    for name, given in options.items():
-        action.add_argument(name, **given)  # type: ignore[arg-type]
-    action.add_argument("--set", dest="sets", metavar="K=V", action="append", default=[], help="as with run")
-    action.add_argument("--allow-change", action="store_true", help="as with run")
-    action.add_argument("--dry-run", action="store_true", help="as with run; registers nothing")
-    add_data(action)
-    add_trust(action)
-    add_unsafe(action)
-
-
 def doctor_words(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="where results would go"
@@ -454,27 +414,3 @@ class Version(argparse.Action):
 
         print(f"grpobench {version('grpobench')}")
         parser.exit()
-
-
-def add_data(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--data-dir", metavar="DIR", help="folder with data sets, looked into first")
-    command.add_argument("--model-dir", metavar="DIR", help="folder of model folders, looked into first")
-    command.add_argument(
-        "--skip-bad", action="store_true", help="leave out malformed rows, at most 1 %% of a table; recorded"
-    )
-
-
-def add_trust(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run code that a model brings along with its files, with all your rights; recorded",
-    )
-
-
-def add_unsafe(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--unsafe-exec",
-        action="store_true",
-        help="where bubblewrap does not work, run programs that a model wrote with all your rights",
-    )
