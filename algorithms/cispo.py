@@ -28,9 +28,9 @@ class CISPO(GroupNormalised):
         "The cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5; the paper "
         "writes it 1 + ε_high, so that its ε_high is ratio_cap − 1 (libraries disagree which of the two "
         "their option means), and publishes no value. There is no lower bound by default, as in the "
-        'paper\'s experiments. ScaleRL (arXiv:2510.13786) takes this loss with averaging = "prompt_mean" and '
-        "modify.zero_variance_filter; it divides by the deviation of the batch's centred rewards, where "
-        'scale = "batch" takes that of the rewards.'
+        "paper's experiments. ScaleRL's objective (arXiv:2510.13786) is this one with scale = "
+        '"batch_centred", averaging = "prompt_mean", modify.zero_variance_filter and sampler.old_logp = '
+        '"sampler"; that it drops problems for good which are nearly always solved is not here.'
     )
     evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
     metrics = (parts.TRUNCATED_METRIC, *parts.KL_METRICS)

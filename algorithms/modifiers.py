@@ -71,7 +71,9 @@ EVIDENCE: Mapping[str, str] = {
         "verified: loss and gradient equal those of TRL 1.16's off_policy_mask_threshold, which names the "
         "paper's eq. 9; the equation itself was read second-hand. Only the policy's term is masked, never "
         "the KL, and averages still count the masked tokens, as in both. TRL takes the sampler's "
-        "probabilities with vLLM and π_old else; here they are always the sampler's, as the paper has them"
+        "probabilities with vLLM and π_old else; here they are always the sampler's, as the paper has them. "
+        "verl has no such mask: its rejection by the geometric mean of a completion's ratios (rollout_rs) "
+        "leaves out both signs"
     ),
     "entropy_bonus": (
         "verified: loss and gradient equal those of TRL 1.16's entropy_coef where terms are averaged over "

@@ -12,7 +12,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
 Baseline = Literal["mean", "median", "leave_one_out"]
-Scale = Literal["group", "leave_one_out", "batch", "none"]
+Scale = Literal["group", "leave_one_out", "batch", "batch_centred", "none"]
 Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "prompt_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
@@ -141,6 +141,9 @@ def group_advantage(
         return torch.where(spread > 0, advantage / (spread + epsilon), advantage)
     if scale == "batch":
         spread = reward.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
+        return advantage / (spread + epsilon)
+    if scale == "batch_centred":
+        spread = advantage.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
         return advantage / (spread + epsilon)
     return advantage
 

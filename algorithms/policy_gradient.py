@@ -128,7 +128,8 @@ class GroupNormalised(PolicyGradient):
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
     """Which standard deviation divides the centred reward: that of the group, of its other rows (a row whose
-    others are all equal is not divided), of the batch, or none."""
+    others are all equal is not divided), of the batch's rewards, of its centred rewards (ScaleRL,
+    arXiv:2510.13786), or none."""
     ddof: int = 1
     """Degrees of freedom taken from the standard deviation: 0 or 1."""
     epsilon: float = 1e-4

@@ -87,6 +87,14 @@ def test_sum_of_group_advantages_is_zero_and_scale_is_the_named_deviation() -> N
     )
 
 
+def test_centred_rewards_of_a_batch_are_divided_by_their_own_deviation() -> None:
+    """Rewards 0, 2 and 10, 12: centred ±1, deviation √(4/3); that of the rewards is √(104/3)."""
+    reward, group = torch.tensor([0.0, 2.0, 10.0, 12.0]), torch.tensor([0, 0, 1, 1])
+    for scale, deviation in (("batch_centred", 4 / 3), ("batch", 104 / 3)):
+        found = parts.group_advantage(reward, group, "mean", scale, 1, 1e-12)
+        close(found, [x / deviation**0.5 for x in (-1.0, 1.0, -1.0, 1.0)], rtol=1e-9, atol=0.0)
+
+
 def test_median_of_an_even_group_is_the_mean_of_the_middle_two() -> None:
     reward, group = torch.tensor([0.0, 1.0, 3.0, 10.0, 5.0]), torch.tensor([0, 0, 0, 0, 1])
     close(parts.group_baseline(reward, group, "median"), [2.0, 2.0, 2.0, 2.0, 5.0])

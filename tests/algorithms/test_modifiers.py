@@ -18,11 +18,13 @@ from helpers.toys import (
     models_for,
     norm,
     off_policy,
+    reading,
     rollouts,
     trainer_for,
 )
 
 from grpobench.algorithms.algorithm import Reading
+from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
@@ -96,6 +98,32 @@ def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_
         if averaging != "sequence_sum":
             diluted, _ = backward(plain, models, whole)
             assert distance(diluted, expected) > 0.1
+
+
+def test_scalerls_objective_is_cispo_with_its_settings() -> None:
+    """arXiv:2510.13786, section 4, term by term: the mean over prompts with 0 < mean r < 1 of
+    1/Σ|y_i| Σ_i Σ_t sg(min(ρ, ε)) Â_i/std(Â) log π, where the deviation is that of all Â of the batch."""
+    batch = rollouts([[3, 2], [5, 1, 4], [2, 6]], [[1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0]])
+    generator = torch.Generator().manual_seed(4)
+    old, logp = (-torch.rand(batch.written.shape, generator=generator) for _ in range(2))
+    batch = dataclasses.replace(batch, old_logp=old)
+    plain = CISPO(averaging="prompt_mean", scale="batch_centred", ratio_cap=1.2, epsilon=1e-9)
+    algorithm = Modifiers(zero_variance_filter=True).around(plain)
+    leaf = logp.clone().requires_grad_()
+    signal = algorithm.credit(batch, Fixed())
+    (rows,) = minibatches(batch, signal.unit, 1, 0)
+    terms = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf[rows])}).terms
+    (found,) = torch.autograd.grad((terms * algorithm.weigh(batch[rows])).sum(), leaf)
+    centred = [0.5, -0.5, 0.0, 0.0, 0.0, -0.5, 0.5]
+    deviation = float(np.std(centred, ddof=1))
+    expected = torch.zeros_like(logp)
+    for members in ([0, 1], [5, 6]):
+        tokens = sum(int(batch.length[row]) for row in members)
+        for row in members:
+            for t in range(int(batch.length[row])):
+                ratio = min(math.exp(logp[row, t] - old[row, t]), 1.2)
+                expected[row, t] = -ratio * centred[row] / deviation / tokens / 2
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)  # float32
 
 
 def test_a_step_without_any_telling_group_updates_nothing() -> None:
