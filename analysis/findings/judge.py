@@ -229,7 +229,14 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
         verdict = "supported"
     elif not waits and share.low > test.most:
         verdict = "contradicted"
-    told = f"{false} of {test.deals} deals called different, {equal} equivalent, from {len(pool)} runs"
+    spread = math.sqrt(2) * spread_of(pool)  # of a difference between two runs
+    scale = 100 if test.unit == "points" else 1
+    found, shown = (scale * spread * one(test.seeds, 1) for one in (power.detectable, power.shown_margin))
+    told = (
+        f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent; "
+        f"arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} {test.unit} "
+        f"on, and equal ones are shown to be within {shown:.1f}"
+    )
     return Judged(
         test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, told
     )
@@ -247,6 +254,8 @@ def as_row(result: Result) -> dict[str, Any]:
             {
                 "name": one.test.name,
                 "also": one.test.also,
+                "deals": one.test.deals,
+                "most": one.test.most,
                 "outcome": one.test.outcome,
                 "expect": one.test.expect,
                 "matters": one.test.matters,

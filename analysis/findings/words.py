@@ -6,12 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from grpobench.analysis.findings.judge import VERDICTS, Result
 from grpobench.analysis.tools.text import NONE, number, percent
+
+
+def result_words(result: Result) -> str:
+    """What a verdict stands on: of a finding with one deciding test that test, of others each that is not as
+    claimed."""
+    deciding = [one for one in result.tests if not one.test.also]
+    told = [one for one in deciding if one.verdict == result.verdict] or deciding
+    said = "; ".join(f"{one.test.name}: {one.needs}" for one in told)
+    return f"{VERDICTS[result.verdict].capitalize()}. {said[:1].upper()}{said[1:]}."
 
 
 def effect_words(test: Mapping[str, Any]) -> str:
     """An effect with its interval in its unit, from a row of `judge.as_row`."""
     value, low, high = (_number(test[name]) for name in ("value", "low", "high"))
+    if test["deals"]:
+        return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"
     unit = test["unit"]
     shown = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
     if math.isnan(low):
@@ -20,7 +32,9 @@ def effect_words(test: Mapping[str, Any]) -> str:
 
 
 def matters_words(test: Mapping[str, Any]) -> str:
-    """The smallest effect that matters, in its unit."""
+    """The smallest effect that matters, in its unit; of deals the largest share called different."""
+    if test["deals"]:
+        return f"{percent(test['most'])} %"
     unit = test["unit"]
     return f"{amount(test['matters'], unit, test['ratio'], sign=False)} {_unit(unit, test['ratio'])}".strip()
 

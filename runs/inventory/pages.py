@@ -13,8 +13,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpobench.algorithms import modifiers
+from grpobench.analysis.findings.record import FOLDER as FINDINGS
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import describing, detectors, dialects, filled, showing
+from grpobench.runs.inventory import describing, detectors, dialects, filled, gallery, showing
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
@@ -44,7 +45,7 @@ def write(folder: Path) -> list[Path]:
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
-    tabled = filled.documents(folder)
+    tabled = filled.documents(folder) | gallery.pages(templates(), folder / filled.FOLDER / FINDINGS)
     for path in (folder / "algorithms").glob("*.md"):
         ours = path.read_text(encoding="utf-8").startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
@@ -55,8 +56,8 @@ def write(folder: Path) -> list[Path]:
     return [folder / name for name in found | tabled]
 
 
-def pages() -> dict[str, str]:
-    """Text by path under the folder of documents."""
+def templates() -> Environment:
+    """What pages are rendered with."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -66,6 +67,12 @@ def pages() -> dict[str, str]:
         autoescape=False,
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
+    return environment
+
+
+def pages() -> dict[str, str]:
+    """Text by path under the folder of documents."""
+    environment = templates()
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
     presets = dialects.show_dialects()

@@ -1,0 +1,154 @@
+"""Figures of findings: what each arm measured, and all findings beside each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import legend_above, new_figure
+from grpobench.analysis.figures.style import INK, STYLE
+from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict
+from grpobench.analysis.findings.outcomes import Key
+from grpobench.analysis.findings.record import Record
+from grpobench.analysis.statistics.intervals import seed_mean
+
+MARKS: Mapping[Verdict, tuple[str, str]] = {
+    "supported": ("o", "#0173b2"),
+    "contradicted": ("X", "#b2182b"),
+    "equivalent": ("s", "#555555"),
+    "unresolved": ("D", "white"),
+}
+"""Marker and face of each verdict: told apart without colour."""
+WIDEST = 4.0
+"""Effects, in what matters, beyond which an axis of all findings ends."""
+SHARES = ("points", "%")
+
+
+def draw_all(results: Sequence[Result]) -> Drawing:
+    """A row for each finding: its primary effect in units of what matters, to the right as claimed."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(7.0, 0.23 * len(results) + 0.75)
+        axes = figure.add_subplot()
+        for row, result in enumerate(results):
+            _row(axes, len(results) - 1 - row, result)
+        axes.axvspan(-1, 1, color="#f0f0f0", zorder=0, linewidth=0)
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_yticks(range(len(results)), [one.finding.name for one in reversed(results)])
+        axes.set_xlim(-WIDEST - 0.35, WIDEST + 0.35)
+        axes.set_ylim(-0.6, len(results) - 0.4)
+        axes.set_xlabel("effect over what matters: against the claim, left; as claimed, right")
+        shown = [verdict for verdict in VERDICTS if any(one.verdict == verdict for one in results)]
+        legend_above(figure, [_handle(verdict) for verdict in shown], shown)
+    return Drawing("findings", "The findings", "", figure)
+
+
+def _handle(verdict: Verdict) -> Line2D:
+    marker, face = MARKS[verdict]
+    return Line2D([], [], linestyle="", marker=marker, markersize=5, color=INK, markerfacecolor=face)
+
+
+def _row(axes: Axes, place: int, result: Result) -> None:
+    value, low, high = scaled(result.primary)
+    marker, face = MARKS[result.verdict]
+    if math.isnan(value):
+        axes.text(0.08, place, "no effect to show", fontsize=6.5, va="center", color=INK)
+        return
+    ends = [low, high] if math.isfinite(low) else [value, value]
+    axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
+    for end in ends:
+        if abs(end) > WIDEST:
+            axes.plot(
+                math.copysign(WIDEST, end), place, marker="<" if end < 0 else ">", color=INK, markersize=3
+            )
+    inside = float(np.clip(value, -WIDEST, WIDEST))
+    axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
+
+
+def scaled(judged: Judged) -> tuple[float, float, float]:
+    """Effect and interval in units of what matters, above 0 where they are as claimed. Of a test that expects
+    no difference the effect as it is; of deals the share called different over what is allowed."""
+    test, effect = judged.test, judged.effect
+    numbers = [effect.value, effect.low, effect.high]
+    if test.deals:
+        return math.nan, math.nan, math.nan
+    if test.ratio:
+        numbers = [math.log(one) if one > 0 else math.nan for one in numbers]
+    turned = -1 if test.expect == "lower" else 1
+    value, low, high = (turned * one / test.margin for one in numbers)
+    return value, min(low, high), max(low, high)
+
+
+def draw_arms(record: Record, result: Result) -> Drawing:
+    """What the primary test measures of every run, by arm, with the mean over seeds."""
+    import matplotlib
+
+    test = result.primary.test
+    values = record.values[test.name]
+    cells = list(dict.fromkeys(run[:2] for run in record.states))
+    tasks = {task for _, task in cells}
+    factor = 100 if test.unit in SHARES else 1
+    with matplotlib.rc_context(STYLE):
+        figure = new_figure(5.2, 0.26 * len(cells) + 0.55)
+        axes = figure.add_subplot()
+        for place, cell in enumerate(reversed(cells)):
+            own = [factor * v for run, v in values.items() if run[:2] == cell and math.isfinite(v)]
+            _strip(axes, place, own)
+        names = [arm if len(tasks) == 1 else f"{arm}, {task}" for arm, task in reversed(cells)]
+        axes.set_yticks(range(len(cells)), names)
+        axes.set_ylim(-0.6, len(cells) - 0.4)
+        axes.set_xlabel(axis_words(test.outcome, test.unit))
+        sns.despine(figure)
+    return Drawing(result.finding.name, result.finding.claim, "", figure)
+
+
+def _strip(axes: Axes, place: int, own: Sequence[float]) -> None:
+    spread = np.linspace(-0.14, 0.14, len(own)) if len(own) > 1 else np.zeros(len(own))
+    axes.plot(own, place + spread, linestyle="", marker="o", markersize=3, color="#0173b2", alpha=0.45)
+    mean = seed_mean(own)
+    if math.isfinite(mean.low):
+        axes.plot([mean.low, mean.high], [place, place], color=INK, linewidth=1.2)
+    if own:
+        axes.plot(mean.value, place, marker="|", markersize=9, markeredgewidth=1.6, color=INK)
+
+
+def axis_words(outcome: str, unit: str) -> str:
+    """An outcome as an axis has it: `accuracy, sampled (%)`."""
+    kind, _, what = outcome.partition(":")
+    words = {
+        "accuracy": "final accuracy",
+        "gain": "gain in accuracy",
+        "evaluated": "final",
+        "shift": "change of",
+        "training": "",
+        "lasting": "updates before collapse",
+        "pass": f"pass@{what}",
+        "pass_gain": f"pass@{what} less the base's",
+        "equal": f"validation accuracy at equal {what}",
+        "wrong_length": "length of wrong answers (tokens)",
+    }[kind]
+    told = (
+        what.replace("_", " ").replace("/", " ") if kind in ("accuracy", "gain", "evaluated", "shift") else ""
+    )
+    if kind == "training":
+        told = what.replace("_", " ").rpartition(":")[0].replace("time/", "").replace("+", " + ") + " "
+        told = f"{told.strip()} ({what.rpartition(':')[2]})"
+    shown = f"{words} {told}".strip()
+    return f"{shown} (%)" if unit in SHARES else shown
+
+
+def by_arm(record: Record, test: str) -> dict[tuple[str, str], list[float]]:
+    """Finite values of a test by arm and task, in the order of the runs."""
+    found: dict[tuple[str, str], list[float]] = {run[:2]: [] for run in record.states}
+    values: Mapping[Key, float] = record.values[test]
+    for run, value in values.items():
+        if math.isfinite(value):
+            found[run[:2]].append(value)
+    return found

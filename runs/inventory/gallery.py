@@ -1,0 +1,133 @@
+"""The gallery of findings: docs/findings.md and its figures, from kept tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment
+
+from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.tools.strict import ConfigError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.judge import Result
+    from grpobench.analysis.findings.record import Record
+
+PAGE = "findings.md"
+FIGURES = "figures/findings"
+"""Below the folder of documents, a figure for each kept table, and `all.svg`."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding at a scale with its kept table."""
+
+    study: Study
+    record: Record
+    result: Result
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.finding.name}-{self.record.registration.scale}"
+
+
+def pages(environment: Environment, tables: Path) -> dict[str, str]:
+    """Text by path under the folder of documents; `tables` are those that are kept of findings. Nothing
+    where none is kept. Raises ConfigError for a damaged table."""
+    found = shown(tables)
+    if not found:
+        return {}
+    from grpobench.analysis.figures.drawing import svg_text
+    from grpobench.analysis.findings.figures import draw_all, draw_arms
+
+    nano = [one for one in found if one.record.registration.scale == "nano"]
+    drawn = {f"{FIGURES}/{one.name}.svg": svg_text(draw_arms(one.record, one.result)) for one in found}
+    drawn[f"{FIGURES}/all.svg"] = svg_text(draw_all([one.result for one in nano]))
+    known = {one.study.finding.name for one in found}
+    text = environment.get_template("findings.md.j2").render(
+        rows=[row(one) for one in nano],
+        others=[row(one) for one in found if one not in nano],
+        missing=[name for name in findings() if name not in known],
+        counts=counts([one.result.verdict for one in nano]),
+        figures=FIGURES,
+    )
+    return {PAGE: text, **drawn}
+
+
+def counts(verdicts: Sequence[str]) -> dict[str, int]:
+    from grpobench.analysis.findings.judge import VERDICTS
+
+    return {name: verdicts.count(name) for name in VERDICTS}
+
+
+def shown(tables: Path) -> list[Shown]:
+    """What is kept, in the order of names and scales."""
+    from grpobench.analysis.findings.record import read_kept
+    from grpobench.analysis.logs.files import LogError
+
+    found = []
+    for name in findings():
+        study = read_finding(name)
+        for scale in SCALES:
+            place = tables / f"{name}-{scale}.json"
+            if place.exists():
+                try:
+                    record = read_kept(place)
+                except LogError as error:
+                    raise ConfigError([str(error)]) from error
+                found.append(Shown(study, record, record.result()))
+    return found
+
+
+def row(one: Shown) -> Mapping[str, Any]:
+    """What the page says of a finding."""
+    from grpobench.analysis.findings.figures import by_arm
+    from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.findings.words import amount, effect_words, matters_words, result_words
+    from grpobench.analysis.statistics.intervals import seed_mean
+
+    told = as_row(one.result)
+    registration = one.record.registration
+    for test in told["tests"]:
+        test |= {"effect": effect_words(test), "least": matters_words(test)}
+    primary = told["tests"][0]
+    arms = []
+    for (arm, task), own in by_arm(one.record, primary["name"]).items():
+        mean = seed_mean(own)
+        numbers = [amount(n, primary["unit"], False, sign=False) for n in (mean.value, mean.low, mean.high)]
+        arms.append(
+            {
+                "arm": arm,
+                "task": task,
+                "runs": len(own),
+                "mean": numbers[0],
+                "low": numbers[1],
+                "high": numbers[2],
+            }
+        )
+    departures = list(one.record.departures)
+    if one.study.finding.digest != registration.finding.digest:
+        departures.append("the rule was changed after the registration")
+    states = list(one.record.states.values())
+    return told | {
+        "published": registration.finding.published,
+        "stands_for": registration.finding.stands_for,
+        "scale": registration.scale,
+        "key": one.name,
+        "primary": primary,
+        "arms": arms,
+        "outcome": primary["outcome"],
+        "seeds": len({run[2] for run in one.record.states}),
+        "runs": len(states),
+        "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
+        "minutes": one.record.seconds / 60,
+        "registered": registration.registered,
+        "commit": registration.commit,
+        "rule": registration.finding.digest,
+        "departures": departures,
+        "made": one.record.origin,
+        "words": result_words(one.result),
+    }
