@@ -234,8 +234,8 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     found, shown = (scale * spread * one(test.seeds, 1) for one in (power.detectable, power.shown_margin))
     told = (
         f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent; "
-        f"arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} {test.unit} "
-        f"on, and equal ones are shown to be within {shown:.1f}"
+        f"arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} "
+        f"{test.unit} on, and equal ones are shown to be within {shown:.1f}"
     )
     return Judged(
         test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, told
