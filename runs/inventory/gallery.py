@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
 
 PAGE = "findings.md"
+AGAIN = "again"
+"""Beside the folder of kept findings: a folder like the one that holds it, with reruns on other seeds."""
 FIGURES = "figures/findings"
 """Below the folder of documents, a figure for each kept table, and `all.svg`."""
 
@@ -28,6 +30,8 @@ class Shown:
     study: Study
     record: Record
     result: Result
+    again: Record | None = None
+    """The same finding with other seeds."""
 
     @property
     def name(self) -> str:
@@ -72,13 +76,15 @@ def shown(tables: Path) -> list[Shown]:
     for name in findings():
         study = read_finding(name)
         for scale in SCALES:
-            place = tables / f"{name}-{scale}.json"
-            if place.exists():
-                try:
-                    record = read_kept(place)
-                except LogError as error:
-                    raise ConfigError([str(error)]) from error
-                found.append(Shown(study, record, record.result()))
+            places = [
+                folder / f"{name}-{scale}.json" for folder in (tables, tables.parent / AGAIN / tables.name)
+            ]
+            try:
+                record, again = (read_kept(place) if place.exists() else None for place in places)
+            except LogError as error:
+                raise ConfigError([str(error)]) from error
+            if record:
+                found.append(Shown(study, record, record.result(), again))
     return found
 
 
@@ -130,4 +136,20 @@ def row(one: Shown) -> Mapping[str, Any]:
         "departures": departures,
         "made": one.record.origin,
         "words": result_words(one.result),
+        "again": again(one.again) if one.again else None,
+    }
+
+
+def again(record: Record) -> Mapping[str, Any]:
+    """What a rerun says: its verdict, its primary effect, and its seeds."""
+    from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.findings.words import effect_words
+
+    told = as_row(record.result())
+    seeds = sorted({run[2] for run in record.states})
+    return {
+        "verdict": told["verdict"],
+        "effect": effect_words(told["tests"][0]),
+        "seeds": f"{seeds[0]}-{seeds[-1]}",
+        "departures": list(record.departures),
     }
