@@ -41,13 +41,21 @@ def draw_all(results: Sequence[Result]) -> Drawing:
             _row(axes, len(results) - 1 - row, result)
         axes.axvspan(-1, 1, color="#f0f0f0", zorder=0, linewidth=0)
         axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_yticks(range(len(results)), [one.finding.name for one in reversed(results)])
+        axes.set_yticks(range(len(results)), [_named(one) for one in reversed(results)])
         axes.set_xlim(-WIDEST - 0.35, WIDEST + 0.35)
         axes.set_ylim(-0.6, len(results) - 0.4)
-        axes.set_xlabel("effect over what matters: against the claim, left; as claimed, right")
+        axes.set_xlabel(
+            "primary effect ÷ smallest effect that matters (left: against the claim, right: as claimed)"
+        )
         shown = [verdict for verdict in VERDICTS if any(one.verdict == verdict for one in results)]
         legend_above(figure, [_handle(verdict) for verdict in shown], shown)
     return Drawing("findings", "The findings", "", figure)
+
+
+def _named(result: Result) -> str:
+    """A finding's name, and whether it claims that nothing differs: then no side is the claimed one."""
+    test = result.primary.test
+    return f"{result.finding.name} (claims none)" if test.expect == "same" else result.finding.name
 
 
 def _handle(verdict: Verdict) -> Line2D:
@@ -59,7 +67,7 @@ def _row(axes: Axes, place: int, result: Result) -> None:
     value, low, high = scaled(result.primary)
     marker, face = MARKS[result.verdict]
     if math.isnan(value):
-        axes.text(0.08, place, "no effect to show", fontsize=6.5, va="center", color=INK)
+        axes.text(0.08, place, _shares(result.primary), fontsize=6.5, va="center", color=INK)
         return
     ends = [low, high] if math.isfinite(low) else [value, value]
     axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
@@ -70,6 +78,13 @@ def _row(axes: Axes, place: int, result: Result) -> None:
             )
     inside = float(np.clip(value, -WIDEST, WIDEST))
     axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
+
+
+def _shares(judged: Judged) -> str:
+    """What stands in the row of A/A, which has no effect."""
+    if not judged.test.deals or math.isnan(judged.effect.value):
+        return "no effect is known"
+    return f"{judged.effect.value:.1%} of deals called different, {judged.test.most:.0%} allowed"
 
 
 def scaled(judged: Judged) -> tuple[float, float, float]:
