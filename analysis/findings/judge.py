@@ -88,11 +88,16 @@ def judge(finding: Finding, values: Values, waits: Sequence[str] = ()) -> Result
     for test in finding.test:
         if test.deals:
             found[test.name] = _dealt(test, values[test.name], bool(waits))
-    plain = [test for test in finding.test if not test.deals]
+    plain = [test for test in finding.test if not test.deals and (not test.also or _there(test, values))]
     for family in ([test for test in plain if not test.also], *([test] for test in plain if test.also)):
         found |= _family(family, values, bool(waits))
-    tests = tuple(found[test.name] for test in finding.test)
+    tests = tuple(found[test.name] for test in finding.test if test.name in found)
     return Result(finding, tests, _together([one for one in tests if not one.test.also]), tuple(waits))
+
+
+def _there(test: Test, values: Values) -> bool:
+    """Whether runs of every arm of a contrast are there."""
+    return all(_own(name, values[test.name]) for name in test.contrast)
 
 
 def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Judged]:
@@ -129,9 +134,7 @@ def _log(value: float) -> float:
 
 def _mean_by_seed(name: str, values: Mapping[Key, float]) -> dict[int, float]:
     """By seed the mean over the arms and tasks that a name stands for; NaN where one of them is missing."""
-    pattern, _, place = name.partition("@")
-    own = {run: value for run, value in values.items() if fnmatch.fnmatchcase(run[0], pattern)}
-    own = {run: value for run, value in own.items() if not place or run[1] == place}
+    own = _own(name, values)
     if not own:
         raise LogError(
             f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
@@ -142,6 +145,16 @@ def _mean_by_seed(name: str, values: Mapping[Key, float]) -> dict[int, float]:
         there = [own.get((*cell, seed), math.nan) for cell in cells]
         found[seed] = float(np.mean(there))
     return found
+
+
+def _own(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
+    """The runs that a name of a contrast stands for."""
+    pattern, _, place = name.partition("@")
+    return {
+        run: value
+        for run, value in values.items()
+        if fnmatch.fnmatchcase(run[0], pattern) and (not place or run[1] == place)
+    }
 
 
 def _judged(
