@@ -21,6 +21,7 @@ import pandas as pd
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.logs.looks import Plan, read_plan
 from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, Dose, Matrix, Run
+from grpobench.analysis.tools.memory import uncollected
 
 T = TypeVar("T")
 ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
@@ -34,6 +35,7 @@ ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
 identity = itemgetter(*EVALUATION_KEYS)
 
 
+@uncollected()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Matrix:
     """Read `results/<matrix>`. A run of which a file is damaged has the state `DAMAGED` and counts nowhere;
     `Matrix.damage` says what is wrong. `margin`, in points of accuracy, takes the place of the recipe's.

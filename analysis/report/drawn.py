@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -17,6 +15,7 @@ from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.report.page import Shown, element
 from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tools.crew import Crew
+from grpobench.analysis.tools.memory import old_left_out
 
 NEEDS = frozenset({"html", "pdf", "svg"})
 """The formats of a report that have figures."""
@@ -57,7 +56,7 @@ def draw_all(
     widths = (TEXT, COLUMN) if "html" in formats else (TEXT,)
     jobs = [(name, width) for width in widths for name in names]
     _ = numbers.drawn  # computed before the helpers get the numbers, which keep it
-    with _nothing_old_looked_through():
+    with old_left_out():  # a figure is thousands of objects that refer to each other
         made = crew.share(partial(draw_one, numbers, definitions, frozenset(formats)), jobs)
     by_job = dict(zip(jobs, made, strict=True))
     wide = [drawn for name in names if (drawn := by_job[name, TEXT]) is not None]
@@ -86,14 +85,3 @@ def draw_one(
         pdf_bytes(drawing) if width == TEXT and "pdf" in formats else b"",
         element(drawing, svg, label) if "html" in formats else Markup(""),
     )
-
-
-@contextlib.contextmanager
-def _nothing_old_looked_through() -> Iterator[None]:
-    """Within it the garbage collector leaves out what there was before. A figure is thousands of objects that
-    refer to each other, so it runs often, and each time would go through everything that was loaded."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

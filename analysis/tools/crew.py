@@ -3,13 +3,12 @@
 Helpers are new interpreters, not forks: a process that trained or sampled has threads, and a fork would have
 their locks but not them. Nor do they import the program that started them, whatever that does on import. What
 they are sent and what they return lies in files without names, who does which call is drawn from a pipe; all
-of it is gone when this process is, and so are they.
+of it is gone when this process is, and a helper then ends with the call that it is at.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import pickle
@@ -18,6 +17,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TypeVar
+
+from grpobench.analysis.tools.memory import old_left_out
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -55,7 +56,7 @@ class Crew:
             made = tempfile.TemporaryFile()  # noqa: SIM115
             files = (self._read, self._sent.fileno(), made.fileno())
             path = json.dumps([str(place) for place in sys.path])
-            command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, files)]
+            command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, (os.getpid(), *files))]
             try:
                 helper = subprocess.Popen(
                     command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -114,26 +115,31 @@ def crew(processes: int, module: str) -> Iterator[Crew]:
         made.close()
 
 
-def help_out(tickets: int, sent: int, made: int) -> None:
-    """What a helper does: the jobs that it draws, until there are none."""
+def help_out(asker: int, tickets: int, sent: int, made: int) -> None:
+    """What a helper does: the jobs that it draws, until there are none or the process `asker` is gone."""
     first = os.read(tickets, 1)
     if not first:  # nothing is left to do, or who asked is gone
         return
     # The file's position is shared by all helpers, so it is read from a stated one.
     function, jobs = pickle.loads(os.pread(sent, os.fstat(sent).st_size, 0))
-    gc.freeze()  # all of it stays to the end
+    with old_left_out():
+        drawn = _draw_all(tickets, function, jobs, first, asker)
     with os.fdopen(made, "wb") as file:
-        pickle.dump(_draw_all(tickets, function, jobs, first), file, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(drawn, file, pickle.HIGHEST_PROTOCOL)
 
 
 def _draw_all(
-    tickets: int, function: Callable[[Job], Result], jobs: Sequence[Job], first: bytes = b""
+    tickets: int,
+    function: Callable[[Job], Result],
+    jobs: Sequence[Job],
+    first: bytes = b"",
+    asker: int | None = None,
 ) -> tuple[dict[int, Result], set[int]]:
     """Do the jobs that this process draws: results by place, and the places of those that failed."""
     done: dict[int, Result] = {}
     failed: set[int] = set()
     ticket = first or os.read(tickets, 1)
-    while ticket:
+    while ticket and asker in (None, os.getppid()):
         place = ticket[0]
         try:
             done[place] = function(jobs[place])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.shared_work import Torn, met, met_here
+from helpers.shared_work import LONGEST, Torn, met, met_here
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report import drawn
@@ -47,6 +51,43 @@ def test_helpers_end_when_nothing_is_asked_of_them_or_this_process_fails() -> No
     ((helper, _),) = made._helpers
     made.close()
     assert helper.returncode is not None
+
+
+ASKER = """
+import sys
+from functools import partial
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from grpobench.analysis.tools.crew import crew
+from helpers.shared_work import three_seconds
+with crew(2, "helpers.shared_work") as team:
+    team.share(partial(three_seconds, Path(sys.argv[2])), range(200))
+"""
+
+
+def test_a_helper_ends_when_who_asked_is_killed(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parent.parent)
+    asker = subprocess.Popen([sys.executable, "-c", ASKER, tests, str(tmp_path)])
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    asker.kill()
+    asker.wait()
+    (helper,) = {int(path.name) for path in tmp_path.iterdir()} - {asker.pid}
+    wait_until(lambda: not alive(helper))  # the calls that are left would take it ten minutes
+
+
+def wait_until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONGEST
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    """Whether it is there and has not ended; nobody may be left to fetch how."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_helpers_import_no_program_and_nothing_from_the_working_directory(
