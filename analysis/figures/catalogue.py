@@ -91,7 +91,7 @@ FIGURES: Mapping[str, Kind] = {
         lambda numbers, _, sheet: draw_sampling(numbers.matrix, numbers.curves, sheet),
     ),
     "survival": Kind(
-        "share of runs that have not collapsed, by step, of tasks on which one did",
+        "share of runs that have not collapsed, by step, of tasks and doses at which one did",
         lambda numbers, _, sheet: draw_survival(numbers.matrix, numbers.findings, sheet),
     ),
     "differences": Kind(
@@ -144,8 +144,8 @@ def draw(matrix: Matrix | Numbers, definitions: Definitions | None = None) -> It
 
 def names_of(numbers: Numbers) -> list[str]:
     """The figures that a report tries to draw: of a map, whose arms are doses and would be dozens of lines in
-    every panel, the map alone."""
-    return ["map"] if numbers.matrix.doses else list(FIGURES)
+    every panel, the map and how long runs last."""
+    return ["map", "survival"] if numbers.matrix.doses else list(FIGURES)
 
 
 def figure(matrix: Matrix | Numbers, name: str) -> Figure:

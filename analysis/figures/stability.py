@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -13,20 +13,21 @@ from grpobench.analysis.figures.labels import arm_legend
 from grpobench.analysis.figures.panels import grid_of, leftmost
 from grpobench.analysis.figures.style import Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.stability import lasted
+from grpobench.analysis.summary.doses import axes_of
+from grpobench.analysis.summary.stability import Lasted, lasted
+from grpobench.analysis.tools.text import dose
 
 
 def draw_survival(matrix: Matrix, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:
-    """Kaplan–Meier curves of the tasks on which a run collapsed; None where none did."""
-    every = lasted(matrix, findings)
-    found = {
-        task: {arm: own for (where, arm), own in every.items() if where == task} for task in matrix.tasks
-    }
-    tasks = [task for task, arms in found.items() if any(any(own.collapsed) for own in arms.values())]
+    """Kaplan–Meier curves of the tasks, and of a map the doses, at which a run collapsed; None where none
+    did."""
+    arms, every = panels_of(matrix, findings)
+    found = {title: own for title, own in every.items() if any(any(one.collapsed) for one in own.values())}
+    tasks = list(found)
     if not tasks:
         return None
     figure, grid = grid_of(1, tasks, sheet)
-    style = look(matrix.arms)
+    style = look(arms)
     for (_, task), axes in grid.items():
         end = max(max(own.steps) for own in found[task].values())
         for place, (arm, own) in enumerate(found[task].items()):
@@ -47,7 +48,7 @@ def draw_survival(matrix: Matrix, findings: Mapping[str, Findings], sheet: Sheet
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if task == leftmost(tasks, task, sheet):
             axes.set_ylabel("runs not collapsed (%)")
-    shown = [arm for arm in matrix.arms if any(arm in found[task] for task in tasks)]
+    shown = [arm for arm in arms if any(arm in found[task] for task in tasks)]
     arm_legend(figure, shown, style, marker=False)
     return Drawing(
         "survival",
@@ -58,6 +59,25 @@ def draw_survival(matrix: Matrix, findings: Mapping[str, Findings], sheet: Sheet
         "hide each other.",
         figure,
     )
+
+
+def panels_of(
+    matrix: Matrix, findings: Mapping[str, Findings]
+) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lasted]]]:
+    """The arms, and by the title of a panel how long the runs of each lasted: a panel per task, and in a map,
+    whose arms are those of the recipe, per combination of doses."""
+    every = lasted(matrix, findings)
+    axes = axes_of(matrix.doses)
+    found: dict[str, dict[str, Lasted]] = {}
+    for (task, arm), own in every.items():
+        title, name = task, arm
+        if axes is not None:
+            where = matrix.doses[arm]
+            level = [where.values[key] for key in (*axes.others, axes.key)]
+            title = ", ".join([*[task] * (len(matrix.tasks) > 1), *map(dose, level)])
+            name = where.arm
+        found.setdefault(title, {})[name] = own
+    return (axes.arms if axes else matrix.arms), found
 
 
 def share_at(steps: np.ndarray, shares: np.ndarray, step: int) -> float:

@@ -13,6 +13,7 @@ from helpers.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpobench.analysis.figures.stability import panels_of
 from grpobench.analysis.kept.kept import as_text, keep, read
 from grpobench.analysis.kept.markdown import render
 from grpobench.analysis.logs.load import load
@@ -151,7 +152,20 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     assert "comparisons resolved" not in told
     assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
     assert (folder / "report/figures/map.svg").exists()
+    assert (folder / "report/figures/survival.svg").exists()
     assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
+
+
+def test_its_survival_has_a_panel_for_each_combination_with_the_recipe_s_arms(numbers: Numbers) -> None:
+    arms, panels = panels_of(numbers.matrix, numbers.findings)
+    assert tuple(arms) == tuple(BEARS)
+    assert set(panels) == {f"{level}, {rate}" for level in LEVELS for rate in ("1e−4", "2e−4", "4e−4")}
+    for title, own in panels.items():
+        level, rate = title.split(", ")
+        for arm, lasts in own.items():
+            dose = float(rate.replace("−", "-"))
+            fell = [dose > bears(arm, int(level), run.seed) * 1.01 for run in lasts.runs]
+            assert list(lasts.collapsed) == fell
 
 
 def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbers, tmp_path: Path) -> None:
