@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from grpobench.analysis.findings.outcomes import Key
-from grpobench.analysis.findings.rule import Finding, Test
+from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
@@ -82,7 +81,8 @@ def judge(finding: Finding, values: Values, waits: Sequence[str] = ()) -> Result
     A test is `equivalent` where its effect is shown to be smaller than what matters, and otherwise
     `supported` or `contradicted` where its difference is shown; one that expects `same` is supported by
     equivalence. The finding is `contradicted` if any test is, `supported` if all are, `equivalent` if the
-    primary test is, and otherwise `unresolved`. Raises LogError where a contrast names what no run has.
+    primary test is, and otherwise `unresolved`. Raises LogError where a contrast names what no run has and
+    no run is waited for.
     """
     found: dict[str, Judged] = {}
     for test in finding.test:
@@ -104,7 +104,7 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     """Tests that Holm corrects together."""
     if not tests:
         return {}
-    contrasts = [contrasts_of(test, values[test.name]) for test in tests]
+    contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
     samples = [np.array([*own.values()], dtype=np.float64) for own in contrasts]
     p = holm(sign_flip_ps(samples))
     close = holm([equivalence_p(own, test.margin) for own, test in zip(samples, tests, strict=True)])
@@ -116,12 +116,13 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     }
 
 
-def contrasts_of(test: Test, values: Mapping[Key, float]) -> dict[int, float]:
-    """By seed that has every value: the weighted sum."""
+def contrasts_of(test: Test, values: Mapping[Key, float], waits: bool = False) -> dict[int, float]:
+    """By seed that has every value: the weighted sum. Raises LogError where it names what no run has, unless
+    it `waits` for runs."""
     sums: dict[int, float] = {}
     complete: dict[int, int] = {}
     for name, weight in test.contrast.items():
-        for seed, value in _mean_by_seed(name, values).items():
+        for seed, value in _mean_by_seed(name, values, waits).items():
             value = _log(value) if test.ratio else value
             sums[seed] = sums.get(seed, 0.0) + weight * value
             complete[seed] = complete.get(seed, 0) + math.isfinite(value)
@@ -132,14 +133,14 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else math.nan
 
 
-def _mean_by_seed(name: str, values: Mapping[Key, float]) -> dict[int, float]:
+def _mean_by_seed(name: str, values: Mapping[Key, float], waits: bool) -> dict[int, float]:
     """By seed the mean over the arms and tasks that a name stands for; NaN where one of them is missing."""
     own = _own(name, values)
-    if not own:
+    if not own and not waits:
         raise LogError(
             f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
         )
-    cells = {run[:2] for run in own}
+    cells = sorted({run[:2] for run in own})  # in one order, so that sums have the same last digits
     found: dict[int, float] = {}
     for seed in {run[2] for run in own}:
         there = [own.get((*cell, seed), math.nan) for cell in cells]
@@ -149,12 +150,7 @@ def _mean_by_seed(name: str, values: Mapping[Key, float]) -> dict[int, float]:
 
 def _own(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
     """The runs that a name of a contrast stands for."""
-    pattern, _, place = name.partition("@")
-    return {
-        run: value
-        for run, value in values.items()
-        if fnmatch.fnmatchcase(run[0], pattern) and (not place or run[1] == place)
-    }
+    return {run: value for run, value in values.items() if covers(name, *run[:2])}
 
 
 def _judged(
@@ -221,10 +217,10 @@ def _together(tests: Sequence[Judged]) -> Verdict:
 def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     """A/A: how many deals of one arm's runs to two arms are called different."""
     (name,) = test.contrast
-    by_seed = {s: v for s, v in sorted(_mean_by_seed(name, values).items()) if math.isfinite(v)}
+    means = sorted(_mean_by_seed(name, values, waits).items())
+    scaled = {seed: _log(value) if test.ratio else value for seed, value in means}
+    by_seed = {seed: value for seed, value in scaled.items() if math.isfinite(value)}
     pool = np.array([*by_seed.values()])
-    if test.ratio:
-        pool = np.log(pool)
     if len(pool) < 2 * test.seeds:
         nothing = Estimate(math.nan, math.nan, math.nan)
         why = f"{len(pool)} runs; two arms of {test.seeds} need {2 * test.seeds}"
@@ -245,11 +241,12 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
     spread = math.sqrt(2) * spread_of(pool)  # of a difference between two runs
     scale = 100 if test.unit == "points" else 1
     found, shown = (scale * spread * one(test.seeds, 1) for one in (power.detectable, power.shown_margin))
-    told = (
-        f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent; "
-        f"arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} "
-        f"{test.unit} on, and equal ones are shown to be within {shown:.1f}"
-    )
+    told = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
+    if math.isfinite(found):  # equal runs tell of no spread, few runs can find nothing
+        told += (
+            f"; arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} "
+            f"{test.unit} on, and equal ones are shown to be within {shown:.1f}"
+        )
     return Judged(
         test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, told
     )

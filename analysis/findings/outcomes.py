@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
+from grpobench.analysis.detect.registry import DETECTORS
 from grpobench.analysis.logs.matrix import Matrix, Run
 from grpobench.analysis.statistics.samples import pass_at_k, solved
 from grpobench.analysis.summary.accuracy import finals, graded
@@ -35,6 +36,7 @@ KINDS: Mapping[str, str] = {
     "pass": "pass:K, unbiased pass@K of the final sampled answers",
     "pass_gain": "pass_gain:K, the same less that of the base",
 }
+MODES = ("greedy", "sampled", "likelihood")
 REDUCTIONS = ("first", "last", "mean", "max", "min", "sum")
 
 
@@ -57,10 +59,19 @@ class Outcome:
             what, _, reduction = what.rpartition(":")
             if reduction not in REDUCTIONS:
                 raise ValueError(f"outcome: {text}: end it with one of {', '.join(REDUCTIONS)}")
-        if kind in ("evaluated", "shift", "training") and not what:
+        if kind == "training" and not what:
             raise ValueError(f"outcome: {text}: write {KINDS[kind]}")
         if kind == "equal" and what not in AXES:
             raise ValueError(f"outcome: {text}: write equal: and one of {', '.join(AXES)}")
+        if kind in ("accuracy", "gain") and what and what not in MODES:
+            raise ValueError(f"outcome: {text}: write {kind}, or {kind}: and one of {', '.join(MODES)}")
+        mode, _, metric = what.partition("/")
+        if kind in ("evaluated", "shift") and not (mode in MODES and metric):
+            raise ValueError(f"outcome: {text}: write {kind}:MODE/METRIC with one of {', '.join(MODES)}")
+        if kind == "lasting" and what and what not in DETECTORS:
+            raise ValueError(f"outcome: {text}: no such kind of event; known: {', '.join(DETECTORS)}")
+        if kind == "wrong_length" and what:
+            raise ValueError(f"outcome: {text}: write {kind} alone")
         if kind in ("pass", "pass_gain") and not (what.isdigit() and int(what)):
             raise ValueError(f"outcome: {text}: write {kind}:K with a positive number")
         return cls(kind, what, reduction)
@@ -205,7 +216,8 @@ def _equal(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key
 
 
 def _wrong_length(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    frame = graded(matrix)
-    wrong = frame[frame["score/correct"] < 1] if len(frame) else frame
-    ends = _ends(matrix, wrong, "sampled", lambda own: float(own["length"].mean()))
+    def wrong(rows: pd.DataFrame) -> float:
+        return float(rows.loc[rows["score/correct"] < 1, "length"].mean())  # NaN where all are right
+
+    ends = _ends(matrix, graded(matrix), "sampled", wrong)
     return {run: last for run, (_, last) in ends.items()}

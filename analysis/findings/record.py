@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def registration_of(told: Mapping[str, Any], place: str) -> Registration:
             raise ValueError("of another version")
         if finding.digest != rule:
             raise ValueError("its rule was edited after it was written")
+        _instant(own["registered"])
         return Registration(finding=finding, **{**own, "seeds": tuple(own["seeds"])})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogError(
@@ -94,7 +96,8 @@ def departures(matrix: Matrix, known: Registration) -> list[str]:
     early = [
         run.name
         for run in matrix.runs
-        if (run.origin.get("attempts") or [{}])[0].get("started", known.registered) < known.registered
+        if _instant((run.origin.get("attempts") or [{}])[0].get("started", known.registered))
+        < _instant(known.registered)
     ]
     if early:
         found.append(f"begun before the registration: {_named(early)}")
@@ -104,6 +107,12 @@ def departures(matrix: Matrix, known: Registration) -> list[str]:
 def _altered(matrix: Matrix, known: Registration, name: str) -> bool:
     place = matrix.folder / name / "run.toml"
     return place.exists() and text_digest(place.read_text(encoding="utf-8")) != known.settings[name]
+
+
+def _instant(text: str) -> datetime:
+    """Runs note the local time with its offset from UTC; without one it counts as UTC."""
+    told = datetime.fromisoformat(text)
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
 
 
 def _named(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import math
@@ -110,6 +111,12 @@ def _set(thing: Any) -> dict[str, Any]:
         if getattr(thing, one.name) != default:
             found[one.name] = getattr(thing, one.name)
     return found
+
+
+def covers(name: str, arm: str, task: str) -> bool:
+    """Whether a contrast's name, an arm or pattern with or without its @TASK, stands for a run's cell."""
+    pattern, _, place = name.partition("@")
+    return fnmatch.fnmatchcase(arm, pattern) and place in ("", task)
 
 
 def from_plain(told: Mapping[str, Any]) -> Finding:

@@ -50,10 +50,14 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
 
 
 def described(study: Study, record: Record) -> dict[str, Any]:
-    """The verdict by the registered rule, and how far it is exploratory."""
+    """The verdict by the registered rule, and how far it is exploratory. Raises DataError."""
     from grpobench.analysis.findings.judge import as_row
+    from grpobench.analysis.logs.files import LogError
 
-    row = as_row(record.result())
+    try:
+        row = as_row(record.result())
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
     seeds = {run[2] for run in record.states}
     row |= {
         "scale": record.registration.scale,
@@ -72,24 +76,32 @@ def described(study: Study, record: Record) -> dict[str, Any]:
 
 def exploratory(study: Study, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
+    from grpobench.analysis.logs.files import LogError
+
     asked = {test.name: test for test in study.finding.test}
     known = {test.name: test for test in record.registration.finding.test}
     same = all(
         name in known and (test.outcome, test.where) == (known[name].outcome, known[name].where)
         for name, test in asked.items()
     )
-    return record.result(study.finding).verdict if same else "measures something else; run it anew"
+    if not same:
+        return "measures something else; run it anew"
+    try:
+        return record.result(study.finding).verdict
+    except LogError as error:
+        return f"{error}; run it anew"
 
 
 def find_record(study: Study, scale: str, out: Path) -> Record | None:
-    """From the finding's folder below `out` if it is there, else from its kept table. Raises DataError."""
+    """From the finding's folder below `out` if runs have begun there, else from its kept table. Raises
+    DataError."""
     from grpobench.analysis.findings.record import FILE, FOLDER, read_kept, record_of
     from grpobench.analysis.logs.files import LogError
     from grpobench.analysis.logs.load import load
 
     name = f"{study.finding.name}-{scale}"
     try:
-        if (out / name / FILE).exists():
+        if (out / name / FILE).exists() and any((out / name).glob("*/run.toml")):
             return record_of(load(out / name))
         kept = pages.own_folder() / filled.FOLDER / FOLDER / f"{name}.json"
         return read_kept(kept) if kept.exists() else None

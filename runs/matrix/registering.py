@@ -18,19 +18,24 @@ from grpobench.tasks.data.errors import DataError
 
 
 def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registration:
-    """The registration in the matrix' folder, which is written if nothing has run there.
+    """The registration in the matrix' folder, which is written if nothing has run there; another one then
+    gives way to it.
 
     Raises FolderError where runs stand there that nothing announced, DataError for a damaged registration.
     """
     folder = out / recipe.name
+    begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
+    settings = {config.folder: text_digest(stored.dump(config)) for config in recipe.runs()}
     if (folder / FILE).exists():
         try:
-            return read_registration(folder)
+            known = read_registration(folder)
         except LogError as error:
             raise DataError(str(error)) from error
-    if known := sorted(path.parent.name for path in folder.glob("*/run.toml")):
+        if begun or (known.finding.digest, known.settings) == (finding.digest, settings):
+            return known
+    elif begun:
         raise FolderError(
-            f"{folder}: holds runs, such as {known[0]}, and no {FILE}; what is judged must be registered "
+            f"{folder}: holds runs, such as {begun[0]}, and no {FILE}; what is judged must be registered "
             "before it is run: choose another --out"
         )
     made = origin.commit()
@@ -39,7 +44,7 @@ def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registr
         finding=finding,
         scale=scale,
         seeds=recipe.head.seeds,
-        settings={config.folder: text_digest(stored.dump(config)) for config in recipe.runs()},
+        settings=settings,
         commit=commit + (" and changes" if commit and made.get("dirty") else ""),
         registered=time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime()),
     )

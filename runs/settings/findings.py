@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.findings.rule import Finding
+from grpobench.analysis.findings.rule import Finding, covers
 from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
@@ -33,13 +33,27 @@ class Study:
     """Where the files of a `module:Name` are looked for first."""
 
     def recipe(self, scale: str, sets: Sequence[str] = ()) -> Recipe:
-        """The recipe of a scale, with `--set` applied. Raises ConfigError."""
+        """The recipe of a scale, with `--set` applied. Raises ConfigError, also where a test of the verdict
+        names what none of its runs is."""
         if scale not in self.scales:
             known = ", ".join(self.scales)
             raise ConfigError([f"--scale {scale}: {self.finding.name} has none; it has {known}"])
         name = f"{self.finding.name}-{scale}"
         table = {"summary": self.finding.claim, **self.scales[scale]}
-        return read_table(table, self.text, name, self.folder, sets, f"{self.finding.name} [{scale}]")
+        source = f"{self.finding.name} [{scale}]"
+        recipe = read_table(table, self.text, name, self.folder, sets, source)
+        cells = {(config.arm, config.task.name) for config in recipe.runs()}
+        known = ", ".join(dict.fromkeys(config.arm for config in recipe.runs()))
+        faults = [
+            f"test {test.name!r}: contrast: no run of {one}; the recipe has {known}"
+            for test in self.finding.test
+            for one in test.contrast
+            if not test.also  # which is left out where the scale lacks its arms
+            and not any(covers(one, *cell) for cell in cells)
+        ]
+        if faults:
+            raise ConfigError(faults, source)
+        return recipe
 
 
 def findings() -> dict[str, Path]:

@@ -1,0 +1,305 @@
+"""What a finding measures of a run, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.findings.outcomes import KINDS, Key, reduced, values_of
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.statistics.samples import pass_at_k
+
+A1, A2, B1, B2 = ("a", "sums", 1), ("a", "sums", 2), ("b", "sums", 1), ("b", "sums", 2)
+Row = dict[str, Any]
+
+
+def matrix(
+    folder: Path,
+    metrics: Mapping[Key, Sequence[Row]],
+    answers: Mapping[Key, Sequence[Row]] | None = None,
+    states: Mapping[Key, tuple[str, int]] | None = None,
+    steps: int = 4,
+) -> Matrix:
+    """Two arms, the tasks and seeds of `metrics`; runs without rows of their own have none."""
+    made = Synthetic(
+        arms=("a", "b"),
+        tasks=tuple(dict.fromkeys(task for _, task, _ in metrics)),
+        seeds=(1, 2),
+        steps=steps,
+        states=states or {},
+    )
+    root = made.write(folder)
+    for place in root.glob("*/metrics.jsonl"):
+        arm, task, seed = place.parent.name.split("-")
+        key = (arm, task, int(seed[1:]))
+        place.write_text("".join(json.dumps(row) + "\n" for row in metrics.get(key, ())))
+        told = (answers or {}).get(key, ())
+        (place.parent / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    return load(root, strict=True)
+
+
+def answer(step: int, problem: str, correct: float, **more: Any) -> Row:
+    given: Row = {
+        "step": step,
+        "split": "test",
+        "mode": "sampled",
+        "problem": problem,
+        "sample": 0,
+        "scores": {"correct": correct},
+        "answer": "",
+        "outcome": "graded",
+        "length": 10,
+        "stopped": True,
+        "traits": {},
+    }
+    return given | more
+
+
+def nan(found: Mapping[Key, float]) -> set[Key]:
+    return {run for run, value in found.items() if math.isnan(value)}
+
+
+def same(found: Mapping[Key, float], expected: Mapping[Key, float]) -> None:
+    assert found == pytest.approx(dict(expected), nan_ok=True)
+
+
+# Evaluations
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Matrix:
+    """a-s1 finished; a-s2 diverged at step 3; b-s1 crashed at step 2; b-s2 finished without its test."""
+
+    def rows(last: int, tested: bool = True) -> list[Row]:
+        found: list[Row] = [
+            {"step": 0, "eval/test/greedy/correct": 0.25, "eval/test/sampled/correct": 0.2}
+            | {"eval/validation/greedy/correct": 0.3, "eval/test/sampled/length": 20.0}
+        ]
+        found += [{"step": step} for step in range(1, last + 1)]
+        if last >= 2:
+            found[2] |= {"eval/validation/greedy/correct": 0.5}
+        if last == 4 and tested:
+            found[4] |= {"eval/test/greedy/correct": 0.75, "eval/test/sampled/correct": 0.6}
+            found[4] |= {"eval/validation/greedy/correct": 0.7, "eval/test/sampled/length": 26.0}
+        return found
+
+    states = {A2: ("diverged", 3), B1: ("crashed", 2)}
+    logs = {A1: rows(4), A2: rows(3), B1: rows(2), B2: rows(4, tested=False)}
+    return matrix(tmp_path, logs, states=states)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "finished", "diverged"),
+    [
+        ("accuracy", 0.75, 0.0),  # test before validation, greedy before sampled; divergence is a failure
+        ("accuracy:sampled", 0.6, 0.0),
+        ("gain", 0.75 - 0.25, 0.0 - 0.25),
+        ("gain:sampled", 0.6 - 0.2, 0.0 - 0.2),
+        ("evaluated:sampled/length", 26.0, math.nan),
+        ("shift:sampled/length", 6.0, math.nan),
+        ("shift:greedy/correct", 0.5, math.nan),
+    ],
+)
+def test_evaluations(evaluated: Matrix, outcome: str, finished: float, diverged: float) -> None:
+    found = values_of(evaluated, outcome, {})
+    assert B1 not in found  # a crashed run says nothing
+    same(found, {A1: finished, A2: diverged, B2: math.nan})
+
+
+def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
+    whole = [{"step": 0, "eval/test/greedy/correct": 0.4}, *({"step": step} for step in (1, 2))]
+    whole.append({"step": 3, "eval/test/greedy/correct": 0.1})
+    found = matrix(tmp_path, {A1: whole}, states={A1: ("collapsed", 3)})
+    same({A1: values_of(found, "accuracy", {})[A1]}, {A1: 0.1})
+    same({A1: values_of(found, "gain", {})[A1]}, {A1: -0.3})
+
+
+def test_a_shift_needs_its_beginning(tmp_path: Path) -> None:
+    logs = {A1: [{"step": 0}, {"step": 4, "eval/test/greedy/correct": 0.5, "eval/test/greedy/bias": 0.1}]}
+    found = matrix(tmp_path, logs)
+    assert A1 in nan(values_of(found, "shift:greedy/bias", {}))
+    assert values_of(found, "evaluated:greedy/bias", {})[A1] == 0.1
+    assert A1 in nan(values_of(found, "gain", {}))
+
+
+def test_accuracy_on_some_problems(tmp_path: Path) -> None:
+    logs = [{"step": 0, "eval/test/greedy/correct": 0.5}, {"step": 4, "eval/test/greedy/correct": 0.5}]
+
+    def told(last: Mapping[str, float]) -> list[Row]:
+        rows = []
+        for step, scores in ((0, {"e1": 1.0, "e2": 1.0, "h1": 0.0, "h2": 0.0}), (4, last)):
+            for name, score in scores.items():
+                traits = {"level": "hard" if name[0] == "h" else "easy", "half": name[1]}
+                rows.append(answer(step, name, score, mode="greedy", traits=traits))
+        return rows
+
+    answers = {
+        A1: told({"e1": 1.0, "e2": 1.0, "h1": 1.0, "h2": 0.0}),
+        A2: [row for row in told({}) if row["step"] == 0],  # diverged before it was evaluated again
+        B1: told({"e1": 0.0, "e2": 0.0, "h1": 1.0, "h2": 1.0}),
+    }
+    answers[B1].append(answer(4, "h3", 0.0, mode="greedy", traits={"level": "hard"}, outcome="infra_error"))
+    found = matrix(tmp_path, dict.fromkeys((A1, A2, B1), logs), answers, {A2: ("diverged", 2)})
+    same(values_of(found, "accuracy", {"level": "hard"}), {A1: 0.5, A2: 0.0, B1: 1.0, B2: math.nan})
+    same(values_of(found, "gain", {"level": "easy"}), {A1: 0.0, A2: -1.0, B1: -1.0, B2: math.nan})
+    both = values_of(found, "accuracy:greedy", {"level": "hard", "half": "2"})
+    same(both, {A1: 0.0, A2: 0.0, B1: 1.0, B2: math.nan})
+    assert nan(values_of(found, "accuracy", {"colour": "red"})) == {A1, A2, B1, B2}
+
+
+def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
+    logs = [{"step": 0, "eval/test/sampled/correct": 0.5}, {"step": 4, "eval/test/sampled/correct": 0.5}]
+
+    def samples(step: int, right: Mapping[str, int], of: int = 4) -> list[Row]:
+        return [
+            answer(step, name, float(sample < count), sample=sample)
+            for name, count in right.items()
+            for sample in range(of)
+        ]
+
+    base = samples(0, {"p": 1, "q": 0})
+    answers = {
+        A1: base + samples(4, {"p": 2, "q": 4}),
+        A2: base + samples(4, {"p": 2}) + samples(4, {"q": 0}, of=1),  # one sample is no pair
+        B1: base,  # diverged before its last evaluation
+        B2: base + samples(4, {"p": 0, "q": 0}),
+    }
+    answers[B2][-1]["scores"]["correct"] = 0.5  # a part of a score is not a solution
+    found = matrix(tmp_path, dict.fromkeys((A1, A2, B1, B2), logs), answers, {B1: ("diverged", 3)})
+    # of p's 6 pairs 5 hold a right answer, of q's all; before training 3 of p's 6
+    after, before = (5 / 6 + 1) / 2, (3 / 6 + 0) / 2
+    same(values_of(found, "pass:2", {}), {A1: after, A2: math.nan, B1: math.nan, B2: 0.0})
+    same(values_of(found, "pass_gain:2", {}), {A1: after - before, A2: math.nan, B1: math.nan, B2: -before})
+    same({A1: values_of(found, "pass:1", {})[A1]}, {A1: (2 / 4 + 4 / 4) / 2})
+    assert nan(values_of(found, "pass:8", {})) == {A1, A2, B1, B2}
+    assert float(pass_at_k([4], [2], 2)[0]) == pytest.approx(5 / 6)  # the estimator that reports use
+
+
+def test_length_of_wrong_answers_is_of_the_last_evaluation_alone(tmp_path: Path) -> None:
+    logs = [{"step": 0, "eval/validation/sampled/correct": 0.5}]
+    logs += [{"step": step, "eval/validation/sampled/correct": 0.5} for step in (2, 4)]
+
+    def told(step: int, *pairs: tuple[float, int]) -> list[Row]:
+        return [
+            answer(step, f"p{n}", correct, length=length, split="validation")
+            for n, (correct, length) in enumerate(pairs)
+        ]
+
+    early = told(0, (0.0, 5), (0.0, 5)) + told(2, (0.0, 90), (1.0, 1))
+    answers = {
+        A1: early + told(4, (0.0, 30), (0.5, 50), (1.0, 1000)),
+        A2: early + told(4, (1.0, 30), (1.0, 50)),  # no wrong answer in the end
+    }
+    found = matrix(tmp_path, {A1: logs, A2: logs}, answers)
+    same(values_of(found, "wrong_length", {}), {A1: 40.0, A2: math.nan, B1: math.nan, B2: math.nan})
+
+
+# Training
+
+
+def test_training_is_reduced_over_the_steps(tmp_path: Path) -> None:
+    entropy = [9.0, 2.0, math.nan, 1.0, 4.0]  # before training; four steps, of which one logged nothing
+    logs = [{"step": step, "policy/entropy": value} for step, value in enumerate(entropy)]
+    logs[2]["policy/entropy"] = None  # type: ignore[assignment]
+    found = matrix(tmp_path, {A1: logs, A2: logs[:2]}, states={A2: ("diverged", 1)})
+    expected = {"first": 2.0, "last": 4.0, "mean": 7 / 3, "max": 4.0, "min": 1.0, "sum": 7.0}
+    for reduction, value in expected.items():
+        own = values_of(found, f"training:policy/entropy:{reduction}", {})
+        same(own, {A1: value, A2: 2.0, B1: math.nan, B2: math.nan})
+
+
+def test_the_last_tenth_is_at_least_one_step() -> None:
+    import numpy as np
+
+    steps = np.arange(1.0, 31.0)
+    assert reduced(steps, "last") == (28 + 29 + 30) / 3
+    assert reduced(steps[:4], "last") == 4.0
+    assert reduced(steps[:15], "last") == 14.5  # a tenth of 15 is 1.5, two steps
+
+
+def test_sums_of_metrics_leave_out_steps_that_lack_one(tmp_path: Path) -> None:
+    logs: list[Row] = [
+        {"step": 0, "time/read": 100.0, "time/backward": 100.0},
+        {"step": 1, "time/read": 1.0, "time/backward": 10.0},
+        {"step": 2, "time/read": 2.0},
+        {"step": 3, "time/read": 3.0, "time/backward": None},
+        {"step": 4, "time/read": 4.0, "time/backward": 40.0},
+    ]
+    found = matrix(tmp_path, {A1: logs, A2: logs[:1]})
+    same(
+        values_of(found, "training:time/read+time/backward:sum", {}),
+        {A1: 55.0, A2: math.nan, B1: math.nan, B2: math.nan},
+    )
+    assert values_of(found, "training:time/read+time/backward:max", {})[A1] == 44.0
+    assert values_of(found, "training:time/read:sum", {})[A1] == 10.0
+    assert nan(values_of(found, "training:time/read+time/none:sum", {})) == {A1, A2, B1, B2}
+
+
+def test_accuracy_when_all_have_spent_the_same(tmp_path: Path) -> None:
+    def logs(tokens: int, seconds: float, *accuracy: float) -> list[Row]:
+        name = "eval/validation/greedy/correct"
+        rows: list[Row] = [{"step": 0, name: 0.1}]
+        rows += [
+            {"step": step, "cost/generated_tokens": tokens * step, "time/step": seconds, name: value}
+            for step, value in enumerate(accuracy, 1)
+        ]
+        return rows
+
+    made = {
+        A1: logs(100, 1.0, 0.2, 0.3, 0.4, 0.5),
+        A2: logs(200, 1.0, 0.2, 0.3, 0.4, 0.6),
+        B1: logs(400, 4.0, 0.3, 0.6, 0.7, 0.8),
+        B2: logs(400, 4.0, 0.9),
+    }
+    found = matrix(tmp_path, made, states={B2: ("diverged", 1)})
+    same(values_of(found, "equal:updates", {}), {A1: 0.5, A2: 0.6, B1: 0.8, B2: 0.0})
+    # a-s1 spent least: 400 tokens, 4 seconds. By then a-s2 made two steps, the others one; the run that
+    # diverged had come no further when the others had spent as much
+    same(values_of(found, "equal:tokens", {}), {A1: 0.5, A2: 0.3, B1: 0.3, B2: 0.0})
+    same(values_of(found, "equal:seconds", {}), {A1: 0.5, A2: 0.6, B1: 0.3, B2: 0.0})
+
+
+# Collapse
+
+
+def test_how_long_runs_last(tmp_path: Path) -> None:
+    made = Synthetic(
+        arms=("a", "b"),
+        tasks=("sums",),
+        seeds=(1, 2),
+        accuracy=lambda arm, task, seed: 0.9,
+        falls={A2: 20, B2: 20},
+        states={B1: ("diverged", 17), B2: ("collapsed", 30)},
+    )
+    found = load(made.write(tmp_path))
+    lasted = values_of(found, "lasting", {})
+    assert lasted[A1] == 40.0  # all of its updates
+    assert lasted[B1] == 17.0
+    # Training rewards fall at step 20, where the validation accuracy (every 10 steps) falls too
+    assert lasted[A2] == 20.0 and lasted[B2] == 20.0
+    assert values_of(found, "lasting:accuracy_collapse", {}) == {A1: 40.0, A2: 20.0, B1: 17.0, B2: 20.0}
+    silent = values_of(found, "lasting:grader_silent", {})  # other events do not count; divergence does
+    assert silent == {A1: 40.0, A2: 40.0, B1: 17.0, B2: 40.0}
+
+
+def test_every_kind_is_measured_and_unsettled_runs_are_left_out(tmp_path: Path) -> None:
+    states = {A1: ("running", 2), B2: ("preempted", 3)}
+    found = load(Synthetic(arms=("a", "b"), tasks=("sums",), seeds=(1, 2), states=states).write(tmp_path))
+    what = {
+        "evaluated": ":greedy/correct",
+        "shift": ":greedy/correct",
+        "training": ":policy/entropy:mean",
+        "equal": ":updates",
+        "pass": ":1",
+        "pass_gain": ":1",
+    }
+    for kind in KINDS:
+        own = values_of(found, kind + what.get(kind, ""), {})
+        assert set(own) == {A2, B1} and not nan(own), kind

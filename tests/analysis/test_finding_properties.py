@@ -1,0 +1,151 @@
+"""What holds of every verdict on a finding, and how often one is wrong.
+
+Locked here: a verdict turns with the contrast's signs, and knows nothing of units, of the order of runs, nor
+of tests that stand beside; errors stay within 5 %; deals of one arm's runs are counted one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.findings import finding, flipped, judged, pairs, question, reached, several
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from grpobench.analysis.findings import judge as judging
+from grpobench.analysis.findings.judge import as_row, judge
+
+TURNED = {"supported": "contradicted", "contradicted": "supported"}
+CONTRASTS = st.lists(
+    st.floats(-1, 1, allow_nan=False).map(lambda value: round(value, 3)), min_size=1, max_size=9
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def brief() -> Iterator[None]:
+    """Without how many seeds it would take, which is slow to find so often and no part of a verdict."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "_more", lambda *_: "")
+        yield
+
+
+@given(CONTRASTS, CONTRASTS)
+def test_turning_the_signs_turns_the_verdict(first: list[float], second: list[float]) -> None:
+    ahead = several({"x": first, "y": second}, question("x"), question("y"))
+    turned = [question(name, contrast={"a": -1.0, "b": 1.0}) for name in ("x", "y")]
+    behind = several({"x": first, "y": second}, *turned)
+    for one, other in zip(ahead.tests, behind.tests, strict=True):
+        assert other.verdict == TURNED.get(one.verdict, one.verdict)
+        assert (other.p, other.p_equivalence) == (one.p, one.p_equivalence)
+        assert other.effect.value == -one.effect.value
+    if ahead.verdict == "supported":
+        assert behind.verdict == "contradicted"
+
+
+@given(CONTRASTS, st.sampled_from([0.001, 0.125, 3.0, 100.0, 1e6]))
+def test_a_verdict_does_not_know_the_unit(differences: list[float], factor: float) -> None:
+    one = judged(differences, matters=0.25)
+    other = judged([factor * value for value in differences], matters=factor * 0.25)
+    assert (other.verdict, other.p, other.p_equivalence) == (one.verdict, one.p, one.p_equivalence)
+    assert other.effect.value == pytest.approx(factor * one.effect.value, rel=1e-9, abs=1e-9 * factor)
+
+
+@given(CONTRASTS, st.randoms(use_true_random=False))
+def test_the_order_of_runs_does_not_matter(differences: list[float], random: Any) -> None:
+    test = question(contrast={"a": 1.0, "b": -0.5, "?@u": 0.25})
+    values = pairs(differences) | pairs([3 * value for value in differences], "u")
+    rows = list(values.items())
+    random.shuffle(rows)
+    found = [as_row(judge(finding(test), {test.name: own})) for own in (values, dict(rows))]
+    assert found[0] == found[1]
+
+
+@given(CONTRASTS, CONTRASTS, st.sampled_from(["higher", "lower", "same"]))
+def test_what_stands_beside_changes_nothing(first: list[float], beside: list[float], expect: str) -> None:
+    alone = several({"x": first}, question("x"))
+    both = several({"x": first, "y": beside}, question("x"), question("y", also=True, expect=expect))
+    assert both.verdict == alone.verdict
+    assert as_row(both)["tests"][0] == as_row(alone)["tests"][0]
+    assert as_row(both)["tests"][1]["p"] == several({"y": beside}, question("y")).primary.p
+
+
+# Errors
+
+
+def test_arms_without_difference_are_called_different_in_5_percent_at_most() -> None:
+    """The margin is so small that equivalence is never shown, and both tests share an arm."""
+    rng = np.random.default_rng(11)
+    tests = (
+        question("x", matters=1e-6),
+        question("y", matters=1e-6, contrast={"a": 1.0, "c": -1.0}, expect="lower"),
+    )
+    false = 0
+    for _ in range(400):
+        values = {(arm, "t", seed): value for arm in "abc" for seed, value in enumerate(rng.normal(size=8))}
+        result = judge(finding(*tests), {test.name: values for test in tests})
+        false += any(one.verdict != "unresolved" for one in result.tests)
+    assert false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # three errors of a share of 400: 8.3 %
+
+
+def test_an_effect_as_large_as_what_matters_is_called_equivalent_in_5_percent_at_most() -> None:
+    rng = np.random.default_rng(12)
+    false = sum(
+        judged(list(rng.normal(0.02, 0.01, 8)), expect="same").verdict == "supported" for _ in range(400)
+    )
+    assert 0 < false / 400 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+
+# Deals of one arm
+
+
+def dealt(pool: Sequence[float], waits: Sequence[str] = (), **changes: Any) -> judging.Judged:
+    test = question(**{"contrast": {"a": 1.0}, "expect": "same", "deals": 100, "seeds": 6, **changes})
+    values = {("a", "t", seed): value for seed, value in enumerate(pool)}
+    return judge(finding(test), {test.name: values}, waits).primary
+
+
+def test_deals_are_counted_one_by_one() -> None:
+    pool = np.random.default_rng(4).normal(0.8, 0.03, 24)
+    found = dealt(list(pool), matters=0.02)
+    rng = np.random.default_rng(judging.DEAL_SEED)
+    different = equal = 0
+    for _ in range(100):
+        one, other = rng.choice(pool, size=(2, 6), replace=False)
+        gap = one - other
+        close = max(
+            reached(flipped(gap + 0.02), (gap + 0.02).sum()), reached(flipped(0.02 - gap), (0.02 - gap).sum())
+        )
+        equal += close <= 0.05
+        different += reached(np.abs(flipped(gap)), abs(gap.sum())) <= 0.05 < close
+    assert found.needs.startswith(
+        f"of 100 deals of 24 runs {different} are called different and {equal} equi"
+    )
+    assert 0 < different <= 7 and equal > 0
+    assert found.effect.value == different / 100
+    low, high = stats.binomtest(different, 100).proportion_ci(method="wilson")
+    assert (found.effect.low, found.effect.high) == pytest.approx((low, high))
+    assert found.verdict == "supported"
+
+
+def test_verdict_of_deals() -> None:
+    pool = list(np.random.default_rng(4).normal(0.8, 0.03, 24))
+    assert dealt(pool, waits=["a-t-s25"]).verdict == "unresolved"
+    few = dealt(pool[:11])
+    assert (few.verdict, few.needs) == ("unresolved", "11 runs; two arms of 6 need 12")
+    # More false calls than are allowed: Wilson's whole interval must lie above.
+    often = dealt(pool, matters=0.001, most=0.001, deals=400)
+    assert often.effect.low > 0.001 and often.verdict == "contradicted"
+    between = dealt(pool, matters=0.001, most=often.effect.value * 0.9, deals=400)
+    assert between.verdict == "unresolved"
+    same = dealt([0.5] * 12)
+    assert (same.verdict, same.needs) == (
+        "supported",
+        "of 100 deals of 12 runs 0 are called different and 100 equivalent",
+    )
+    without = dealt([0.0, *np.exp(pool)], ratio=True, matters=1.02)  # 0 has no logarithm
+    assert "deals of 24 runs" in without.needs and without.needs == dealt(pool, matters=math.log(1.02)).needs

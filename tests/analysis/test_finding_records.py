@@ -1,0 +1,241 @@
+"""Registrations, what departs from them, and kept tables that give the same answer as the runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.findings import finding, question
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.findings.judge import as_row
+from grpobench.analysis.findings.record import (
+    FILE,
+    Record,
+    Registration,
+    departures,
+    kept_text,
+    read_kept,
+    read_registration,
+    record_of,
+    text_digest,
+)
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.load import load
+
+SEEDS = (1, 2, 3, 4, 5, 6)
+BEFORE, AFTER = "2025-12-31T23:59:59+0000", "2026-01-01T00:00:01+0000"  # runs begin at 2026-01-01T00:00:00
+RULE = finding(
+    question(outcome="accuracy:greedy"),
+    question("b is shorter", outcome="evaluated:sampled/length", also=True, expect="same", matters=2.0),
+    question("entropy", outcome="training:policy/entropy:last", also=True, ratio=True, matters=1.5),
+)
+
+
+def registered(root: Path, when: str = BEFORE) -> Registration:
+    """Announce the runs that stand in a folder, as they stand."""
+    runs = {path.parent.name: path.read_text() for path in sorted(root.glob("*/run.toml"))}
+    settings = {name: text_digest(text) for name, text in runs.items()}
+    known = Registration(RULE, "nano", SEEDS, settings, "0123abcd", when)
+    (root / FILE).write_text(json.dumps(known.plain()))
+    return known
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Twelve runs, of which `a` ends 10 to 12 points above `b`; one of them diverged."""
+    made = Synthetic(
+        arms=("a", "b"),
+        tasks=("sums",),
+        seeds=SEEDS,
+        steps=4,
+        every=2,
+        accuracy=lambda arm, task, seed: 0.5 + (0.1 + 0.003 * seed) * (arm == "a"),
+        states={("b", "sums", 3): ("diverged", 3)},
+        name="f-nano",
+    )
+    place = made.write(tmp_path)
+    registered(place)
+    return place
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+
+
+def kept(root: Path) -> Path:
+    path = root.parent / "kept.json"
+    path.write_text(kept_text(record_of(load(root))))
+    return path
+
+
+# Registrations
+
+
+def test_a_registration_is_read_as_it_was_written(root: Path) -> None:
+    assert read_registration(root) == registered(root)
+    assert read_registration(root).finding.digest == RULE.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda told: told["finding"]["test"][0].update(matters=0.1), "its rule was edited after it"),
+        (lambda told: told["finding"].update(claim="b beats a"), "edited after it was written"),
+        (lambda told: told["finding"]["test"][0].update(outcome="acuracy"), "unknown kind 'acuracy'"),
+        (
+            lambda told: told["finding"]["test"][0].update(colour="red"),
+            "unexpected keyword argument 'colour'",
+        ),
+        (lambda told: told.update(version=99), "of another version"),
+        (lambda told: told.update(registered="yesterday"), "Invalid isoformat string: 'yesterday'"),
+        (lambda told: told.pop("settings"), "settings"),
+        (lambda told: told.pop("rule"), "rule"),
+    ],
+)
+def test_a_damaged_registration_names_file_fault_and_remedy(
+    root: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    edit(root / FILE, change)
+    with pytest.raises(LogError) as error:
+        read_registration(root)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{root / FILE}: no registration (")
+    assert str(error.value).endswith("; run the finding anew in another folder")
+
+
+def test_what_is_no_registration_at_all(root: Path) -> None:
+    (root / FILE).write_text("{")
+    with pytest.raises(LogError, match=r"registration.json: not JSON .*; choose another folder"):
+        read_registration(root)
+    (root / FILE).write_text("[1]")
+    with pytest.raises(LogError, match="no registration"):
+        read_registration(root)
+    (root / FILE).unlink()
+    with pytest.raises(LogError, match="missing; `grpobench finding run` writes it before the first run"):
+        record_of(load(root))
+
+
+# Departures
+
+
+def test_runs_as_registered_depart_from_nothing(root: Path) -> None:
+    assert record_of(load(root)).departures == ()
+
+
+def test_other_settings_and_other_runs_are_named(root: Path) -> None:
+    place = root / "a-sums-s2" / "run.toml"
+    place.write_text(place.read_text().replace("prompts = 16", "prompts = 17"))
+    edit(root / FILE, lambda told: [told["settings"].pop(f"b-sums-s{seed}") for seed in (5, 6)])
+    assert departures(load(root), read_registration(root)) == [
+        "other settings than registered in a-sums-s2",
+        "not registered: b-sums-s5 and 1 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("started", "early"),
+    [
+        ("2026-01-01T00:00:00", True),  # without an offset it counts as UTC
+        ("2026-01-01T00:00:02+0000", False),
+        ("2026-01-01T00:00:01+0000", False),  # in the same second
+        ("2025-12-31T19:00:02-0500", False),  # two seconds past midnight in UTC, on an earlier day here
+        ("2026-01-01T01:00:00+0100", True),  # midnight in UTC
+    ],
+)
+def test_a_run_begun_before_the_registration_is_told_whatever_its_clock(
+    root: Path, started: str, early: bool
+) -> None:
+    for place in root.glob("*/origin.json"):
+        edit(place, lambda told: told["attempts"][0].update(started="2026-06-01T00:00:00+0000"))
+    edit(root / "a-sums-s1" / "origin.json", lambda told: told["attempts"][0].update(started=started))
+    known = registered(root, AFTER)
+    expected = ["begun before the registration: a-sums-s1"] if early else []
+    assert departures(load(root), known) == expected
+
+
+def test_a_registered_run_that_is_missing_is_waited_for(root: Path) -> None:
+    edit(root / FILE, lambda told: told["settings"].update({"a-sums-s7": "0" * 16}))
+    record = record_of(load(root))
+    assert record.waits == ("a-sums-s7",)
+    assert record.result().verdict == "unresolved"
+    edit(root / "b-sums-s1" / "status.json", lambda told: told.update(state="crashed"))
+    assert record_of(load(root)).waits == ("b-sums-s1", "a-sums-s7")
+
+
+# Kept tables
+
+
+def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
+    record = record_of(load(root))
+    result = record.result()
+    assert result.verdict == "supported"
+    # by hand: (10.3, 10.6, 50 + 10.9, 11.2, 11.5, 11.8) points; b-s3 diverged and counts as 0
+    assert [round(value, 4) for value in result.primary.contrasts] == [
+        0.103,
+        0.106,
+        0.609,
+        0.112,
+        0.115,
+        0.118,
+    ]
+    again = read_kept(kept(root))
+    assert as_row(again.result()) == as_row(result)
+    assert again.registration == record.registration
+    assert (again.departures, again.waits, dict(again.states)) == ((), (), dict(record.states))
+    assert kept_text(again) == kept_text(record)
+    assert str(root) not in kept_text(record)  # no place of this machine
+    lengths = {run: value for run, value in again.values["b is shorter"].items() if math.isfinite(value)}
+    assert ("b", "sums", 3) not in lengths and len(lengths) == 11  # it diverged before its test
+
+
+def test_a_kept_table_keeps_departures_and_judges_by_another_rule(root: Path) -> None:
+    registered(root, AFTER)
+    again = read_kept(kept(root))
+    assert again.departures == ("begun before the registration: a-sums-s1 and 11 more",)
+    strict = replace(RULE, test=(replace(RULE.test[0], expect="lower"), *RULE.test[1:]))
+    assert again.result(strict).verdict == record_of(load(root)).result(strict).verdict == "contradicted"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda told: told.update(version=2), "of another version"),
+        (lambda told: told.pop("runs"), "'runs'"),
+        (lambda told: told["runs"][0].pop("seed"), "'seed'"),
+        (lambda told: told["runs"][0]["values"].update({"a is better": "high"}), "could not convert"),
+        (lambda told: told["registration"]["finding"].update(claim="another"), "its rule was edited"),
+    ],
+)
+def test_a_damaged_kept_table_names_file_fault_and_remedy(
+    root: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    path = kept(root)
+    edit(path, change)
+    with pytest.raises(LogError) as error:
+        read_kept(path)
+    assert message in str(error.value) and str(error.value).startswith(f"{path}: no ")
+    assert "write it again with grpobench keep" in str(error.value) or "run the finding anew" in str(
+        error.value
+    )
+
+
+def test_a_kept_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"none.json: No such file"):
+        read_kept(tmp_path / "none.json")
+
+
+def test_what_was_spent_is_added_up(root: Path) -> None:
+    record: Record = record_of(load(root))
+    metrics = [
+        json.loads(line) for path in root.glob("*/metrics.jsonl") for line in path.read_text().splitlines()
+    ]
+    assert record.seconds == pytest.approx(sum(row.get("time/step", 0.0) for row in metrics))
+    assert read_kept(kept(root)).seconds == round(record.seconds)

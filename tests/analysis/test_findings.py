@@ -1,0 +1,333 @@
+"""What a finding's rule says, and how it is judged.
+
+Locked here: p values are SciPy's and a count of all sign patterns, the interval is SciPy's, Holm and the two
+one-sided tests are redone in a few lines; which numbers give which verdict; what a digest is of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.findings import finding, flipped, judged, pairs, question, reached, several
+from scipy import stats
+
+from grpobench.analysis.findings import judge as judging
+from grpobench.analysis.findings import rule, words
+from grpobench.analysis.findings.judge import as_row, judge
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.statistics.verdicts import ALPHA
+
+# Numbers
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p_of_one_test_is_scipys_and_every_patterns(seed: int) -> None:
+    x = np.random.default_rng(seed).normal(0.01, 0.03, size=9)
+    found = judged(list(x))
+    theirs = stats.permutation_test(
+        (x, np.zeros(9)),
+        lambda a, b, axis: np.mean(a - b, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+        alternative="two-sided",
+    )
+    assert found.p == pytest.approx(theirs.pvalue, abs=1e-12)  # both count the same 512 patterns
+    assert found.p == pytest.approx(reached(np.abs(flipped(x)), abs(x.sum())), abs=1e-12)
+    low, high = (reached(flipped(x + 0.02), (x + 0.02).sum()), reached(flipped(0.02 - x), (0.02 - x).sum()))
+    assert found.p_equivalence == pytest.approx(max(low, high), abs=1e-12)
+    interval = stats.ttest_1samp(x, 0).confidence_interval(0.95)
+    assert found.effect.value == pytest.approx(x.mean(), rel=1e-12)
+    assert (found.effect.low, found.effect.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert found.contrasts == pytest.approx(tuple(x))
+    assert found.seeds == tuple(range(9))
+
+
+def test_tests_of_a_verdict_pay_holm_and_those_beside_do_not() -> None:
+    rng = np.random.default_rng(5)
+    samples = {name: rng.normal(mean, 0.03, 8) for name, mean in (("x", 0.03), ("y", 0.02), ("z", 0.01))}
+    samples["beside"] = samples["x"]
+    tests = [question(name, also=name == "beside") for name in samples]
+    found = {one.test.name: one for one in several(samples, *tests).tests}  # type: ignore[arg-type]
+    alone = {name: reached(np.abs(flipped(own)), abs(own.sum())) for name, own in samples.items()}
+    first, second, third = sorted(("x", "y", "z"), key=alone.__getitem__)
+    expected = {first: 3 * alone[first]}
+    expected[second] = max(expected[first], 2 * alone[second])
+    expected[third] = max(expected[second], alone[third])
+    assert {name: found[name].p for name in expected} == pytest.approx(
+        {name: min(1.0, p) for name, p in expected.items()}
+    )
+    assert found["beside"].p == pytest.approx(alone["x"])
+    close = {
+        name: max(
+            reached(flipped(own + 0.02), (own + 0.02).sum()), reached(flipped(0.02 - own), (0.02 - own).sum())
+        )
+        for name, own in samples.items()
+    }
+    least = min(("x", "y", "z"), key=close.__getitem__)
+    assert found[least].p_equivalence == pytest.approx(min(1.0, 3 * close[least]))
+    assert found["beside"].p_equivalence == pytest.approx(close["beside"])
+
+
+def test_a_ratio_is_judged_on_logarithms_and_shown_as_a_factor() -> None:
+    factors = [1.8, 2.0, 2.1, 1.9, 2.2, 2.05]
+    values = {("a", "t", seed): 3.0 * factor for seed, factor in enumerate(factors)}
+    values |= {("b", "t", seed): 3.0 for seed in range(6)}
+    test = question(ratio=True, matters=1.1)
+    found = judge(finding(test), {test.name: values}).primary
+    logs = np.log(factors)
+    interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    assert found.effect.value == pytest.approx(stats.gmean(factors))
+    assert (found.effect.low, found.effect.high) == pytest.approx(
+        (math.exp(interval.low), math.exp(interval.high))
+    )
+    assert (found.verdict, found.p) == ("supported", 2 / 64)
+    close = question(ratio=True, matters=2.5, expect="same")
+    assert judge(finding(close), {close.name: values}).verdict == "supported"  # log 2 is below log 2.5
+    values["a", "t", 5] = 0.0  # has no logarithm
+    assert judge(finding(test), {test.name: values}).primary.seeds == (0, 1, 2, 3, 4)
+
+
+def test_power_is_that_of_simulated_experiments_of_the_spread_seen() -> None:
+    x = np.random.default_rng(2).normal(0, 0.02, 6)
+    found = judged(list(x), matters=0.05)
+    rng = np.random.default_rng(77)
+    noise = rng.normal(0, x.std(ddof=1), (2000, 6))
+    signs = np.array(list(itertools.product((1, -1), repeat=6)))
+
+    def rejects(values: np.ndarray, level: float, both: bool) -> np.ndarray:
+        size = np.abs if both else np.asarray
+        shares = np.mean(size(values @ signs.T) >= size(values.sum(axis=1))[:, None] - 1e-12, axis=1)
+        return np.asarray(shares <= level)
+
+    # Two simulations of 2,000 and 10,000: four standard errors of their difference are .05 at most.
+    assert found.power == pytest.approx(rejects(noise + 0.05, ALPHA, True).mean(), abs=0.05)
+    both = rejects(noise + 0.05, ALPHA, False) & rejects(0.05 - noise, ALPHA, False)
+    assert found.power_equivalence == pytest.approx(both.mean(), abs=0.05)
+
+
+# Verdicts of one test
+
+
+@pytest.mark.parametrize(
+    ("differences", "expect", "verdict", "needs"),
+    [
+        ([0.05] * 5 + [0.06], "higher", "supported", "p 0.0312 that there is no difference, over 6 seeds"),
+        ([0.05] * 5 + [0.06], "lower", "contradicted", "p 0.0312"),
+        ([0.05] * 5 + [0.06], "same", "contradicted", "p 0.0312"),
+        ([-0.05] * 5 + [-0.06], "lower", "supported", "p 0.0312"),
+        ([0.001, -0.001] * 3, "higher", "equivalent", "p 0.0156 that it is as large as what matters"),
+        ([0.001, -0.001] * 3, "same", "supported", "p 0.0156"),
+        ([0.01] * 6, "higher", "equivalent", "it is not 0, though"),  # shown, and smaller than what matters
+        ([0.05] * 4, "higher", "unresolved", "4 seeds can never decide; 6 can"),  # 2/2⁴ = .125, 2/2⁶ = .031
+        ([0.0], "higher", "unresolved", "1 seed can never decide; 6 can"),
+        ([0.1, -0.08, 0.06, -0.04, 0.1, -0.02], "higher", "unresolved", "smallest possible 0.031"),
+    ],
+)
+def test_verdict_of_one_test(differences: list[float], expect: str, verdict: str, needs: str) -> None:
+    found = judged(differences, expect=expect)
+    assert found.verdict == verdict
+    assert needs in found.needs
+
+
+def test_two_tests_take_one_seed_more() -> None:
+    samples = {"x": [0.05] * 6, "y": [0.05] * 6}
+    found = several(samples, question("x"), question("y"))
+    assert found.verdict == "unresolved"
+    assert found.primary.needs == "6 seeds can never decide; 7 can"  # 2 · 2/2⁶ = .0625, 2 · 2/2⁷ = .031
+    assert several({"x": [0.05] * 7, "y": [0.05] * 7}, question("x"), question("y")).verdict == "supported"
+
+
+def test_the_seeds_that_are_asked_for_would_find_the_effect() -> None:
+    x = [0.06, -0.04, 0.05, 0.01, -0.02, 0.03, 0.02, -0.01]
+    needs = judged(x).needs
+    wanted = int(needs.split("about ")[1].split()[0])
+    rng = np.random.default_rng(3)
+    again = rng.normal(np.mean(x), np.std(x, ddof=1), (2000, wanted))
+    found = stats.ttest_1samp(again, 0, axis=1).pvalue <= 0.05  # beyond 16 seeds both tests agree
+    assert wanted > 16
+    assert found.mean() == pytest.approx(0.8, abs=0.04)  # four errors of a share of 2,000
+    assert "more than 1,000 seeds" in judged([0.1, -0.1, 0.1, -0.1, 0.1, -0.1]).needs
+
+
+def test_a_run_without_result_leaves_everything_unresolved() -> None:
+    test = question()
+    found = judge(finding(test), {test.name: pairs([0.05] * 8)}, waits=["a-t-s9"])
+    assert (found.verdict, found.waits) == ("unresolved", ("a-t-s9",))
+    assert found.primary.needs == "waits for runs without a result"
+    # also where no run of an arm has ended yet
+    first = {run: value for run, value in pairs([0.05] * 8).items() if run[0] == "a"}
+    found = judge(finding(test), {test.name: first}, waits=["b-t-s0"])
+    assert (found.verdict, found.primary.contrasts) == ("unresolved", ())
+    nothing = judge(finding(test), {test.name: {}}, waits=["a-t-s0"])
+    assert (nothing.verdict, as_row(nothing)["tests"][0]["value"]) == ("unresolved", None)
+
+
+def test_a_seed_that_lacks_a_value_is_left_out() -> None:
+    test = question()
+    values = pairs([0.05, 0.06, 0.07, -9.0, 0.05, 0.06, 0.07])
+    del values["b", "t", 3]
+    found = judge(finding(test), {test.name: values}).primary
+    assert (found.seeds, found.verdict) == ((0, 1, 2, 4, 5, 6), "supported")
+    values["a", "t", 4] = math.nan
+    found = judge(finding(test), {test.name: values}).primary
+    assert (found.seeds, found.verdict) == ((0, 1, 2, 5, 6), "unresolved")
+    missing = dict.fromkeys(values, math.nan)
+    assert judge(finding(test), {test.name: missing}).primary.needs.startswith("no seed has every value")
+
+
+# Contrasts
+
+
+def test_names_of_a_contrast_stand_for_means() -> None:
+    cells = {("gspo+1", "t"): 1.0, ("gspo+2", "t"): 2.0, ("gspo", "t"): 50.0, ("grpo", "t"): 8.0}
+    cells |= {("gspo+1", "u"): 3.0, ("gspo+2", "u"): 6.0, ("gspo", "u"): 70.0, ("grpo", "u"): 16.0}
+    values = {(*cell, seed): value + 100 * seed for cell, value in cells.items() for seed in (0, 1)}
+    for contrast, expected in (
+        ({"gspo+*": 1.0}, 3.0),  # (1 + 2 + 3 + 6)/4; a plus is a plus, so that gspo itself is none of them
+        ({"gspo+*@t": 1.0}, 1.5),
+        ({"grpo": 1.0}, 12.0),
+        ({"grpo@u": 1.0}, 16.0),
+        ({"gs*": 1.0}, 22.0),  # (1 + 2 + 50 + 3 + 6 + 70)/6
+        ({"gspo@u": 1.0, "grpo@u": -2.0, "gspo+1": 0.5}, 70.0 - 32.0 + 1.0),
+    ):
+        test = question(contrast=contrast)
+        total = 100 * sum(contrast.values())
+        assert judging.contrasts_of(test, values) == pytest.approx({0: expected, 1: expected + total})
+    del values["gspo+2", "u", 1]  # a mean of less than all would be of something else
+    assert judging.contrasts_of(question(contrast={"gspo+*": 1.0}), values) == {0: 3.0}
+    with pytest.raises(LogError, match=r"no run of dapo; there are grpo, gspo, gspo\+1, gspo\+2"):
+        judging.contrasts_of(question(contrast={"dapo": 1.0}), values)
+    with pytest.raises(LogError, match="no run of grpo@v"):
+        judging.contrasts_of(question(contrast={"grpo@v": 1.0}), values)
+
+
+# Verdicts of findings
+
+STRONG, NOTHING, TINY = [0.05] * 8, [0.1, -0.08, 0.06, -0.04, 0.1, -0.02, 0.03, -0.07], [0.001, -0.001] * 4
+AGAINST = [-value for value in STRONG]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (STRONG, STRONG, "supported"),
+        (STRONG, NOTHING, "unresolved"),
+        (STRONG, TINY, "unresolved"),
+        (STRONG, AGAINST, "contradicted"),
+        (NOTHING, AGAINST, "contradicted"),
+        (TINY, NOTHING, "equivalent"),
+        (TINY, STRONG, "equivalent"),
+        (TINY, AGAINST, "contradicted"),
+        (NOTHING, TINY, "unresolved"),
+    ],
+)
+def test_verdict_of_two_tests(first: list[float], second: list[float], verdict: str) -> None:
+    assert several({"x": first, "y": second}, question("x"), question("y")).verdict == verdict
+
+
+# The rule as data
+
+
+def test_a_digest_is_of_what_is_said_and_nothing_else() -> None:
+    own = finding(question(where={"category": "hard"}))
+    told = {
+        "name": "f",
+        "claim": "a beats b",
+        "source": "a paper",
+        "test": [
+            {
+                "name": "a is better",
+                "outcome": "accuracy",
+                "expect": "higher",
+                "matters": 0.02,
+                "contrast": {"a": 1.0, "b": -1.0},
+                "where": {"category": "hard"},
+            }
+        ],
+    }
+    assert own.plain() == told  # what is as by default is not said, so that later fields change no digest
+    text = json.dumps(told, sort_keys=True)
+    assert own.digest == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert rule.from_plain(json.loads(json.dumps(dict(reversed(told.items()))))) == own
+    changes: list[dict[str, Any]] = [
+        {"name": "other"},
+        {"outcome": "gain"},
+        {"expect": "lower"},
+        {"matters": 0.03},
+        {"contrast": {"a": 1.0, "b": -1.5}},
+        {"unit": "points"},
+        {"where": {}},
+    ]
+    others = [finding(replace(own.test[0], **change)).digest for change in changes]
+    others += [replace(own, **{part: "other"}).digest for part in ("name", "claim", "source", "published")]
+    others.append(finding(*own.test, question("y", also=True)).digest)
+    assert len({own.digest, *others}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"contrast": {}}, "contrast: needs at least one arm"),
+        ({"contrast": {"a": 0.0}}, "contrast: weights must be finite numbers other than 0"),
+        ({"contrast": {"a": math.inf}}, "contrast: weights must be finite"),
+        ({"matters": 0.0}, "matters: must be above 0, not 0"),
+        ({"matters": math.nan}, "matters: must be above 0, not nan"),
+        ({"matters": 0.9, "ratio": True}, "matters: must be above 1, not 0.9"),
+        ({"deals": 10, "expect": "same"}, "deals: needs one arm and expect = 'same'"),
+        ({"deals": 10, "contrast": {"a": 1.0}}, "deals: needs one arm"),
+        ({"seeds": 1}, "seeds at least 2"),
+        ({"outcome": "acuracy"}, "outcome: unknown kind 'acuracy'; known: accuracy, gain"),
+        ({"outcome": "accuracy:greeedy"}, "write accuracy, or accuracy: and one of greedy, sampled"),
+        ({"outcome": "training:reward/mean"}, "end it with one of first, last, mean"),
+        ({"outcome": "training::mean"}, "write training:METRIC:REDUCTION"),
+        ({"outcome": "shift:correct"}, "write shift:MODE/METRIC with one of greedy"),
+        ({"outcome": "evaluated:greedy/"}, "write evaluated:MODE/METRIC"),
+        ({"outcome": "equal:hours"}, "write equal: and one of updates, tokens, seconds"),
+        ({"outcome": "pass:0"}, "write pass:K with a positive number"),
+        ({"outcome": "pass_gain:many"}, "write pass_gain:K with a positive number"),
+        ({"outcome": "lasting:reward_colapse"}, "no such kind of event; known: accuracy_collapse"),
+        ({"outcome": "wrong_length:sampled"}, "write wrong_length alone"),
+        ({"outcome": "lasting", "where": {"category": "x"}}, "where: is for the outcomes accuracy and gain"),
+    ],
+)
+def test_a_wrong_rule_names_place_and_remedy(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        question(**changes)
+    assert message in str(error.value)
+
+
+def test_a_finding_needs_a_deciding_test_a_claim_and_its_source() -> None:
+    with pytest.raises(ValueError, match="the first decides"):
+        finding(question(also=True))
+    with pytest.raises(ValueError, match="test: needs at least one"):
+        rule.Finding("f", "claim", "source", ())
+    with pytest.raises(ValueError, match="needs a claim and its source"):
+        rule.Finding("f", "", "source", (question(),))
+
+
+# Words
+
+
+def test_effects_in_words() -> None:
+    def row(value: float | None, low: float | None, high: float | None, unit: str, **more: Any) -> str:
+        plain = {"value": value, "low": low, "high": high, "unit": unit, "ratio": False, "deals": 0}
+        return words.effect_words(plain | more)
+
+    assert row(0.052, 0.01, 0.094, "points") == "+5.2 points (+1.0 to +9.4)"
+    assert row(-0.052, -0.12, 0.016, "points") == "−5.2 points (−12.0 to +1.6)"
+    assert row(2.04, 1.9, 2.2, "", ratio=True) == "2.04 times (1.90 to 2.20)"
+    assert row(0.04, 0.02, 0.08, "%") == "4.0 % (2.0 to 8.0)"
+    assert row(0.04, 0.02, 0.08, "points", deals=200) == "4.0 % of deals called different (2.0 to 8.0)"
+    assert row(12.25, None, None, "updates") == "+12.2 updates"
+    assert row(None, None, None, "") == "–"
+    plain = {"matters": 0.02, "unit": "points", "ratio": False, "deals": 0, "most": 0.07}
+    assert words.matters_words(plain) == "2.0 points"
+    assert words.matters_words(plain | {"deals": 200}) == "7.0 %"
