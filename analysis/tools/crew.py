@@ -48,22 +48,24 @@ class Crew:
 
     def __init__(self, processes: int, module: str) -> None:
         """Start the helpers, all processes but this one; each imports `module` at once. Where the system has
-        no room for another process there are fewer."""
+        no room for their files or for another process there are fewer."""
+        self._files = contextlib.ExitStack()
         self._helpers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._read, self._write = os.pipe()
-        self._sent = tempfile.TemporaryFile()  # noqa: SIM115  until `close`
-        for _ in range(processes - 1 if sys.executable else 0):
-            made = tempfile.TemporaryFile()  # noqa: SIM115
+        if processes > 1 and sys.executable:
+            with contextlib.suppress(OSError):  # this process does what they do not
+                self._start(processes - 1, module)
+
+    def _start(self, helpers: int, module: str) -> None:
+        self._sent = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        for _ in range(helpers):
+            made = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             files = (self._read, self._sent.fileno(), made.fileno())
             path = json.dumps([str(place) for place in sys.path])
             command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, (os.getpid(), *files))]
-            try:
-                helper = subprocess.Popen(
-                    command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-                )
-            except OSError:  # this process does what they do not
-                made.close()
-                break
+            helper = subprocess.Popen(
+                command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
             self._helpers.append((helper, made))
 
     def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
@@ -72,8 +74,11 @@ class Crew:
         if len(jobs) > MOST_JOBS:
             raise ValueError(f"{len(jobs)} jobs; at most {MOST_JOBS}")
         if self._helpers:
-            pickle.dump((function, jobs), self._sent, pickle.HIGHEST_PROTOCOL)
-            self._sent.flush()
+            try:
+                pickle.dump((function, jobs), self._sent, pickle.HIGHEST_PROTOCOL)
+                self._sent.flush()
+            except OSError:  # no room for it, so helpers cannot have it
+                self._dismiss()
         os.write(self._write, bytes(range(len(jobs))))
         self._close_write()
         done, failed = _draw_all(self._read, function, jobs)
@@ -92,12 +97,16 @@ class Crew:
     def close(self) -> None:
         """End the helpers that are still at work, and let go of the files."""
         self._close_write()
-        for process, made in self._helpers:
+        self._dismiss()
+        with contextlib.suppress(OSError):  # a full disk: what was to be written is of no use any more
+            self._files.close()
+        os.close(self._read)
+
+    def _dismiss(self) -> None:
+        for process, _ in self._helpers:
             process.kill()
             process.wait()
-            made.close()
-        self._sent.close()
-        os.close(self._read)
+        self._helpers.clear()
 
     def _close_write(self) -> None:
         if self._write >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import subprocess
@@ -44,6 +45,18 @@ def test_what_a_helper_does_not_finish_is_done_here(tmp_path: Path, how: str) ->
 def test_the_error_raised_is_that_of_the_first_job_that_fails(processes: int) -> None:
     with crew(processes, "operator") as team, pytest.raises(ZeroDivisionError, match="modulo"):
         team.share(partial(divmod, 1), [3, 0, "text"])  # a text would raise TypeError
+
+
+def test_without_room_for_files_this_process_does_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with crew(3, "math") as team:
+        monkeypatch.setattr(crews.pickle, "dump", full)
+        assert team.share(math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
+    monkeypatch.setattr(crews.tempfile, "TemporaryFile", full)
+    with crew(3, "math") as team:
+        assert team.share(math.sqrt, [4.0, 9.0]) == [2.0, 3.0]
 
 
 def test_helpers_end_when_nothing_is_asked_of_them_or_this_process_fails() -> None:
