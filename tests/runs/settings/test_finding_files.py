@@ -1,0 +1,203 @@
+"""The files of findings: the suite's own, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from grpobench.analysis.findings.rule import covers, from_plain
+from grpobench.runs.calibration import library
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.findings import SCALES, Study, findings, read_finding
+from grpobench.runs.settings.recipe import recipes
+from grpobench.runs.tools.strict import ConfigError
+
+GOOD = """
+claim = "a beats b"
+source = "a paper"
+
+[[test]]
+name = "a is better"
+outcome = "accuracy:sampled"
+contrast = { a = 1, b = -1 }
+expect = "higher"
+matters = 0.02
+
+[nano]
+seeds = [1, 2]
+tasks = ["arithmetic"]
+
+[[nano.arm]]
+name = "a"
+algorithm = "grpo"
+
+[[nano.arm]]
+name = "b"
+algorithm = "rloo"
+"""
+
+
+def written(folder: Path, text: str, name: str = "mine") -> str:
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def configs(study: Study, scale: str) -> list[RunConfig]:
+    return study.recipe(scale).runs()
+
+
+# The suite's own
+
+
+def test_there_are_nineteen_findings_each_with_a_rule_and_a_nano_scale() -> None:
+    assert len(findings()) >= 19
+    for name in findings():
+        study = read_finding(name)
+        assert study.finding.name == name
+        assert "nano" in study.scales, name
+        assert from_plain(study.finding.plain()) == study.finding  # a registration gives the same rule again
+        assert from_plain(study.finding.plain()).digest == study.finding.digest
+
+
+@pytest.mark.parametrize("name", findings())
+def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names(name: str) -> None:
+    study = read_finding(name)
+    covered = set()
+    for scale in study.scales:
+        runs = configs(study, scale)
+        assert study.recipe(scale).name == f"{name}-{scale}"
+        cells = {(run.arm, run.task.name) for run in runs}
+        for test in study.finding.test:
+            named = [any(covers(one, *cell) for cell in cells) for one in test.contrast]
+            assert all(named) or test.also, (scale, test.name)
+            covered |= {test.name} if all(named) else set()
+        if scale == "nano":
+            most = max((2 * test.seeds for test in study.finding.test if test.deals), default=8)
+            assert len({run.seed for run in runs}) >= most
+    assert covered == {test.name for test in study.finding.test}
+
+
+def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
+    """A misspelt metric would leave a finding unresolved only after all of its runs."""
+    from grpobench.runs.measure import catalogue
+
+    for name in findings():
+        for test in read_finding(name).finding.test:
+            kind, _, what = test.outcome.partition(":")
+            if kind == "training":
+                metrics = what.rpartition(":")[0].split("+")
+            elif kind in ("evaluated", "shift"):
+                metrics = [f"eval/test/{what}"]
+            else:
+                continue
+            assert all(catalogue.find(metric) for metric in metrics), (name, test.name)
+
+
+def test_the_seeds_of_a_finding_are_used_by_nothing_else() -> None:
+    used: dict[str, set[int]] = {}
+    for name in findings():
+        study = read_finding(name)
+        for scale in study.scales:
+            used[f"{name} [{scale}]"] = {run.seed for run in configs(study, scale)}
+    own = dict(used)
+    for name, path in recipes().items():
+        used[name] = set(tomllib.loads(path.read_text(encoding="utf-8")).get("seeds", [0]))
+    planned = library.planned()
+    used["calibration"] = {planned.first + i for i in range(max(planned.seeds.values()))}
+    used["pilot of the calibration"] = {900, 901}
+    for one, other in itertools.product(own, used):
+        assert one == other or not used[one] & used[other], f"{one} and {other} share seeds"
+
+
+# Reading
+
+
+def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
+    study = read_finding(written(tmp_path, GOOD))
+    assert study.finding.name == "mine"
+    assert list(study.scales) == ["nano"]
+    recipe = study.recipe("nano", ["seeds=[5]"])
+    assert (recipe.name, recipe.summary) == ("mine-nano", "a beats b")
+    assert [(run.arm, run.seed) for run in recipe.runs()] == [("a", 5), ("b", 5)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "faults"),
+    [
+        ('claim = "a beats b"', "", ["claim"]),
+        ('claim = "a beats b"', 'clam = "a beats b"', ["clam: unknown key; did you mean claim?", "claim"]),
+        ('expect = "higher"', 'expect = "highr"', ["expect: must be one of", "did you mean 'higher'?"]),
+        ("matters = 0.02", "matters = 0", ["matters: must be above 0, not 0"]),
+        ("matters = 0.02", 'matters = "2 points"', ["matters: must be a number"]),
+        ("a = 1, b = -1", "a = 1, b = 0", ["contrast: weights must be finite numbers other than 0"]),
+        ("accuracy:sampled", "acuracy", ["outcome: unknown kind 'acuracy'; known: accuracy"]),
+        ("[[test]]", "[[tset]]", ["tset: unknown key; did you mean test?"]),
+        (
+            "[nano]",
+            '[nano]\nname = "other"',
+            ["nano.name: a finding's matrix is called mine-nano; remove it"],
+        ),
+        ("matters = 0.02", "matters = = 2", ["not TOML"]),
+    ],
+    ids=itertools.count(),
+)
+def test_a_wrong_file_names_itself_the_place_and_the_remedy(
+    tmp_path: Path, old: str, new: str, faults: list[str]
+) -> None:
+    path = written(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        read_finding(path)
+    assert error.value.source == path
+    for fault in faults:
+        assert fault in str(error.value)
+
+
+def test_faults_of_rule_and_scales_are_told_at_once(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("[nano]")].replace("matters = 0.02", "matters = -1")
+    with pytest.raises(ConfigError) as error:
+        read_finding(written(tmp_path, text + "\n"))
+    told = str(error.value)
+    assert f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}" in told
+    assert "matters: must be above 0" in told and len(error.value.faults) == 2
+    scalar = (
+        GOOD[: GOOD.index("[[test]]")] + "nano = 3\n" + GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")]
+    )
+    with pytest.raises(ConfigError, match="nano: must be a recipe, a table, not 3"):
+        read_finding(written(tmp_path, scalar))
+
+
+def test_two_tests_need_two_names(tmp_path: Path) -> None:
+    block = GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")]
+    with pytest.raises(ConfigError, match="test: two have one name"):
+        read_finding(written(tmp_path, GOOD.replace(block, block + block)))
+
+
+def test_unknown_names_scales_and_places_are_told_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown finding 'placbo'; did you mean placebo\?"):
+        read_finding("placbo")
+    with pytest.raises(ConfigError, match=r"known: a-a, .*; or give the path of a TOML file"):
+        read_finding("0000")
+    with pytest.raises(ConfigError, match="cannot read the finding: No such file"):
+        read_finding(str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match="--scale full: mine has none; it has nano"):
+        read_finding(written(tmp_path, GOOD)).recipe("full")
+
+
+def test_a_verdict_must_be_about_arms_of_the_recipe(tmp_path: Path) -> None:
+    study = read_finding(written(tmp_path, GOOD.replace("b = -1", '"b@nanocode" = -1, "c+*" = 1')))
+    with pytest.raises(ConfigError) as error:
+        study.recipe("nano")
+    assert str(error.value).startswith("mine [nano]: 2 errors")
+    assert "test 'a is better': contrast: no run of b@nanocode; the recipe has a, b" in str(error.value)
+    assert "no run of c+*; the recipe has a, b" in str(error.value)
+    beside = GOOD.replace("[nano]", GOOD[GOOD.index("[[test]]") : GOOD.index("[nano]")] + "[nano]", 1)
+    head, _, tail = beside.rpartition("a = 1, b = -1")
+    beside = f"{head}a = 1, d = -1{tail}".replace('name = "a is better"', 'name = "first"', 1)
+    beside = beside.replace('name = "a is better"', 'name = "beside"\nalso = true', 1)
+    assert len(read_finding(written(tmp_path, beside)).recipe("nano").runs()) == 4  # it is left out there
+    with pytest.raises(ConfigError, match="no run of b; the recipe has a"):
+        read_finding(written(tmp_path, GOOD)).recipe("nano", ["arms=a"])
