@@ -1,0 +1,336 @@
+"""`grpobench finding` and `grpobench findings` as a user types them, on a small finding of the test's own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import stand_ins
+from helpers.warm import Warm
+
+from grpobench.runs import cli
+from grpobench.runs.matrix.matrix import run_matrix
+
+MINE = """
+claim = "fine1 is better than fine2"
+source = "a test"
+
+[[test]]
+name = "fine1 ends higher"
+outcome = "accuracy"
+contrast = { fine1 = 1, fine2 = -1 }
+expect = "higher"
+matters = 0.02
+unit = "points"
+
+[nano]
+seeds = [0, 1, 2, 3, 4, 5]
+tasks = ["sums"]
+workers = 2
+
+[nano.train]
+steps = 1
+
+[[nano.arm]]
+name = "fine1"
+algorithm = "plain"
+
+[[nano.arm]]
+name = "fine2"
+algorithm = "plain"
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which the finding has been run: those of fine1 end 10 points higher."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(patch, place)
+        assert cli.main(["finding", "run", "mine", "--out", str(place / "out")]) == 0
+    yield place
+
+
+def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
+    """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
+    patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    patch.setattr("grpobench.runs.matrix.matrix.multiprocessing", Warm)
+    quick = functools.partial(run_matrix, execute="helpers.stand_ins.graded")
+    patch.setattr("grpobench.runs.commands.run.run_matrix", quick)
+    patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))
+    (place / "findings").mkdir(exist_ok=True)
+    (place / "findings" / "mine.toml").write_text(MINE)
+    (place / "docs").mkdir(exist_ok=True)
+    patch.setattr("grpobench.runs.settings.findings.FINDINGS", place / "findings")
+    patch.setattr("grpobench.runs.inventory.pages.own_folder", lambda remedy="": place / "docs")
+    patch.chdir(place)
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which the commands are given."""
+    shutil.copytree(made / "out", tmp_path / "out")
+    stand_in(monkeypatch, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with nothing run."""
+    stand_in(monkeypatch, tmp_path)
+    return tmp_path
+
+
+def said(capsys: Capture, *words: str, code: int = 0) -> str:
+    """What `grpobench WORDS --out out` prints; of an error what it complains."""
+    capsys.readouterr()
+    assert cli.main([*words, "--out", "out"]) == code
+    told = capsys.readouterr()
+    return told.err if code else told.out
+
+
+def judged(capsys: Capture) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(said(capsys, "finding", "judge", "mine", "--json"))
+    return row
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+
+
+def rule(place: Path, old: str, new: str) -> None:
+    """Change the finding's file."""
+    path = place / "findings" / "mine.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+# From the claim to the page
+
+
+def test_a_finding_is_registered_run_and_judged(place: Path, capsys: Capture) -> None:
+    registration = place / "out" / "mine-nano" / "registration.json"
+    before = registration.read_bytes()
+    again = said(capsys, "finding", "run", "mine")  # has nothing left to run
+    assert registration.read_bytes() == before
+    lines = again.splitlines()
+    assert "mine at nano scale: SUPPORTED" in lines
+    # 10.0, 10.1, … 10.5 points: mean 10.25, t interval ± 2.571 · .187/√6 = .20
+    assert "  fine1 ends higher: supported; +10.2 points (+10.1 to +10.4); p 0.0312" in again
+    assert not any("exploratory" in line for line in lines)
+    told = json.loads(before)
+    assert lines[-1].startswith(f"  registered {told['registered']} at ")
+    assert lines[-1].endswith(f"rule {told['rule']}")
+    assert said(capsys, "finding", "judge", "mine").splitlines() == lines[lines.index(lines[-3]) :]
+    row = judged(capsys)
+    assert (row["verdict"], row["seeds"], row["waits"], row["departures"]) == ("supported", 6, [], [])
+    assert row["tests"][0]["contrasts"] == [0.1, 0.101, 0.102, 0.103, 0.104, 0.105]
+    assert row["tests"][0]["p"] == 0.03125  # 2/2⁶
+    (listed,) = json.loads(said(capsys, "finding", "list", "--json"))
+    assert listed == {**row, "scales": ["nano"]}
+    assert said(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
+
+
+def test_a_finding_is_shown_with_its_rule(place: Path, capsys: Capture) -> None:
+    told = said(capsys, "finding", "show", "mine")
+    assert told.startswith("fine1 is better than fine2\nsource: a test\n")
+    assert "test: fine1 ends higher: accuracy (+1 fine1, -1 fine2) is higher; 0.02 matters" in told
+    assert "mine at nano scale: SUPPORTED" in told
+    shown = json.loads(said(capsys, "finding", "show", "mine", "--json"))
+    assert shown["rule"] == judged(capsys)["rule"] and shown["test"][0]["matters"] == 0.02
+    assert list(shown["scales"]) == ["nano"]
+
+
+def test_a_kept_table_says_what_the_folder_says(place: Path, capsys: Capture) -> None:
+    row = judged(capsys)
+    assert cli.main(["keep", "out/mine-nano"]) == 0
+    assert (place / "docs" / "results" / "findings" / "mine-nano.json").exists()
+    shutil.rmtree(place / "out")
+    assert judged(capsys) == row
+    assert said(capsys, "finding", "list") == "mine  supported     fine1 is better than fine2\n"
+    (place / "docs/results/findings/mine-nano.json").write_text("{}")
+    told = said(capsys, "finding", "judge", "mine", code=2)
+    assert "mine-nano.json: no kept finding" in told and "write it again with grpobench keep" in told
+
+
+def test_all_findings_are_run_and_listed(empty: Path, capsys: Capture) -> None:
+    assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
+    rule(empty, "[0, 1, 2, 3, 4, 5]", "[0, 1]")
+    told = said(capsys, "findings").splitlines()
+    assert told[0] == "== mine"
+    assert "  fine1 ends higher: unresolved; +10.1 points" in "\n".join(told)
+    assert "2 seeds can never decide; 6 can" in "\n".join(told)
+    assert told[-1] == "mine  unresolved    fine1 is better than fine2"
+
+
+def test_a_finding_of_real_runs(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    """Two steps of the built-in policy, judged after their report."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("json",))
+    head = MINE[: MINE.index("[nano]")].replace('outcome = "accuracy"', 'outcome = "accuracy:sampled"')
+    head = head.replace("fine1 = 1, fine2 = -1", "grpo = 1, rloo = -1")
+    (tmp_path / "own.toml").write_text(
+        head
+        + '[nano]\nseeds = [9]\ntasks = ["arithmetic"]\n[nano.model]\nname = "nano"\n'
+        + "[nano.train]\nsteps = 2\nprompts = 2\ngroup = 2\nminibatches = 1\n"
+        + "[nano.evaluate]\nevery = 0\nproblems = 0\nsamples = 2\ntest_problems = 2\n"
+        + '[[nano.arm]]\nalgorithm = "grpo"\n[[nano.arm]]\nalgorithm = "rloo"\n'
+    )
+    told = said(capsys, "finding", "run", "./own.toml", "--workers", "1")
+    assert "own at nano scale: UNRESOLVED" in told and "1 seed can never decide; 6 can" in told
+    row = json.loads(said(capsys, "finding", "judge", "./own.toml", "--json"))
+    assert (row["departures"], row["waits"], row["seeds"]) == ([], [], 1)
+    report = json.loads((tmp_path / "out/own-nano/report/report.json").read_text())["tables"]["accuracy"]
+    assert {one["arm"] for one in report} == {"grpo", "rloo"}
+
+
+# What makes a verdict exploratory
+
+
+def test_a_rule_changed_afterwards_is_exploratory(place: Path, capsys: Capture) -> None:
+    before = judged(capsys)
+    rule(place, 'expect = "higher"', 'expect = "lower"')
+    after = judged(capsys)
+    assert (after["verdict"], after["exploratory"]) == ("supported", "contradicted")
+    assert after["departures"] == ["the rule was changed after the registration"]
+    assert (
+        after["rule"]
+        == before["rule"]
+        != json.loads(said(capsys, "finding", "show", "mine", "--json"))["rule"]
+    )
+    told = said(capsys, "finding", "judge", "mine")
+    assert "  exploratory: the rule was changed after the registration" in told
+    assert "  by today's rule: contradicted" in told
+    rule(place, 'outcome = "accuracy"', 'outcome = "gain"')
+    assert judged(capsys)["exploratory"] == "measures something else; run it anew"
+    rule(place, 'outcome = "gain"', 'outcome = "accuracy"')
+    rule(place, "fine2 = -1", "fine7 = -1")
+    assert judged(capsys)["exploratory"] == ("contrast: no run of fine7; there are fine1, fine2; run it anew")
+
+
+def test_other_seeds_and_altered_settings_are_departures(place: Path, capsys: Capture) -> None:
+    said(capsys, "finding", "run", "mine", "--seeds", "7")
+    row = judged(capsys)
+    assert row["departures"] == ["not registered: fine1-sums-s7 and 1 more"]
+    assert row["tests"][0]["seeds"][-1] == 7
+    altered = ["--seeds", "1", "--set", "train.prompts=9"]
+    refused = said(capsys, "finding", "run", "mine", *altered, code=2)
+    assert "train.prompts: 8 -> 9" in refused or "train.prompts" in refused
+    said(capsys, "finding", "run", "mine", *altered, "--allow-change")
+    assert judged(capsys)["departures"] == [
+        "other settings than registered in fine1-sums-s1 and 1 more",
+        "not registered: fine1-sums-s7 and 1 more",
+    ]
+
+
+def test_runs_begun_before_the_registration_are_departures(place: Path, capsys: Capture) -> None:
+    later = "2999-01-01T00:00:00+0000"
+    edit(place / "out/mine-nano/registration.json", lambda told: told.update(registered=later))
+    row = judged(capsys)
+    assert row["departures"] == ["begun before the registration: fine1-sums-s0 and 11 more"]
+    assert (row["verdict"], row["registered"]) == ("supported", later)
+
+
+# Refusals
+
+
+def test_runs_that_nobody_announced_are_refused(place: Path, capsys: Capture) -> None:
+    (place / "out/mine-nano/registration.json").unlink()
+    told = said(capsys, "finding", "run", "mine", code=2)
+    assert "out/mine-nano: holds runs, such as fine1-sums-s0, and no registration.json" in told
+    assert "choose another --out" in told
+    told = said(capsys, "finding", "judge", "mine", code=2)
+    assert "mine: neither runs in out/mine-nano nor a kept table; run `grpobench finding run`" in told
+    assert cli.main(["keep", "out/mine-nano", "--to", "kept"]) == 0  # a matrix as any other
+    assert not (place / "kept/findings").exists()
+
+
+def test_a_dry_run_registers_nothing(empty: Path, capsys: Capture) -> None:
+    rule(empty, "[0, 1, 2, 3, 4, 5]", "[0]")
+    assert said(capsys, "finding", "run", "mine", "--dry-run")
+    assert "runs" in json.loads(said(capsys, "finding", "run", "mine", "--dry-run", "--json"))
+    assert not (empty / "out").exists()
+    told = said(capsys, "finding", "run", "mine", "--json", code=2)
+    assert "--json: belongs to --dry-run" in told
+
+
+def test_a_registration_under_which_nothing_ran_gives_way(
+    empty: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object, **__: object) -> int:
+        raise RuntimeError("no device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("grpobench.runs.commands.run.run_matrix", refuses)
+        said(capsys, "finding", "run", "mine", code=70)
+    first = json.loads((empty / "out/mine-nano/registration.json").read_text())
+    assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
+    said(capsys, "finding", "run", "mine", "--set", "train.prompts=9")
+    second = json.loads((empty / "out/mine-nano/registration.json").read_text())
+    assert second["settings"].keys() == first["settings"].keys() and second["settings"] != first["settings"]
+    assert judged(capsys)["departures"] == []
+
+
+@pytest.mark.parametrize("action", ["show", "run", "judge"])
+def test_an_unknown_finding_is_exit_2_and_the_remedy(action: str, empty: Path, capsys: Capture) -> None:
+    assert "unknown finding 'mne'; did you mean mine?" in said(capsys, "finding", action, "mne", code=2)
+    told = said(capsys, "finding", action, "./none.toml", code=2)
+    assert "none.toml: 1 error" in told and "cannot read the finding: No such file" in told
+
+
+def test_a_scale_or_an_arm_that_is_missing_is_exit_2_and_the_remedy(empty: Path, capsys: Capture) -> None:
+    told = said(capsys, "finding", "run", "mine", "--scale", "full", code=2)
+    assert "--scale full: mine has none; it has nano" in told
+    rule(empty, "fine2 = -1", "fine7 = -1")
+    told = said(capsys, "finding", "run", "mine", code=2)
+    assert "contrast: no run of fine7; the recipe has fine1, fine2" in told
+    assert not (empty / "out").exists()  # hours before its verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "registration.json: not JSON"),
+        ("{}", "registration.json: no registration ('version'); run the finding anew in another folder"),
+    ],
+)
+def test_a_damaged_registration_is_exit_2_and_the_remedy(
+    text: str, message: str, place: Path, capsys: Capture
+) -> None:
+    (place / "out/mine-nano/registration.json").write_text(text)
+    for words in (["finding", "run", "mine"], ["finding", "judge", "mine"], ["finding", "list"]):
+        assert message in said(capsys, *words, code=2)
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    edited = {
+        "version": 1,
+        "rule": "0" * 16,
+        "finding": {"name": "x", "claim": "y", "source": "z", "test": []},
+    }
+    (place / "out/mine-nano/registration.json").write_text(json.dumps(edited))
+    assert "test: needs at least one" in said(capsys, "finding", "judge", "mine", code=2)
+
+
+def test_a_matrix_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
+    folder = place / "out/mine-nano"
+    edit(folder / "fine2-sums-s3/status.json", lambda told: told.update(state="crashed", why="power"))
+    told = said(capsys, "finding", "judge", "mine")
+    assert "mine at nano scale: UNRESOLVED" in told and "  waits for 1 runs" in told
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    assert "only whole matrices are kept; 1 runs without result" in capsys.readouterr().err
+    for run in folder.glob("fine2-*"):  # no run of an arm has begun
+        shutil.rmtree(run)
+    row = judged(capsys)
+    assert (row["verdict"], len(row["waits"])) == ("unresolved", 6)
+    assert row["tests"][0]["needs"] == "waits for runs without a result"
+    assert said(capsys, "finding", "list").startswith("mine  unresolved")
