@@ -71,11 +71,9 @@ def _row(axes: Axes, place: int, result: Result) -> None:
         return
     ends = [low, high] if math.isfinite(low) else [value, value]
     axes.plot(np.clip(ends, -WIDEST, WIDEST), [place, place], color=INK, linewidth=1.2)
-    for end in ends:
-        if abs(end) > WIDEST:
-            axes.plot(
-                math.copysign(WIDEST, end), place, marker="<" if end < 0 else ">", color=INK, markersize=3
-            )
+    for end in {math.copysign(WIDEST, end) for end in ends if abs(end) > WIDEST}:
+        place_of = end + math.copysign(0.2, end)
+        axes.plot(place_of, place, marker="<" if end < 0 else ">", color=INK, markersize=3)
     inside = float(np.clip(value, -WIDEST, WIDEST))
     axes.plot(inside, place, marker=marker, markersize=5.5, color=INK, markerfacecolor=face, zorder=3)
 

@@ -164,6 +164,7 @@ def _judged(
         for share in (power.power, power.power_of_equivalence)
     ]
     verdict, needs = _verdict(test, own, p, p_equivalence, tests, waits)
+    needs += _beside(test, verdict, mean)
     shown = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
     contrasts = tuple(map(float, own))
     return Judged(test, seeds, contrasts, shown, p, p_equivalence, shares[0], shares[1], verdict, needs)
@@ -193,6 +194,17 @@ def _verdict(
         "unresolved",
         f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(own, tests)}",
     )
+
+
+def _beside(test: Test, verdict: Verdict, mean: Estimate) -> str:
+    """Where the t interval, which takes the effects as normal, says otherwise than the exact tests."""
+    if math.isnan(mean.low) or verdict == "unresolved":
+        return ""
+    if verdict == "equivalent" or (verdict == "supported" and test.expect == "same"):
+        beyond = max(-mean.low, mean.high) >= test.margin
+        return "; the 95 % t interval, which asks for more, reaches beyond what matters" if beyond else ""
+    holds = mean.low <= 0 <= mean.high
+    return "; the t interval, which takes the effects as normal, holds 0" if holds else ""
 
 
 def _more(own: Floats, tests: int) -> str:

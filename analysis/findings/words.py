@@ -9,6 +9,9 @@ from typing import Any
 from grpobench.analysis.findings.judge import VERDICTS, Result
 from grpobench.analysis.tools.text import NONE, number, percent
 
+COARSE = ("updates", "tokens")
+"""Units that one decimal is enough for."""
+
 
 def result_words(result: Result) -> str:
     """What a verdict stands on: of a finding with one deciding test that test, of others each that is not as
@@ -45,7 +48,10 @@ def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
         return NONE
     if ratio:
         return number(value, 2)
-    text = percent(value) if unit in ("points", "%") else number(value, 1 if abs(value) >= 10 else 3)
+    if unit in ("points", "%"):
+        text = percent(value)
+    else:
+        text = number(value, 1 if abs(value) >= 10 or unit in COARSE else 3)
     plus = sign and not text.startswith("−") and unit != "%"
     return f"+{text}" if plus else text
 
