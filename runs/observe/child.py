@@ -1,7 +1,7 @@
 """The process of one callback: reads what it is told from its standard input, a JSON object per line.
 
 The first line says what to make; those after it name the method to call. What the callback raises is reported
-as JSON on the descriptor that the only argument names, and ends the process.
+as JSON on the descriptor that the only argument names, and ends the process; so is that it came to its end.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(report: int) -> int:
         )
         os.write(report, json.dumps({"failed": f"{doing}: {said[:LONGEST]}"}).encode())
         return 1
+    os.write(report, json.dumps({"ended": "in order"}).encode())
     return 0
 
 

@@ -81,7 +81,7 @@ class Link:
     def gone(self) -> bool:
         """Whether the callback hears no more, either way."""
         if not self.failure and self.process.poll() is not None:
-            self.failure = self.heard() or f"its process {death(self.process.returncode)}"
+            self.failure = self.heard().get("failed") or f"its process {death(self.process.returncode)}"
             self.kill()
         return bool(self.failure)
 
@@ -98,14 +98,14 @@ class Link:
         with contextlib.suppress(queue.Full):
             self.left.put_nowait(None)
 
-    def heard(self) -> str:
-        """What the process said of its failure before it ended."""
+    def heard(self) -> Mapping[str, str]:
+        """What the process said before it ended: how it failed, or that it came to its end."""
         try:
             said = os.read(self.report, LONGEST_REPORT)
         except BlockingIOError:
-            return ""
+            return {}
         found: Mapping[str, str] = json.loads(said) if said else {}
-        return found.get("failed", "")
+        return found
 
     def close(self, deadline: float, state: str, why: str) -> None:
         """Tell the end, and wait for the process until `deadline` on the monotonic clock."""
@@ -114,7 +114,8 @@ class Link:
             try:
                 self.left.put(None, timeout=max(0.0, deadline - time.monotonic()))
                 code = self.process.wait(max(0.0, deadline - time.monotonic()))
-                self.failure = self.heard() or (f"its process {death(code)}" if code else "")
+                said = self.heard()  # a process may leave with 0 long before its end
+                self.failure = "" if "ended" in said else said.get("failed") or f"its process {death(code)}"
             except (queue.Full, subprocess.TimeoutExpired):
                 self.drop("it did not end in time")
         self.feeder.join(1.0)

@@ -233,8 +233,19 @@ def example(algorithm: Algorithm[Any]) -> Example:
 # What may not change a gradient
 
 
-@every
-@pytest.mark.parametrize("budget", [1, 30])
+@pytest.mark.parametrize(
+    ("algorithm", "budget"),
+    [
+        pytest.param(
+            one, budget, id=f"{budget}-{name}", marks=[pytest.mark.slow] * (budget == 1 and "-" in name)
+        )
+        for budget in (
+            1,
+            30,
+        )  # 1: every row by itself; of settings other than the defaults in `make test-long`
+        for name, one in VARIANTS.items()
+    ],
+)
 def test_micro_batch_budget_changes_neither_gradient_nor_metrics(
     algorithm: Algorithm[Any], budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

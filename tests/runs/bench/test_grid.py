@@ -107,7 +107,7 @@ def test_the_script_gets_the_settings_of_our_run(tmp_path: Path) -> None:
     given = grid.job(config(), tmp_path)
     assert (given.task, given.seed, given.steps, given.prompts, given.group) == ("arithmetic", 3, 7, 8, 8)
     assert given.problems == {"validation": 32, "test": 64} and given.samples == 2 and given.greedy
-    assert given.limit == TASKS["arithmetic"].max_new_tokens
+    assert given.limit == TASKS["arithmetic"]().max_new_tokens
     wanted = {"learning_rate": 1e-4, "loss_type": "grpo", "beta": 0.0, "scale_rewards": "group"}
     assert wanted.items() <= given.arguments.items()
     assert (given.arguments["adam_beta2"], given.arguments["max_grad_norm"]) == (0.95, 1.0)

@@ -53,6 +53,12 @@ def configs(study: Study, scale: str) -> list[RunConfig]:
 # The suite's own
 
 
+@pytest.fixture
+def everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where all models and data are: what a recipe says does not depend on it."""
+    monkeypatch.setattr("grpobench.runs.settings.rules.missing", lambda config: [])
+
+
 def test_there_are_nineteen_findings_each_with_a_rule_and_a_nano_scale() -> None:
     assert len(findings()) >= 19
     for name in findings():
@@ -63,6 +69,7 @@ def test_there_are_nineteen_findings_each_with_a_rule_and_a_nano_scale() -> None
         assert from_plain(study.finding.plain()).digest == study.finding.digest
 
 
+@pytest.mark.usefixtures("everything_installed")
 @pytest.mark.parametrize("name", findings())
 def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names(name: str) -> None:
     study = read_finding(name)
@@ -97,6 +104,7 @@ def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
             assert all(catalogue.find(metric) for metric in metrics), (name, test.name)
 
 
+@pytest.mark.usefixtures("everything_installed")
 def test_the_seeds_of_a_finding_are_used_by_nothing_else() -> None:
     used: dict[str, set[int]] = {}
     for name in findings():
