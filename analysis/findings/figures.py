@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -32,8 +33,6 @@ SHARES = ("points", "%")
 
 def draw_all(results: Sequence[Result]) -> Drawing:
     """A row for each finding: its primary effect in units of what matters, to the right as claimed."""
-    import matplotlib
-
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.0, 0.23 * len(results) + 0.75)
         axes = figure.add_subplot()
@@ -101,8 +100,6 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
 
 def draw_arms(record: Record, result: Result) -> Drawing:
     """What the primary test measures of every run, by arm, with the mean over seeds."""
-    import matplotlib
-
     test = result.primary.test
     values = record.values[test.name]
     cells = list(dict.fromkeys(run[:2] for run in record.states))

@@ -137,6 +137,12 @@ class Record:
         """By the registered rule, or by another one."""
         return judge(rule or self.registration.finding, self.values, self.waits)
 
+    def departed(self, today: Finding) -> list[str]:
+        """How runs and rule differ from what was registered, where `today` is the finding as its file has it:
+        with any difference the verdict is exploratory."""
+        changed = today.digest != self.registration.finding.digest
+        return [*self.departures, *["the rule was changed after the registration"] * changed]
+
     def plain(self) -> dict[str, Any]:
         """The kept table."""
         rows = []

@@ -65,11 +65,10 @@ def described(study: Study, record: Record) -> dict[str, Any]:
         "registered": record.registration.registered,
         "commit": record.registration.commit,
         "rule": record.registration.finding.digest,
-        "departures": list(record.departures),
+        "departures": record.departed(study.finding),
         "exploratory": None,
     }
     if study.finding.digest != record.registration.finding.digest:
-        row["departures"].append("the rule was changed after the registration")
         row["exploratory"] = exploratory(study, record)
     return row
 

@@ -114,9 +114,6 @@ def row(one: Shown) -> Mapping[str, Any]:
                 "high": numbers[2],
             }
         )
-    departures = list(one.record.departures)
-    if one.study.finding.digest != registration.finding.digest:
-        departures.append("the rule was changed after the registration")
     states = list(one.record.states.values())
     return told | {
         "published": registration.finding.published,
@@ -125,7 +122,6 @@ def row(one: Shown) -> Mapping[str, Any]:
         "key": one.name,
         "primary": primary,
         "arms": arms,
-        "outcome": primary["outcome"],
         "seeds": len({run[2] for run in one.record.states}),
         "runs": len(states),
         "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},
@@ -133,14 +129,13 @@ def row(one: Shown) -> Mapping[str, Any]:
         "registered": registration.registered,
         "commit": registration.commit,
         "rule": registration.finding.digest,
-        "departures": departures,
-        "made": one.record.origin,
+        "departures": one.record.departed(one.study.finding),
         "words": result_words(one.result),
-        "again": again(one.again) if one.again else None,
+        "again": again(one.again, one.study) if one.again else None,
     }
 
 
-def again(record: Record) -> Mapping[str, Any]:
+def again(record: Record, study: Study) -> Mapping[str, Any]:
     """What a rerun says: its verdict, its primary effect, and its seeds."""
     from grpobench.analysis.findings.judge import as_row
     from grpobench.analysis.findings.words import effect_words
@@ -151,5 +146,5 @@ def again(record: Record) -> Mapping[str, Any]:
         "verdict": told["verdict"],
         "effect": effect_words(told["tests"][0]),
         "seeds": f"{seeds[0]}-{seeds[-1]}",
-        "departures": list(record.departures),
+        "departures": record.departed(study.finding),
     }
