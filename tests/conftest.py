@@ -47,4 +47,4 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes of a matrix are forked from one that has imported what takes long."""
     from helpers.warm import Warm
 
-    monkeypatch.setattr("grpobench.runs.matrix.matrix.multiprocessing", Warm)
+    monkeypatch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)

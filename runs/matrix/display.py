@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 INTERVAL = 30.0
 """Seconds between two lines of a matrix where there is no terminal."""
+REDRAWN = 0.25
+"""Seconds between two versions of the live table: news of a thousand runs come oftener."""
 MOST_NAMED = 8
 """Running runs that such a line tells of."""
 
@@ -52,6 +54,7 @@ class Display:
         self.workers = workers
         self.began = self.told = time.monotonic()
         self.live = live(console)
+        self.drawn = -math.inf
         self.ends = [run for run in runs if run.place != "waiting"]
         """Runs in the order of their end."""
 
@@ -69,14 +72,15 @@ class Display:
         trace: TracebackType | None,
     ) -> None:
         if self.live:
-            self.refresh()
+            self.live.update(self.table())
             self.live.stop()
 
     def refresh(self) -> None:
         """Show how it stands; without a terminal, only where `INTERVAL` seconds have gone by."""
-        if self.live:
+        if self.live and time.monotonic() - self.drawn >= REDRAWN:
             self.live.update(self.table())
-        elif time.monotonic() - self.told >= INTERVAL:
+            self.drawn = time.monotonic()
+        elif not self.live and time.monotonic() - self.told >= INTERVAL:
             self.told = time.monotonic()
             self.console.print(Text(visible(self.news())), soft_wrap=True)
 
@@ -106,6 +110,10 @@ class Display:
         self.ends.append(run)
         if not self.live or run.why:
             self.console.print(Text(visible(self.line(run))), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Something that whoever watches should know."""
+        self.console.print(Text(visible(text)), soft_wrap=True)
 
     def line(self, run: Run) -> str:
         progress = run.progress

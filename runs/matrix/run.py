@@ -31,6 +31,12 @@ class Run:
     first_step: int = 0
     """Steps that were done when this attempt began to report."""
     seconds: float = 0.0
+    due: float = 0.0
+    """Not to begin before this moment of the monotonic clock."""
+    attempts: int = 0
+    """That were lost by faults of the machine since the run last saved a checkpoint."""
+    saved: int = 0
+    """The last checkpoint before them."""
 
     @property
     def name(self) -> str:
@@ -44,6 +50,11 @@ class Run:
         written = 0 if algorithm.off_policy else 1
         read = train.epochs * (len(algorithm.reads) + FORWARD_AND_BACKWARD * len(algorithm.trains))
         return train.steps * tokens * (written + read)
+
+    def checkpoint(self) -> int:
+        """The step of its last checkpoint; 0 without any."""
+        names = [path.name.removeprefix("step-") for path in self.path.glob("checkpoints/step-*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def heard(self, progress: Progress) -> None:
         if self.progress is None:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.record.status import State
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.lock import LeaseLost
 from grpobench.runs.tools.process import die_with, output_to
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Preempted, Progress
@@ -31,6 +32,14 @@ QUIT: Final = "quit"
 EXECUTE: Final = "grpobench.runs.train.execute.execute"
 Fate = Literal["finished", "diverged", "collapsed", "crashed", "preempted", "refused", "disk full"]
 ENDS: Mapping[State, Fate] = {"diverged": "diverged", "collapsed": "collapsed"}
+MACHINE: Final = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ECONNRESET),
+        *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+        *(errno.EAGAIN, errno.ENFILE, errno.EMFILE, errno.ENOMEM),
+    }
+)
+"""Errors of the system that another attempt, elsewhere or later, may not meet."""
 LEAST_INTERVAL = 0.1
 """Seconds between two progress messages."""
 
@@ -42,6 +51,8 @@ class Job:
     config: RunConfig
     path: Path
     allow_change: bool
+    patience: float = 0.0
+    """Seconds to wait for whoever has the folder, such as the process of an attempt whose node is going."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,16 @@ class Ended:
 
     fate: Fate
     why: str
+    machine: bool = False
+    """Whether another attempt may help, since nothing in the recipe is at fault."""
+
+
+class Wire(Protocol):
+    """What a run has of its launcher, wherever that is."""
+
+    def report(self, progress: Progress) -> None: ...
+
+    def stop(self) -> bool: ...
 
 
 def serve(connection: Connection, execute: str, threads: int, parent: int) -> None:
@@ -83,11 +104,13 @@ def mistakes() -> tuple[type[Exception], ...]:
 
 
 def run(
-    job: Job, execute: Callable[..., None], line: Line, threads: int, use_threads: Callable[[int], None]
+    job: Job, execute: Callable[..., None], line: Wire, threads: int, use_threads: Callable[[int], None]
 ) -> Ended:
     """Execute one run in its folder and say how it ended."""
     try:
-        folder = RunFolder.open(job.path, job.config, allow_change=job.allow_change, threads=threads)
+        folder = RunFolder.open(
+            job.path, job.config, allow_change=job.allow_change, threads=threads, patience=job.patience
+        )
     except (ConfigError, DataError, FolderError) as error:
         return Ended("refused", str(error))
     except OSError as error:
@@ -108,6 +131,8 @@ def run(
                 return Ended("refused", str(error))
             except BaseException as error:
                 return crashed(folder, error)
+    except LeaseLost as error:  # Not a word more in the folder: another writes it.
+        return Ended("refused", str(error))
     except OSError as error:
         return failed(error)
 
@@ -126,9 +151,8 @@ def crashed(folder: RunFolder, error: BaseException) -> Ended:
 
 def failed(error: OSError) -> Ended:
     """A full disk stops the whole matrix; any other error of the system only this run."""
-    return Ended(
-        "disk full" if error.errno == errno.ENOSPC else "crashed", f"{type(error).__name__}: {error}"
-    )
+    fate: Fate = "disk full" if error.errno == errno.ENOSPC else "crashed"
+    return Ended(fate, f"{type(error).__name__}: {error}", machine=error.errno in MACHINE)
 
 
 class Line:

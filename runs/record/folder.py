@@ -83,16 +83,23 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: Path, config: RunConfig, *, allow_change: bool = False, threads: int = 1
+        cls,
+        path: Path,
+        config: RunConfig,
+        *,
+        allow_change: bool = False,
+        threads: int = 1,
+        patience: float = 0.0,
     ) -> RunFolder:
         """Create or reopen the folder of a run and lock it.
 
-        Raises `FolderError` when a living process owns it, or when the configuration, or (behind a
-        checkpoint) code or versions differ from the last attempt's and `allow_change` is False.
+        Raises `FolderError` when a living process owns it after `patience` seconds, or when the
+        configuration, or (behind a checkpoint) code or versions differ from the last attempt's and
+        `allow_change` is False.
         """
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, config, allow_change)
-        folder.lock.take()
+        folder.lock.take(patience)
         try:
             folder.begin(threads)
         except BaseException:
@@ -136,10 +143,12 @@ class RunFolder:
             raise FolderError(refusal(self.path, changes))
 
     def write_origin(self) -> None:
+        self.lock.demand()
         text = json.dumps(self.origin, indent=1, default=str)
         files.write_atomic(self.path / "origin.json", text.encode())
 
     def write_status(self, why: str, durable: bool = True) -> None:
+        self.lock.demand()
         status = {"state": self.state, "why": why, "step": self.step, "attempt": self.attempt}
         files.write_atomic(self.path / "status.json", json.dumps(status).encode(), durable)
 
@@ -180,6 +189,7 @@ class RunFolder:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self.descriptors[name] = os.open(self.path / name, flags, 0o644)
         if data:
+            self.lock.demand()
             files.append(self.descriptors[name], data)
 
     def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -218,6 +228,7 @@ class RunFolder:
             (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
             self.write_manifest(aside, step)
             files.sync_folder(aside)
+            self.lock.demand()
             if final.exists():  # A damaged one that the run has come back to.
                 shutil.rmtree(final)
             aside.rename(final)
@@ -311,6 +322,7 @@ class RunFolder:
         try:
             write_tensors(aside, tensors)
             files.sync_file(aside)
+            self.lock.demand()
             aside.rename(path)
         except BaseException:
             aside.unlink(missing_ok=True)

@@ -49,16 +49,22 @@ def _asked(visible: str | None) -> int:
     return int(told) if told.isdigit() else 0
 
 
-def places() -> int:
-    """Workers that this machine has room for: one per GPU, else one per core."""
-    return len(devices()) or cores()
+def places(gpus_per_run: float | None = None) -> int:
+    """Workers that this machine has room for: one per GPU, or as many as share it or take several where
+    `gpus_per_run` says so; one per core without GPUs."""
+    found = len(devices())
+    if not found or not gpus_per_run:
+        return found or cores()
+    return int(found / gpus_per_run + 1e-9) if gpus_per_run < 1 else int(found // gpus_per_run)
 
 
-def environment(workers: int, place: int) -> Mapping[str, str]:
+def environment(workers: int, place: int, gpus_per_run: float | None = None) -> Mapping[str, str]:
     """Variables for a worker process, set before it imports anything. `place` is which of the workers it is,
-    from 0: each has a GPU of its own, unless there are more workers than GPUs."""
+    from 0: each has a GPU of its own, or as many as `gpus_per_run`; one is shared where that is a fraction,
+    or there are more workers than GPUs."""
     count = str(threads(workers))
     own = {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}
     if found := devices():
-        own[VISIBLE] = found[place % len(found)]
+        each = max(1, int(gpus_per_run or 1))
+        own[VISIBLE] = ",".join(found[(place * each + number) % len(found)] for number in range(each))
     return own

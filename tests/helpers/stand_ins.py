@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -165,6 +166,8 @@ def execute(
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         print("on GPU", os.environ["CUDA_VISIBLE_DEVICES"])
     for step in range(done + 1, config.train.steps + 1):
+        if trouble == "kill" and done:  # comes no further than its first checkpoint
+            os.kill(os.getpid(), signal.SIGKILL)
         folder.log({"step": step, "reward/mean": step / 3})
         report(Progress(step, config.train.steps, step / 3, 1000.0, "training"))
         folder.save(step, {"policy": {"weight": torch.full((4,), step / 7)}}, {"step": step})
@@ -175,9 +178,11 @@ def execute(
             raise RuntimeError("a thread of its process never ends")
         if BROKEN:
             raise RuntimeError(f"the device was broken by {BROKEN[0]}")
+        if trouble == "storage" and not done:
+            raise OSError(errno.EIO, "Input/output error")
         if trouble == "raise":
             raise ArithmeticError("it went wrong")
-        if trouble == "kill":
+        if trouble in ("kill", "kill-often"):
             os.kill(os.getpid(), signal.SIGKILL)
         if trouble == "diverge":
             folder.finish("diverged", "loss is not finite")

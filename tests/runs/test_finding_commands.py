@@ -61,7 +61,7 @@ def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
     """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
     patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
-    patch.setattr("grpobench.runs.matrix.matrix.multiprocessing", Warm)
+    patch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
     quick = functools.partial(run_matrix, execute="helpers.stand_ins.graded")
     patch.setattr("grpobench.runs.commands.run.run_matrix", quick)
     patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,12 +153,13 @@ def test_worker_processes_get_their_gpus_and_a_fresh_one_that_of_the_dead(
 ) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    monkeypatch.setattr("grpobench.runs.matrix.launcher.PAUSES", (0.0,) * 3)
     gpus(2)
     given = recipe(tmp_path, "kill", "see1", "see2", "see3", "see4")
     outcome, _ = launch(given, tmp_path)
     assert places(outcome)["kill"] == "crashed"
-    told = {(run.path / "log.txt").read_text().split("GPU ")[1].split()[0] for run in outcome.runs}
-    assert told == {"0", "1"}
+    told = [re.findall(r"on GPU (\S+)", (run.path / "log.txt").read_text()) for run in outcome.runs]
+    assert {gpu for run in told for gpu in run} == {"0", "1"}
 
 
 def test_doctor_trains_a_step_and_resumes() -> None:

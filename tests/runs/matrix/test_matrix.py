@@ -21,6 +21,7 @@ from helpers.whole_runs import rows
 from rich.console import Console
 
 from grpobench.runs.matrix.display import INTERVAL, Display
+from grpobench.runs.matrix.launcher import MOST_AGAIN
 from grpobench.runs.matrix.matrix import exit_code
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.record.folder import FolderError
@@ -36,6 +37,7 @@ from grpobench.runs.train.progress import Progress
 def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    monkeypatch.setattr("grpobench.runs.matrix.launcher.PAUSES", (0.0,) * 3)
 
 
 def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path: Path) -> None:
@@ -51,6 +53,8 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     }
     assert outcome.code == 70
     told = [line for line in printed.splitlines() if line.startswith("[")]
+    lost = [line for line in printed.splitlines() if line.startswith("kill-sums-s0: its worker process was ")]
+    assert len(lost) == MOST_AGAIN and all(line.endswith("; again from step 1 in 0 s") for line in lost)
     assert len(told) == 6  # one line per finished run, not per step
     folder = tmp_path / "m"
     assert "it went wrong" in (folder / "raise-sums-s0" / "crash.txt").read_text()
@@ -67,7 +71,7 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert set(places(outcome).values()) == {"finished", "diverged"}
     assert "3 of 6 runs have a result already" in printed
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
-    assert attempts == {"fine1": 1, "raise": 2, "kill": 2, "diverge": 1, "forget": 2, "fine2": 1}
+    assert attempts == {"fine1": 1, "raise": 2, "kill": 2 + MOST_AGAIN, "diverge": 1, "forget": 2, "fine2": 1}
     # The resumed run's log is that of a run that was never killed.
     fine = (folder / "fine1-sums-s0" / "metrics.jsonl").read_bytes()
     assert (folder / "kill-sums-s0" / "metrics.jsonl").read_bytes() == fine
@@ -111,6 +115,25 @@ def test_folder_owned_by_a_living_process_or_changed_is_refused_before_anything_
     assert [row["step"] for row in rows(outcome.runs[0].path)] == [1, 2, 3, 4]
 
 
+def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_further(
+    tmp_path: Path,
+) -> None:
+    given = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
+    outcome, printed = launch(given, tmp_path)
+    assert places(outcome) == {
+        "kill-often": "finished",
+        "storage": "finished",
+        "raise": "crashed",
+        "fine": "finished",
+    }
+    attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
+    # killed after each of its six checkpoints, more often than a run may fail that comes no further
+    assert attempts == {"kill-often": 7, "storage": 2, "raise": 1, "fine": 1}
+    assert "storage-sums-s0: OSError: [Errno 5] Input/output error; again from step 1" in printed
+    logs = {(run.path / "metrics.jsonl").read_bytes() for run in outcome.runs if run.place == "finished"}
+    assert len(logs) == 1
+
+
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
     given = recipe(tmp_path, "sticky", "fine1", "fine2")
     outcome, _ = launch(given, tmp_path, workers=1)
@@ -123,7 +146,7 @@ def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
 def test_a_crashed_process_that_does_not_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpobench.runs.matrix.matrix.GRACE_RETIRED", 0.5)
+    monkeypatch.setattr("grpobench.runs.matrix.pool.GRACE_RETIRED", 0.5)
     outcome, _ = launch(recipe(tmp_path, "linger", "fine"), tmp_path, workers=1)
     assert places(outcome) == {"linger": "crashed", "fine": "finished"}
 
@@ -182,11 +205,11 @@ if __name__ == "__main__":
 """
 
 
-def start(folder: Path, attempt: int) -> subprocess.Popen[bytes]:
+def start(folder: Path, attempt: int, **around: str) -> subprocess.Popen[bytes]:
     """The launcher as a process of its own, once both runs have a checkpoint of this attempt."""
     script = folder / "launch.py"
     script.write_text(LAUNCH)
-    search = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    search = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **around}
     child = subprocess.Popen(
         [sys.executable, str(script), str(folder)], env=search, stderr=subprocess.DEVNULL
     )
@@ -212,7 +235,9 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_sigterm_saves_and_exits_75_and_a_kill_leaves_no_worker(tmp_path: Path) -> None:
+def test_sigterm_saves_and_exits_75_and_a_kill_leaves_no_worker_and_two_hosts_are_told_apart(
+    tmp_path: Path,
+) -> None:
     arms = "".join(
         f'[[arm]]\nalgorithm = "plain"\nname = "slow{n}"\nsettings.label = "slow"\n' for n in (1, 2)
     )
@@ -229,15 +254,23 @@ def test_sigterm_saves_and_exits_75_and_a_kill_leaves_no_worker(tmp_path: Path) 
         assert (state["state"], state["attempt"]) == ("preempted", 1)
         assert 0 < state["step"] < 150
 
-    child = start(tmp_path, 2)
+    child = start(tmp_path, 2, **{lock.HOST: "far", lock.SECONDS: "2"})
     workers = children(child.pid)
+    given = read_recipe(str(tmp_path / "m.toml"))
+    began = time.monotonic()
+    with pytest.raises(FolderError, match=f"m is in use by process {child.pid} on far"):
+        launch(given, tmp_path)
+    assert time.monotonic() - began < 1
     child.kill()
     child.wait()
     assert gone(workers)
 
     (tmp_path / "m" / "mended").touch()
-    outcome, _ = launch(read_recipe(str(tmp_path / "m.toml")), tmp_path, workers=1, allow_change=True)
-    assert outcome.code == 0
+    time.sleep(2)  # before, the second launcher would only say that the first may live
+    outcome, printed = launch(given, tmp_path, workers=1, allow_change=True)
+    assert (
+        outcome.code == 0 and printed.count("waiting to see whether it lives") == 2
+    )  # matrix, then its runs
     assert [row["step"] for row in rows(outcome.runs[0].path)] == list(range(1, 151))
 
 

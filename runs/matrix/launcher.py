@@ -1,0 +1,169 @@
+"""The launcher of a matrix: hands runs to an engine until none is left or it is told to stop.
+
+A run whose machine failed is tried again after a pause, from its last checkpoint; one that failed by its
+recipe is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Literal
+
+from rich.console import Console
+
+from grpobench.runs.matrix.display import Display
+from grpobench.runs.matrix.engine import Engine, Lost
+from grpobench.runs.matrix.run import Place, Run
+from grpobench.runs.matrix.worker import Ended
+from grpobench.runs.record.status import mark
+from grpobench.runs.tools.lock import Lock
+from grpobench.runs.tools.ticker import duration
+from grpobench.runs.train.progress import Progress
+
+POLL = 0.25
+"""Seconds between looks at signals and at the display."""
+GRACE = 25.0
+"""Seconds that runs get to save a checkpoint; the launcher itself must be gone after 30."""
+GRACE_FULL = 2.0
+"""The same when the disk is full, where nothing can be saved and 5 seconds are promised."""
+MOST_AGAIN = 3
+"""Attempts after the first that a run whose machine fails has without a new checkpoint."""
+PAUSES = (1.0, 4.0, 15.0)
+"""Seconds before each of them; one that did save a checkpoint is tried again after the first."""
+
+
+@dataclass
+class Launcher:
+    """Hands runs to an engine."""
+
+    runs: list[Run]
+    engine: Engine
+    console: Console
+    active: dict[str, Run] = field(default_factory=dict)
+    signals: int = 0
+    """Signals received so far."""
+    stopping_since: float | None = None
+    grace: float = GRACE
+
+    def launch(self) -> float:
+        """Returns the seconds that it took; NaN where there was nothing to do."""
+        began = time.monotonic()
+        queue = [run for run in self.runs if run.place == "waiting"]
+        nothing = not queue
+        queue.sort(key=lambda run: -run.cost)
+        with self.listen(), Display(self.console, self.runs, self.engine.workers) as display:
+            try:
+                while self.busy(queue):
+                    self.step(queue, display)
+                    display.refresh()
+            finally:
+                self.engine.close()
+        return math.nan if nothing else time.monotonic() - began
+
+    def busy(self, queue: Sequence[Run]) -> bool:
+        return bool(self.active) or (bool(queue) and self.stopping_since is None)
+
+    def step(self, queue: list[Run], display: Display) -> None:
+        """Begin what there is room for, wait a moment for news, act on it."""
+        self.mind_signals()
+        if self.stopping_since is None:
+            now = time.monotonic()
+            for run in self.engine.start([run for run in queue if run.due <= now]):
+                queue.remove(run)
+                self.begin(run)
+        for run, message in self.engine.news(POLL):
+            if isinstance(message, Progress):
+                run.heard(message)
+                continue
+            del self.active[run.name]
+            if isinstance(message, Lost):
+                self.lose(run, message.why, message.preempted, queue, display)
+            elif message.fate == "crashed" and message.machine:
+                self.lose(run, message.why, False, queue, display)
+            else:
+                self.end(run, message, display)
+
+    def begin(self, run: Run) -> None:
+        run.place, run.began, run.progress = "running", time.monotonic(), None
+        if not run.attempts:
+            run.saved = run.checkpoint()
+        self.active[run.name] = run
+
+    def end(self, run: Run, message: Ended, display: Display) -> None:
+        run.place, run.why = message.fate, message.why
+        run.seconds = time.monotonic() - run.began
+        if run.place == "disk full" and self.stopping_since is None:
+            self.stop(GRACE_FULL)
+        display.ended(run)
+
+    def lose(self, run: Run, why: str, preempted: bool, queue: list[Run], display: Display) -> None:
+        """Its machine failed: try again, unless it was to stop or comes no further."""
+        saved = run.checkpoint()
+        if saved > run.saved or preempted:
+            run.saved, run.attempts = saved, 0
+        if self.stopping_since is not None or run.attempts >= MOST_AGAIN:
+            place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
+            if run.attempts and place == "crashed":
+                why = f"{why}; {run.attempts + 1} attempts came no further than step {saved}"
+            record(run, place, why)
+            self.end(run, Ended(place, why), display)
+            return
+        pause = PAUSES[run.attempts]
+        run.attempts += 1
+        run.place, run.due = "waiting", time.monotonic() + pause
+        queue.insert(0, run)
+        display.note(f"{run.name}: {why}; again from step {saved} in {duration(pause)}")
+
+    # Stopping
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[None]:
+        """Count SIGTERM and SIGINT instead of dying of them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def count(number: int, frame: FrameType | None) -> None:
+            self.signals += 1 if number == signal.SIGINT or self.signals == 0 else 0
+
+        before = {number: signal.signal(number, count) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def mind_signals(self) -> None:
+        """First signal: ask the runs to stop. Second Ctrl-C, or no time left: kill them."""
+        if self.signals and self.stopping_since is None:
+            self.console.print("stopping: runs save a checkpoint (Ctrl-C again kills them)")
+            self.stop(GRACE)
+        late = self.stopping_since is not None and time.monotonic() - self.stopping_since > self.grace
+        if self.signals > 1 or late:
+            self.engine.kill()
+
+    def stop(self, grace: float) -> None:
+        self.stopping_since, self.grace = time.monotonic(), grace
+        self.engine.stop()
+
+
+def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:
+    """Write the end of a run whose worker could not."""
+    if run.path.exists() and not Lock(run.path).owner():
+        with contextlib.suppress(OSError):
+            mark(run.path, place, why)
+
+
+def count_places(runs: Sequence[Run]) -> dict[Place, int]:
+    """How many runs stand at each place."""
+    counts: dict[Place, int] = {}
+    for run in runs:
+        counts[run.place] = counts.get(run.place, 0) + 1
+    return counts

@@ -1,0 +1,50 @@
+"""What a worker does with a run whose folder another process has taken over."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import stand_ins
+from helpers.matrices import recipe
+
+from grpobench.runs.matrix.worker import Job, run
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.tools import lock
+
+
+class Nobody:
+    """A launcher that wants nothing."""
+
+    def report(self, progress: Any) -> None: ...
+
+    def stop(self) -> bool:
+        return False
+
+
+def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    monkeypatch.setenv(lock.SECONDS, "0.2")
+    (config,) = recipe(tmp_path, "fine").runs()
+    place = tmp_path / "run"
+
+    def execute(config: Any, folder: RunFolder, report: Any, stop: Any) -> None:
+        folder.log({"step": 1})
+        found = lock.parse(lock.file_text(folder.lock.path))
+        assert found is not None
+        folder.lock.path.write_text(dataclasses.replace(found, token="another's").text())
+        before.update({path.name: path.read_bytes() for path in place.iterdir() if path.is_file()})
+        time.sleep(0.3)
+        folder.log({"step": 2})
+
+    before: dict[str, bytes] = {}
+    ended = run(Job(config, place, False), execute, Nobody(), 1, lambda _: None)
+    assert ended.fate == "refused" and "has taken it over" in ended.why
+    assert before["metrics.jsonl"] == b'{"step": 1}\n'
+    assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
