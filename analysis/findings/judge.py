@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -108,12 +108,22 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     samples = [np.array([*own.values()], dtype=np.float64) for own in contrasts]
     p = holm(sign_flip_ps(samples))
     close = holm([equivalence_p(own, test.margin) for own, test in zip(samples, tests, strict=True)])
-    return {
-        test.name: _judged(
-            test, tuple(contrasts[i]), samples[i], (float(p[i]), float(close[i])), len(tests), waits
-        )
-        for i, test in enumerate(tests)
-    }
+    found = {}
+    for i, test in enumerate(tests):
+        given = float(p[i]), float(close[i])
+        one = _judged(test, tuple(contrasts[i]), samples[i], given, len(tests), waits)
+        found[test.name] = replace(one, needs=one.needs + _saturated(test, values[test.name]))
+    return found
+
+
+def _saturated(test: Test, values: Mapping[Key, float]) -> str:
+    """Where every run of a contrast measures the same, as where none collapses."""
+    own = {value for name in test.contrast for value in _own(name, values).values()}
+    if len(test.contrast) < 2 or len(own) != 1:
+        return ""
+    return (
+        f"; every run of every arm measures the same, {own.pop():g}, so that longer or harder runs may differ"
+    )
 
 
 def contrasts_of(test: Test, values: Mapping[Key, float], waits: bool = False) -> dict[int, float]:

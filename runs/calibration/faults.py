@@ -15,6 +15,8 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.sample.rollouts import Rollout
+from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
 from grpobench.runs.settings.config import RunConfig
 from grpobench.tasks.arithmetic import Arithmetic
 from grpobench.tasks.task import Problem, Split
@@ -79,6 +81,27 @@ class Stale(HFSampler):
         self.largest_gap = math.inf
 
 
+class StaleRollouts(Stale):
+    """A sampler whose rollouts are of the weights before training, while what is decoded greedily, which
+    only evaluations ask for, is of the trainer's: so that accuracy is the trained policy's."""
+
+    def __init__(self, config: RunConfig, models: Models, loaded: Loaded) -> None:
+        super().__init__(config, models, loaded)
+        self.current = HFSampler(models, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+
+    def sample(
+        self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
+    ) -> list[list[Rollout]]:
+        if temperature == 0 or any(GREEDY in request.seeds for request in requests):
+            return self.current.sample(requests, limit, temperature, mixing)
+        return super().sample(requests, limit, temperature, mixing)
+
+
 def stale(config: RunConfig, models: Models, loaded: Any) -> Stale:
     """The sampler of a run, as a recipe names it."""
     return Stale(config, models, loaded)
+
+
+def stale_rollouts(config: RunConfig, models: Models, loaded: Any) -> StaleRollouts:
+    """The same, of which evaluations ask the trained policy."""
+    return StaleRollouts(config, models, loaded)

@@ -137,6 +137,19 @@ def test_verdict_of_one_test(differences: list[float], expect: str, verdict: str
     assert needs in found.needs
 
 
+def test_runs_that_all_measure_the_same_are_said_to() -> None:
+    """As where no run of either arm collapses: equivalent by the rule, and little is learnt."""
+    test = question(expect="lower", matters=6, unit="updates")
+    alike = dict.fromkeys(pairs([0.0] * 8), 60.0)
+    found = judge(finding(test), {test.name: alike}).primary
+    assert found.verdict == "equivalent"
+    assert found.needs.endswith(
+        "every run of every arm measures the same, 60, so that longer or harder runs may differ"
+    )
+    alike[next(iter(alike))] = 54.0
+    assert "measures the same" not in judge(finding(test), {test.name: alike}).primary.needs
+
+
 def test_two_tests_take_one_seed_more() -> None:
     samples = {"x": [0.05] * 6, "y": [0.05] * 6}
     found = several(samples, question("x"), question("y"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import tomllib
@@ -20,8 +21,9 @@ from grpobench.analysis.calibration import table
 from grpobench.analysis.detect.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
-from grpobench.runs.calibration.faults import Faulty, Sums, stale
+from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
 from grpobench.runs.inventory import filled, pages
+from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.recipe import read_recipe, recipes
 from grpobench.tasks.arithmetic import Arithmetic
 
@@ -144,6 +146,27 @@ def test_a_stale_sampler_writes_as_before_the_weights_moved() -> None:
     pairs = zip(now, then, strict=True)
     assert all(same(one, other) for one, other in pairs)
     assert not old.exact  # so that the trainer reads log π_old, and the gap is measured
+
+
+def test_stale_rollouts_are_of_the_weights_before_and_evaluations_of_those_after() -> None:
+    """Greedily by temperature 0, and by a seed beside sampled ones, as evaluations ask."""
+    fresh = sampler()
+    config: Any = SimpleNamespace(
+        sampler=SimpleNamespace(temperature=1.0, rows=64), model=SimpleNamespace(dtype="float32")
+    )
+    old = stale_rollouts(config, fresh.models, SimpleNamespace(end=END, pad=0, context=128))
+    before = [old.sample(requests(), 12, temperature) for temperature in (1.0, 0.0)]
+    with torch.no_grad():
+        for parameter in fresh.models.language.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 4)
+    old.sync()
+    rollouts, greedy = (old.sample(requests(), 12, temperature) for temperature in (1.0, 0.0))
+    assert all(map(same, rollouts[0], before[0][0]))
+    assert all(map(same, greedy[0], fresh.sample(requests(), 12, 0.0)[0]))
+    assert not any(map(same, greedy[0], before[1][0]))
+    asked = [dataclasses.replace(one, seeds=(*one.seeds, GREEDY)) for one in requests()]
+    mixed, current = old.sample(asked, 12, 1.0), fresh.sample(asked, 12, 1.0)
+    assert all(map(same, mixed[0], current[0]))
 
 
 # The command

@@ -60,7 +60,7 @@ class Choice(Task):
 @torch.no_grad()
 def plain(loaded: Loaded, before: Sequence[int], text: Sequence[int]) -> float:
     """Total log-probability by an ordinary forward pass over one sequence, in float64 from the logits on."""
-    ids = torch.tensor([[*before, *text]])
+    ids = torch.tensor([[*before, *text]], device=loaded.model.device)
     logp = loaded.model(input_ids=ids).logits[0].double().log_softmax(-1)
     return sum(float(logp[len(before) + i - 1, token]) for i, token in enumerate(text))
 

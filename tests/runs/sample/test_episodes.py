@@ -308,7 +308,7 @@ def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_rea
     batch = pack_groups(groups, task.max_new_tokens, 1, nano().pad)
     models = Models(nano().model)
     reading = models.read("policy", batch)
-    inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]
+    inside = torch.arange(batch.completion.shape[1], device=batch.length.device) < batch.length[:, None]
     replies = inside & ~batch.written
     assert replies.sum() > 20
     # float32 through four layers, cached and uncached; the numbers themselves are several nats
@@ -400,11 +400,14 @@ def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
     logp = Models(nano().model).read("policy", batch).logp
     loss = -(logp * parts.average(batch, "token_mean")).sum().item()
     (rollout,) = lesson.rollouts
-    ids = torch.tensor([[*rollout.prompt, *rollout.completion]])
+    device = nano().model.device
+    ids = torch.tensor([[*rollout.prompt, *rollout.completion]], device=device)
     ignored = [-100] * len(rollout.prompt)
     labels = [t if own else -100 for t, own in zip(rollout.completion, rollout.written, strict=True)]
     with torch.no_grad():
-        plain = nano().model(input_ids=ids, labels=torch.tensor([ignored + labels])).loss.item()
+        plain = (
+            nano().model(input_ids=ids, labels=torch.tensor([ignored + labels], device=device)).loss.item()
+        )
     assert rollout.written.count(False) == 7
     assert loss == pytest.approx(plain, rel=1e-5)  # float32, packed and plain
 

@@ -483,7 +483,9 @@ def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str
     @dataclasses.dataclass(frozen=True)
     class Vast(RFT):
         def credit(self, batch: Any, models: Any) -> Any:
-            return Signal(torch.arange(len(batch)))  # trains on every row, whatever its reward
+            return Signal(
+                torch.arange(len(batch), device=batch.length.device)
+            )  # trains on every row, whatever its reward
 
     config = configure(policy, Vast(), reward=RewardConfig(weights={"correct": 1e39}))
     found = run(dataclasses.replace(config, evaluate=EvaluateConfig(0, 0, 0, 0)), tmp_path)

@@ -172,7 +172,7 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
 
 
 def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor - other[name] for name, tensor in one.items()}
+    return {name: tensor.cpu() - other[name].cpu() for name, tensor in one.items()}
 
 
 @pytest.fixture
