@@ -27,7 +27,7 @@ def incomplete(matrix: Matrix) -> Iterable[str]:
     for run in matrix.runs:
         if run.state in ("missing", DAMAGED):
             continue
-        faults = [] if run.origin else ["origin.json is missing"]
+        faults = [*run.lost] if run.origin else ["origin.json is missing", *run.lost]
         key = (run.arm, run.task, run.seed)
         if run.settled:
             logged = {int(step) for step in steps[key]} if key in steps.index else set()

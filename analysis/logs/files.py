@@ -5,6 +5,7 @@ Only a last line that was cut while it was written is tolerated, and counted.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -13,6 +14,8 @@ from typing import Any
 
 import zstandard
 
+from grpobench.analysis.logs import sums
+
 PROBLEMS = "problems.json.zst"
 
 
@@ -20,14 +23,18 @@ class LogError(Exception):
     """A log that cannot be read; the message names the file, the line and the remedy."""
 
 
-def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, Any]]], int]:
     """(line number, object) of a JSON-lines file, and how many half-written last lines were left out (0, 1).
 
-    Only a last line without a line end may be malformed. A missing file has no lines.
+    Only a last line without a line end may be malformed. A missing file has no lines. Where there are sums
+    over the lines, or the sum `kept` over all of them, they must be right.
     """
+    side = path.with_name(path.name + sums.SIDE)
+    marks = read_bytes(side) if side.exists() else b""  # Before the log, to which a run may be adding.
     if not path.exists():
         return [], 0
     content = read_bytes(path)
+    demand_written(path, content, marks, kept)
     lines = content.split(b"\n")
     read: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
@@ -37,13 +44,27 @@ def read_lines(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, found {type(row).__name__}")
-        except ValueError as error:  # JSON and UTF-8 decoding errors are both ValueErrors
+        except (ValueError, RecursionError) as error:  # JSON and UTF-8 decoding errors are both ValueErrors
             if number == len(lines):  # no line end behind it: the writer was stopped in the middle
                 return read, 1
             what = f"not a JSON object ({error}); mend or delete the line"
             raise LogError(f"{path}, line {number}: {what}") from error
         read.append((number, row))
     return read, 0
+
+
+def demand_written(path: Path, content: bytes, marks: bytes, kept: str) -> None:
+    """Raise LogError where the content of a log is not what was written, by the sums over its lines and by
+    the sum `kept` over all of it."""
+    if kept and hashlib.sha256(content).hexdigest() == kept:
+        return
+    found = sums.check(content, marks)
+    if found.what:
+        raise LogError(
+            f"{path}, line {found.line}: {found.what}, by {path.name}{sums.SIDE}; restore the file"
+        )
+    if kept:
+        raise LogError(f"{path}: is not what was written, by {sums.KEPT}; restore the file")
 
 
 def problem_digests(run: Path) -> dict[str, dict[str, str]]:
@@ -54,7 +75,7 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
         return {}
     try:
         content: Any = json.loads(zstandard.ZstdDecompressor().decompress(read_bytes(path)))
-    except (zstandard.ZstdError, ValueError) as error:
+    except (zstandard.ZstdError, ValueError, RecursionError) as error:
         raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
     if not isinstance(content, dict) or not all(isinstance(own, dict) for own in content.values()):
         raise LogError(f"{path}: holds no digests by split and problem; restore or delete the file")
@@ -74,19 +95,21 @@ def read_json(path: Path) -> dict[str, Any]:
     content = read_bytes(path)
     try:
         content = json.loads(content)
-    except ValueError as error:  # of JSON, which has a line, or of UTF-8
+    except (ValueError, RecursionError) as error:  # of JSON, which has a line, or of UTF-8
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise LogError(f"{path}{line}: not JSON ({error}); restore or delete the file") from error
     if not isinstance(content, dict):
         raise LogError(f"{path}: must hold a JSON object")
-    return content
+    if sums.broken(content):
+        raise LogError(f"{path}: is not what was written, by its own `{sums.SEAL}`; restore the file")
+    return {key: value for key, value in content.items() if key != sums.SEAL}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
         return tomllib.loads(read_bytes(path).decode("utf-8"))
-    except ValueError as error:  # which says at which line and column
+    except (ValueError, RecursionError) as error:  # which says at which line and column
         found = re.search(r"line (\d+)", str(error))
         line = f", line {found[1]}" if found else ""
         raise LogError(f"{path}{line}: not TOML ({error}); restore the file") from error

@@ -82,7 +82,7 @@ def read_later(matrix: Matrix, faults: list[str] | None = None) -> tuple[LaterEv
 def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
     content = read_json(path)
     try:
-        rows = _rows(path, int(content["rows"]))
+        rows = _rows(path, int(content["rows"]), str(content.get("rows_sum", "")))
         subject, through = str(content["subject"]), str(content["through"])
         _ = content["policies"], content["settings"]["task"], content["settings"]["split"]
     except KeyError as error:
@@ -93,8 +93,8 @@ def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
     return LaterEvaluation(path, *known, through, content, rows)
 
 
-def _rows(path: Path, count: int) -> tuple[Mapping[str, Any], ...]:
-    lines, cut = read_lines(path.with_suffix(".jsonl"))
+def _rows(path: Path, count: int, kept: str) -> tuple[Mapping[str, Any], ...]:
+    lines, cut = read_lines(path.with_suffix(".jsonl"), kept)
     if cut or len(lines) != count:
         raise LogError(
             f"{path.with_suffix('.jsonl')}: holds {len(lines)} rows and {path.name} counts on {count}; "

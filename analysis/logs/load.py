@@ -18,9 +18,10 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import pandas as pd
 
+from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.logs.looks import Plan, read_plan
-from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, Dose, Matrix, Run
+from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, RESULTS, Dose, Matrix, Run
 from grpobench.analysis.tools.memory import uncollected
 
 T = TypeVar("T")
@@ -194,11 +195,14 @@ class Folder:
         elif (self.path / "status.json").exists():
             status = _attempt(lambda: _status(self.path / "status.json"), {}, faults)
         origin = _attempt(lambda: _origin(self.path / "origin.json"), {}, faults)
+        kept: Mapping[str, Mapping[str, Any]] = {}
+        if status.get("state") in RESULTS:
+            kept = _attempt(lambda: _kept(self.path), {}, faults)
         metrics, cut_metrics, rewritten_metrics = _attempt(
-            lambda: _metric_rows(self.path / "metrics.jsonl"), ([], 0, 0), faults
+            lambda: _metric_rows(self.path / "metrics.jsonl", _sum(kept, "metrics.jsonl")), ([], 0, 0), faults
         )
         evaluations, cut_evaluations, rewritten_evaluations = _attempt(
-            lambda: _evaluation_rows(self.path / "eval.jsonl"), ([], 0, 0), faults
+            lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(kept, "eval.jsonl")), ([], 0, 0), faults
         )
         if faults:
             status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
@@ -216,8 +220,29 @@ class Folder:
             rewritten_rows=rewritten_metrics + rewritten_evaluations,
             rows=len(metrics),
             planned=self.planned,
+            proved=bool(kept) or (self.path / f"metrics.jsonl{sums.SIDE}").exists(),
+            lost=tuple(
+                sums.absent(self.path, {n: one for n, one in kept.items() if not n.endswith(".jsonl")})
+            ),
         )
         return run, metrics, evaluations
+
+
+def _kept(run: Path) -> dict[str, dict[str, Any]]:
+    """What a run with a result keeps, settings proved. Logs are proved when they are read, weights where they
+    are used."""
+    try:
+        kept = sums.kept(run)
+    except ValueError as error:
+        raise LogError(str(error)) from error
+    settings = run / "run.toml"
+    if "run.toml" in kept and settings.exists() and sums.file_sum(settings) != kept["run.toml"][sums.SEAL]:
+        raise LogError(f"{settings}: is not what was written, by {sums.KEPT}; restore the file")
+    return kept
+
+
+def _sum(kept: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return str(kept[name][sums.SEAL]) if name in kept else ""
 
 
 TABLES = ("algorithm", "evaluate", "model", "sampler", "train")
@@ -259,9 +284,9 @@ def _task(config: Mapping[str, Any]) -> Any:
     return task.get("name") if isinstance(task, dict) else task
 
 
-def _metric_rows(path: Path) -> tuple[list[dict[str, float]], int, int]:
+def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, int]:
     """Rows in rising step order, cut lines, rewritten rows. A step that goes back replaces what followed."""
-    lines, cut = read_lines(path)
+    lines, cut = read_lines(path, kept)
     rows: list[dict[str, float]] = []
     rewritten = 0
     for number, row in lines:
@@ -291,8 +316,8 @@ def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows
         raise
 
 
-def _evaluation_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
-    lines, cut = read_lines(path)
+def _evaluation_rows(path: Path, kept: str) -> tuple[list[dict[str, Any]], int, int]:
+    lines, cut = read_lines(path, kept)
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, row in lines:
         if not row.keys() >= ANSWER or not isinstance(row["scores"], dict):

@@ -26,6 +26,7 @@ CRASHED = "crashed"
 other state but `finished`, `diverged` and `collapsed` means: no result yet."""
 
 
+RESULTS = (FINISHED, DIVERGED, COLLAPSED)
 DAMAGED = "damaged"
 """A file of the run cannot be read: nothing of it is in the frames, and it has no result."""
 
@@ -56,6 +57,11 @@ class Run:
     """Rows of metrics.jsonl."""
     planned: bool = True
     """Whether matrix.json lists it."""
+    proved: bool = False
+    """Whether there are sums over its logs, which were right; older versions left none."""
+    lost: tuple[str, ...] = ()
+    """What it kept beside its logs and is gone or cut, such as final weights: no number of a report needs
+    it."""
 
     @property
     def finished(self) -> bool:
@@ -75,7 +81,7 @@ class Run:
     @property
     def settled(self) -> bool:
         """Whether it has a result."""
-        return self.finished or self.failed or self.collapsed
+        return self.state in RESULTS
 
     @property
     def stopped(self) -> bool:

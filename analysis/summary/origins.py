@@ -26,6 +26,7 @@ ATTEMPT_ONLY = (
     "imported",
 )
 """Keys of origin.json that say nothing about how runs compare."""
+UNPROVED = "none kept (an older version, or imported): a changed digit would not show"
 LOGS = ("by", "format", "names", "writer")
 """What is told of the log that a run was imported from."""
 
@@ -51,6 +52,8 @@ def run_origins(matrix: Matrix) -> dict[str, list[tuple[str, int]]]:
             kept["attempts"] = len(tried)
         if logs := imported(run):
             kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
+        if run.origin and run.rows:
+            kept["checksums"] = "right" if run.proved else UNPROVED
         for key, value in flatten(kept).items():
             counted.setdefault(key, Counter())[value_text(value)] += 1
     return {key: values.most_common() for key, values in counted.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.runs.evaluation.question import Subject, subjects
-from grpobench.runs.evaluation.records import newest, put
+from grpobench.runs.evaluation.records import newest, put, weights_damage
 from grpobench.runs.models import finding, loading
 from grpobench.runs.record import pins
 from grpobench.runs.record.status import status
@@ -68,6 +68,8 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
     if folder.exists():
         raise DataError(f"{folder} is there already; give another folder or remove it")
     subject = of_run(run)
+    if fault := weights_damage(run):
+        raise DataError(fault)
     found = newest(run)
     if found is None:
         raise DataError(f"{run} holds no weights, neither final ones nor a checkpoint; run it first")

@@ -12,6 +12,7 @@ stands beside it. The JSON is written last, so that rows without it do not count
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import tempfile
 import time
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.logs import sums
 from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.evaluation.question import ALL, Plan, Policy, Subject, Through, Wish, resolve, subjects
 from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
@@ -28,8 +30,8 @@ from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.optimiser import MOMENT
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.warmstart import warm_start
-from grpobench.runs.record import origin
-from grpobench.runs.record.status import status
+from grpobench.runs.record import checkpoints, origin
+from grpobench.runs.record.status import result_damage, status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
@@ -82,7 +84,11 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
         raise ConfigError([lack])
     chosen = subjects(target, wish.out)
     desk = Desk(wish)
+    damaged = []
     for subject in chosen:
+        if subject.run and (fault := weights_damage(subject.place)):
+            damaged.append(fault)
+            continue
         if subject.run and not newest(subject.place):
             message = f"{subject.place} holds no weights, neither final ones nor a checkpoint; run it first"
             if len(chosen) == 1:
@@ -92,6 +98,8 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
         plan = resolve(wish, subject)
         for through in wish.through:
             yield desk.examine(subject, plan, through)
+    if damaged:
+        raise DataError("not evaluated:\n" + "\n".join(damaged))
 
 
 class Desk:
@@ -109,17 +117,20 @@ class Desk:
         before = json_lines.read_json(path)
         code = origin.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
         if before and not self.wish.again and unchanged(before, wanted, code):
-            lines = path.with_suffix(".jsonl").read_bytes().splitlines()
-            return Record(subject, path, before, [json.loads(line) for line in lines], kept=True)
+            content = path.with_suffix(".jsonl").read_bytes()
+            if before.get("rows_sum") in (None, hashlib.sha256(content).hexdigest()):
+                rows = [json.loads(line) for line in content.splitlines()]
+                return Record(subject, path, before, rows, kept=True)
         began = time.monotonic()
-        rows: list[Row] = []
+        rows = []
         policies: dict[str, Any] = {}
         for policy in wanted["policies"]:
             found, numbers, extra = self._policy(subject, plan, through, policy)
             step = wanted["policies"][policy]["step"]
             rows += [{**row, "step": step, "policy": policy} for row in found]
             policies[policy] = {**wanted["policies"][policy], "numbers": dict(numbers), **extra}
-        content = {
+        data = b"".join(json_lines.line(row) for row in rows)
+        about = {
             **wanted,
             "policies": policies,
             "through": through,
@@ -130,14 +141,15 @@ class Desk:
             "when": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seconds": round(time.monotonic() - began, 3),
             "rows": len(rows),
+            "rows_sum": hashlib.sha256(data).hexdigest(),
             "versions": dict(origin.versions()),
             "harness": lm_eval.version() if through == "lm-eval" else "",
             "code": code,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        files.write_atomic(path.with_suffix(".jsonl"), b"".join(json_lines.line(row) for row in rows))
-        text = json.dumps(json_lines.finite(content), indent=1, default=str)
+        files.write_atomic(path.with_suffix(".jsonl"), data)
+        text = json.dumps(sums.seal(json_lines.finite(about)), indent=1)
         files.write_atomic(path, text.encode())
         return Record(subject, path, json.loads(text), rows)
 
@@ -271,6 +283,25 @@ def newest(place: Path) -> tuple[int, Path] | None:
     return max(saved, default=None)
 
 
+def weights_damage(place: Path) -> str:
+    """Why the newest weights of a run are not those that it wrote; empty where they are, or where an older
+    version left no sums."""
+    if faults := result_damage(place):
+        return "\n".join(faults)
+    trained = newest(place)
+    if trained is None:
+        return ""
+    _, path = trained
+    try:
+        told = checkpoints.written(path)
+    except ValueError as error:
+        return str(error)
+    if told in ("", files.sha256(path)):
+        return ""
+    remedy = f"delete {place} to run it again" if path.parent.name == "final" else f"delete {path.parent}"
+    return f"{path}: is not what was written (its sha256 differs); restore it, or {remedy}"
+
+
 def put(loaded: Loaded, path: Path) -> None:
     """Load weights of a run into its model; a checkpoint's moments are passed over. Raises DataError for
     weights of another one."""
@@ -321,7 +352,8 @@ def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any], code: Mappin
         for name, told in before.get("policies", {}).items()
     }
     return (
-        before.get("settings") == wanted["settings"]
+        not sums.broken(before)
+        and before.get("settings") == wanted["settings"]
         and before.get("harness") in ("", lm_eval.version())
         and policies == wanted["policies"]
         and not origin.code_differences(before, {"versions": origin.versions(), "code": code})

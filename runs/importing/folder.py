@@ -10,6 +10,7 @@ from typing import Any
 
 import zstandard
 
+from grpobench.analysis.logs import sums
 from grpobench.runs.importing.log import Log
 from grpobench.runs.importing.places import Place
 from grpobench.runs.importing.translate import Translated, flat
@@ -68,6 +69,7 @@ def write(folder: Path, matrix: str, where: Place, log: Log, found: Translated, 
             (place / "rollouts").mkdir(exist_ok=True)
             packed = zstandard.ZstdCompressor().compress(b"".join(map(line, groups)))
             (place / "rollouts" / f"step-{step}.jsonl.zst").write_bytes(packed)
+        (place / sums.KEPT).write_bytes(files.sums_of(place, [place / "run.toml", *place.rglob("*.jsonl*")]))
 
 
 def origin(log: Log, found: Translated, library: str) -> dict[str, Any]:

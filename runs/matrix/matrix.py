@@ -20,7 +20,7 @@ from grpobench.runs.matrix.run import Place, Run
 from grpobench.runs.matrix.worker import EXECUTE
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import FolderError, changed, refusal
-from grpobench.runs.record.status import settled, status
+from grpobench.runs.record.status import result_damage, settled, status
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import read_json
@@ -91,6 +91,9 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
     today = pins.Today()
     owned = living([run.path for run in runs], say)
     for run in runs:
+        if damage := result_damage(run.path):
+            faults += damage
+            continue
         lease = owned.get(run.path)
         changes = [] if lease else changed(run.path, run.config) or remade(run, today)
         if lease:

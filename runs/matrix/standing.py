@@ -6,6 +6,7 @@ loaded. What is told of time is an estimate from the steps that were timed last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -22,7 +23,7 @@ from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.matrix.display import INTERVAL
-from grpobench.runs.record.status import RESULTS, status
+from grpobench.runs.record.status import RESULTS, result_damage, status
 from grpobench.runs.tools.json_lines import read_json
 from grpobench.runs.tools.lock import Lock, Owner
 from grpobench.runs.tools.ticker import duration, number
@@ -42,7 +43,7 @@ class Standing:
     run: str
     state: str
     """As in status.json; `waiting`: not begun; `interrupted`: it says `running`, and no process lives that
-    owns it."""
+    owns it; `damaged`: it has a result of which something is gone."""
     why: str
     step: int
     steps: int | None
@@ -173,6 +174,8 @@ def standing(place: Path) -> Standing:
     """How one run stands."""
     told, owner, rows = status(place), Lock(place).owner(), last_rows(place / "metrics.jsonl")
     state, why = str(told.get("state", "waiting")), str(told.get("why", "") or "")
+    if damage := result_damage(place):
+        state, why = "damaged", damage[0]
     if state == "running" and owner is None:
         state, why = "interrupted", "its process is gone; the same `grpobench run` resumes it"
     last = rows[-1] if rows else {}
@@ -209,9 +212,10 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
     whole = lines[1 if size > END else 0 : -1]  # the first may be cut, and what follows the last line end is
     rows = []
     for text in whole:
-        row = json.loads(text)
-        if isinstance(row, dict):
-            rows.append(row)
+        with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
+            row = json.loads(text)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
     return rows
 
 
@@ -220,7 +224,7 @@ def _steps(place: Path) -> int | None:
     try:
         table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
         return int(table["train"]["steps"])
-    except (FileNotFoundError, tomllib.TOMLDecodeError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

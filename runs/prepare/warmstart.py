@@ -8,6 +8,7 @@ import hashlib
 import json
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from grpobench.algorithms import parts
+from grpobench.analysis.logs import sums
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.optimiser import NonFinite
@@ -47,6 +49,9 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
     lessons = demonstrations(loaded, task, config)
     folder = cache_folder() / "warm" / key(loaded, task, config, lessons)
     with alone(folder):
+        if folder.exists() and (fault := damage(folder)):
+            warnings.warn(f"{fault}; the warm start is made again", stacklevel=2)
+            files.remove(folder)
         if not folder.exists():
             began = time.monotonic()
             losses = train(loaded, config, lessons, tell)
@@ -55,8 +60,22 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
                 loaded.tokenizer.save_pretrained(aside)
                 about = record(loaded, task, config, lessons, losses, time.monotonic() - began)
                 (aside / RECORD).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+                (aside / sums.KEPT).write_bytes(files.sums_of(aside, sorted(aside.glob("*"))))
     adopt(loaded, folder)
     return folder
+
+
+def damage(folder: Path) -> str:
+    """What of a cached folder is not as it was written; empty where nothing is, or where an older version
+    left no sums."""
+    try:
+        listed = sums.kept(folder)
+    except ValueError as error:
+        return str(error)
+    if lost := sums.absent(folder, listed):
+        return lost[0]
+    changed = [name for name, one in listed.items() if files.sha256(folder / name) != one["sha256"]]
+    return f"{folder / changed[0]}: is not what was written" if changed else ""
 
 
 @contextlib.contextmanager

@@ -14,14 +14,12 @@ checkpoints aside and renamed. The order of use::
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,12 +27,15 @@ from typing import Any, Self
 import torch
 import zstandard
 
-from grpobench.runs.record import origin, pins
-from grpobench.runs.record.status import State, mark, settled, status
+from grpobench.analysis.logs import sums
+from grpobench.runs.record import checkpoints, origin, pins
+from grpobench.runs.record.checkpoints import Checkpoint
+from grpobench.runs.record.logs import Log
+from grpobench.runs.record.status import RESULTS, State, mark, result_damage, settled, status
 from grpobench.runs.settings import others, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
-from grpobench.runs.tools.json_lines import line, read_json, size
+from grpobench.runs.tools.json_lines import line, read_json
 from grpobench.runs.tools.lock import FolderError, Lock
 
 __all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"]
@@ -42,25 +43,10 @@ __all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"
 LOGS = ("metrics.jsonl", "eval.jsonl")
 EVENTS = "events.jsonl"
 DETECTORS = "analysis/detect"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A verified checkpoint."""
-
-    step: int
-    path: Path
-    state: Any
-    """The JSON that was saved."""
-
-    def names(self) -> list[str]:
-        return sorted(path.stem for path in self.path.glob("*.safetensors"))
-
-    def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors saved under `name`, on the CPU."""
-        from safetensors.torch import load_file
-
-        return load_file(self.path / f"{name}.safetensors")
+KEPT = ("run.toml", pins.PROBLEMS, *LOGS, EVENTS, "rollouts/step-*.jsonl.zst", "final/*.safetensors")
+"""What a result consists of; origin.json has a sum of its own, because callbacks may end after the run."""
+LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp")
+"""What is written aside before it takes its name."""
 
 
 class RunFolder:
@@ -79,7 +65,7 @@ class RunFolder:
         self.why = ""
         self.lock = Lock(path)
         self.origin: dict[str, Any] = {"attempts": [], "pins": {}}
-        self.descriptors: dict[str, int] = {}
+        self.logs = {name: Log(path / name, self.lock.demand) for name in LOGS}
 
     @classmethod
     def open(
@@ -111,10 +97,10 @@ class RunFolder:
         """Compare with the last attempt, then record this one. A run that has a result and is run again
         because a change is allowed begins anew."""
         ended = settled(self.path)
-        for stray in self.path.glob("checkpoints/.*"):
-            shutil.rmtree(stray)
-        known = read_json(self.path / "origin.json")
-        self.origin = known if isinstance(known, dict) else self.origin
+        if damage := result_damage(self.path):
+            raise FolderError("\n".join(damage))
+        self.sweep()
+        self.origin = known_origin(self.path) or self.origin
         attempts = self.origin["attempts"]
         self.threads = attempts[0]["threads"] if attempts else threads
         self.attempt = len(attempts) + 1
@@ -130,6 +116,7 @@ class RunFolder:
             changes += origin.code_differences(attempts[-1], about)
         self.refuse(changes)
         self.write_status("")  # First: a result never stands beside settings that did not make it.
+        (self.path / sums.KEPT).unlink(missing_ok=True)
         if ended and self.allow_change:
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # Those of a diverged run.
         if not self.steps():
@@ -138,13 +125,20 @@ class RunFolder:
         files.write_atomic(self.path / "run.toml", stored.dump(self.config).encode())
         self.write_origin()
 
+    def sweep(self) -> None:
+        """Remove what processes that were killed while they wrote have left. The folder is locked: whatever
+        was written aside is nobody's any more."""
+        for pattern in LEFTOVERS:
+            for stray in self.path.glob(pattern):
+                files.remove(stray)
+
     def refuse(self, changes: list[str]) -> None:
         if changes and not self.allow_change:
             raise FolderError(refusal(self.path, changes))
 
     def write_origin(self) -> None:
         self.lock.demand()
-        text = json.dumps(self.origin, indent=1, default=str)
+        text = json.dumps(sums.seal(self.origin), indent=1)
         files.write_atomic(self.path / "origin.json", text.encode())
 
     def write_status(self, why: str, durable: bool = True) -> None:
@@ -176,21 +170,12 @@ class RunFolder:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Append one row to metrics.jsonl, durably. Numbers that are not finite become null."""
-        self.append("metrics.jsonl", [row])
+        self.logs["metrics.jsonl"].append([row])
         self.step = int(row.get("step", self.step))
 
     def evaluations(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to eval.jsonl, all of them or none."""
-        self.append("eval.jsonl", rows)
-
-    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        data = b"".join(line(row) for row in rows)
-        if name not in self.descriptors:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self.descriptors[name] = os.open(self.path / name, flags, 0o644)
-        if data:
-            self.lock.demand()
-            files.append(self.descriptors[name], data)
+        self.logs["eval.jsonl"].append(rows)
 
     def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write events.jsonl anew: what the logs show until now."""
@@ -200,7 +185,8 @@ class RunFolder:
         """Write the rollouts of a step, one JSON row each. Not synced: a resumed run writes them again."""
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
-        packed = zstandard.ZstdCompressor().compress(b"".join(line(row) for row in rows))
+        packer = zstandard.ZstdCompressor(write_checksum=True)
+        packed = packer.compress(b"".join(line(row) for row in rows))
         files.write_atomic(folder / f"step-{step}.jsonl.zst", packed, durable=False)
         return folder / f"step-{step}.jsonl.zst"
 
@@ -208,70 +194,55 @@ class RunFolder:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
-        names = [path.name.removeprefix("step-") for path in self.path.glob("checkpoints/step-*")]
-        return sorted(int(name) for name in names if name.isdigit())
+        return checkpoints.steps(self.path)
 
     def place(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step-{step}"
+        return checkpoints.place(self.path, step)
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Any) -> Path:
         """Write a checkpoint: NAME.safetensors per entry of `tensors`, and `state` as JSON.
 
         It appears whole or not at all; then all but the newest `checkpoint.keep` are removed.
         """
-        final = self.place(step)
-        aside = final.with_name(f".step-{step}.{os.getpid()}")
-        aside.mkdir(parents=True)
-        try:
-            for name, entries in tensors.items():
-                write_tensors(aside / f"{name}.safetensors", entries)
-            (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
-            self.write_manifest(aside, step)
-            files.sync_folder(aside)
-            self.lock.demand()
-            if final.exists():  # A damaged one that the run has come back to.
-                shutil.rmtree(final)
-            aside.rename(final)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        files.sync_folder(final.parent)
+        for log in self.logs.values():
+            log.sync()
+        logs = {name: log.state() for name, log in self.logs.items()}
+        checkpoints.write(self.place(step), tensors, state, step, self.attempt, logs, self.lock.demand)
         for old in self.steps()[: -self.config.checkpoint.keep]:
-            shutil.rmtree(self.place(old))
+            files.remove(self.place(old))
         self.step = step
         self.write_status("", durable=False)
-        return final
-
-    def write_manifest(self, folder: Path, step: int) -> None:
-        """Sizes and hashes of the files, and how long the logs are at this step. Written last."""
-        listed = {}
-        for path in sorted(folder.iterdir()):
-            files.sync_file(path)
-            listed[path.name] = {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
-        logs = {name: size(self.path / name) for name in LOGS}
-        manifest = {"step": step, "attempt": self.attempt, "files": listed, "logs": logs}
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        files.sync_file(folder / "manifest.json")
+        return self.place(step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None when none was ever saved.
+        """The newest checkpoint that is whole, with logs that are what they were when it was written; None
+        when none was ever saved.
 
         Warns about every damaged one that it passes over. Raises `FolderError` when all are damaged.
         """
         damaged = []
         for step in reversed(self.steps()):
-            path = self.place(step)
-            why = damage(path)
+            why = checkpoints.damage(self.place(step))
             if not why:
-                state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-                return Checkpoint(step, path, state)
-            damaged.append(f"{path}: {why}")
+                found = checkpoints.read(self.path, step)
+                why = "; ".join(
+                    fault for name, told in found.logs.items() if (fault := self.log_damage(name, told))
+                )
+            if not why:
+                if foreign := checkpoints.strangers(found.path):
+                    warnings.warn(f"not of the checkpoint {found.path}, and ignored: {foreign}", stacklevel=2)
+                return found
+            damaged.append(f"{self.place(step)}: {why}")
             warnings.warn(f"damaged checkpoint passed over: {damaged[-1]}", stacklevel=2)
         if damaged:
             raise FolderError(
-                f"every checkpoint is damaged ({'; '.join(damaged)}); delete {self.path} to start over"
+                f"every checkpoint is damaged ({'; '.join(damaged)}); restore what is named, or delete "
+                f"{self.path} to start over"
             )
         return None
+
+    def log_damage(self, name: str, told: Mapping[str, Any]) -> str:
+        return self.logs[name].damage(told) if name in self.logs else ""
 
     def rewind(self, step: int) -> None:
         """Put logs, rollouts and checkpoints back to where they were when `step` was saved.
@@ -280,37 +251,18 @@ class RunFolder:
         checkpoint of that step (0, the beginning) the logs become empty. origin.json keeps the step, from
         which what this attempt changed has effect.
         """
-        manifest = read_json(self.place(step) / "manifest.json") or {"logs": {}}
-        for name in LOGS:
-            self.cut(name, manifest["logs"].get(name, 0))
+        told = checkpoints.manifest(self.place(step)).get("logs", {})
+        for name, log in self.logs.items():
+            log.cut(told.get(name, {"bytes": 0})["bytes"])
         for path in self.path.glob("rollouts/step-*.jsonl.zst"):
-            if int(path.name.removeprefix("step-").removesuffix(".jsonl.zst")) > step:
+            number = path.name.removeprefix("step-").removesuffix(".jsonl.zst")
+            if number.isdecimal() and int(number) > step:
                 path.unlink()
         for later in self.steps():
             if later > step:
-                shutil.rmtree(self.place(later))
+                files.remove(self.place(later))
         self.step = step
         self.note(resumed_at=step)
-
-    def cut(self, name: str, length: int) -> None:
-        """Truncate a log to `length` bytes, keeping what follows in an orphan file."""
-        path = self.path / name
-        if size(path) < length:
-            raise FolderError(
-                f"{path} holds {size(path)} bytes and the checkpoint counts on {length}: rows were lost; "
-                f"delete {self.path} to start over"
-            )
-        if size(path) == length:
-            return
-        with path.open("r+b") as file:
-            file.seek(length)
-            tail = file.read()
-            number = 1
-            while (orphan := path.with_name(f"{path.stem}.orphan-{number}.jsonl")).exists():
-                number += 1
-            files.write_atomic(orphan, tail)
-            file.truncate(length)
-            os.fsync(file.fileno())
 
     # The end
 
@@ -320,7 +272,7 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         aside, path = folder / f".{name}.{os.getpid()}", folder / f"{name}.safetensors"
         try:
-            write_tensors(aside, tensors)
+            checkpoints.write_tensors(aside, tensors)
             files.sync_file(aside)
             self.lock.demand()
             aside.rename(path)
@@ -331,17 +283,27 @@ class RunFolder:
         return path
 
     def finish(self, state: State, why: str = "") -> None:
-        """Record how the attempt ended. A run with final weights needs its checkpoints no more."""
+        """Record how the attempt ended, and with a result the sums over what is kept of it. A run with final
+        weights needs its checkpoints no more."""
         self.state, self.why = state, why
+        if state in RESULTS:
+            self.write_sums()
         self.write_status(why)
         if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 
+    def write_sums(self) -> None:
+        """sums.json: size and sum of every file that a result consists of."""
+        for log in self.logs.values():
+            log.sync()
+        found = [path for pattern in KEPT for path in sorted(self.path.glob(pattern)) if path.is_file()]
+        content = files.sums_of(self.path, found)
+        files.write_atomic(self.path / sums.KEPT, content)
+
     def close(self) -> None:
         """Close the logs and give up the lock."""
-        for descriptor in self.descriptors.values():
-            os.close(descriptor)
-        self.descriptors.clear()
+        for log in self.logs.values():
+            log.close()
         self.lock.release()
 
     def __enter__(self) -> Self:
@@ -357,39 +319,16 @@ class RunFolder:
             self.close()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """A safetensors file. Tensors that share memory (tied weights) are written once per name."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in tensors.items():
-        entry = tensor.detach().cpu().contiguous()
-        address = entry.untyped_storage().data_ptr()
-        apart[name] = entry.clone() if address in seen else entry
-        seen.add(address)
-    try:
-        save_file(apart, path)
-    except SafetensorError as error:  # It hides the error number.
-        full = "os error 28" in str(error) or "No space" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error), str(path)) from error
-
-
-def damage(checkpoint: Path) -> str:
-    """What is wrong with a checkpoint; empty when it is whole."""
-    manifest = read_json(checkpoint / "manifest.json")
-    if not isinstance(manifest, dict) or "files" not in manifest:
-        return "manifest.json is missing or torn"
-    for name, listed in manifest["files"].items():
-        path = checkpoint / name
-        if not path.exists():
-            return f"{name} is missing"
-        if size(path) != listed["bytes"]:
-            return f"{name} has {size(path)} bytes instead of {listed['bytes']}"
-        if files.sha256(path) != listed["sha256"]:
-            return f"the sha256 of {name} differs from the manifest's"
-    return ""
+def known_origin(path: Path) -> dict[str, Any]:
+    """origin.json of a run folder; empty where there is none. Raises `FolderError` for a damaged one: pins
+    and earlier attempts would be lost with it."""
+    file = path / "origin.json"
+    if not file.exists():
+        return {}
+    found = read_json(file)
+    if not isinstance(found, dict) or not isinstance(found.get("attempts"), list) or sums.broken(found):
+        raise FolderError(f"{file}: damaged; restore it, or delete {path} to start over")
+    return {key: value for key, value in found.items() if key != sums.SEAL}
 
 
 def changed(path: Path, config: RunConfig) -> list[str]:
@@ -399,7 +338,12 @@ def changed(path: Path, config: RunConfig) -> list[str]:
     known = path / "run.toml"
     if not known.exists() or not begun(path):
         return []
-    return stored.differences(known.read_text(encoding="utf-8"), stored.dump(config))
+    try:
+        return stored.differences(known.read_text(encoding="utf-8"), stored.dump(config))
+    except ValueError as error:
+        raise FolderError(
+            f"{known}: not TOML ({error}); restore it, or delete {path} to start over"
+        ) from None
 
 
 def begun(path: Path) -> bool:
@@ -409,9 +353,13 @@ def begun(path: Path) -> bool:
 
 
 def last_step(log: Path) -> int:
-    """The step of the last whole row of a log; 0 without one."""
+    """The step of the last whole row of a log; 0 without one, and 1 where it cannot be read: something is
+    there."""
     lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
-    return int(json.loads(lines[-1])["step"]) if lines else 0
+    try:
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 1
 
 
 def refusal(path: Path, changes: list[str]) -> str:

@@ -122,7 +122,7 @@ def overlap(digests: Digests) -> dict[str, list[str]]:
 
 
 def pack(digests: Digests) -> bytes:
-    return zstandard.ZstdCompressor().compress(json.dumps(digests).encode())
+    return zstandard.ZstdCompressor(write_checksum=True).compress(json.dumps(digests).encode())
 
 
 def read(run: Path) -> Digests:

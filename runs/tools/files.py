@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
+import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from grpobench.analysis.logs import sums
 from grpobench.runs.tools.strict import ConfigError
 
 # macOS has no fdatasync.
 sync_data = getattr(os, "fdatasync", os.fsync)
 
 
-def append(descriptor: int, data: bytes) -> None:
+def append(descriptor: int, data: bytes, durable: bool = True) -> None:
     """Append all of `data` in one write, or nothing. The descriptor was opened with O_APPEND.
 
     Raises OSError (ENOSPC for a short write) with the file as it was.
@@ -27,7 +30,8 @@ def append(descriptor: int, data: bytes) -> None:
         written = os.write(descriptor, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes")
-        sync_data(descriptor)
+        if durable:
+            sync_data(descriptor)
     except OSError:
         os.ftruncate(descriptor, before)
         raise
@@ -35,7 +39,7 @@ def append(descriptor: int, data: bytes) -> None:
 
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Replace a file: readers see the old content or the new. `durable` also survives a power cut."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = beside(path)
     try:
         with aside.open("wb") as file:
             file.write(data)
@@ -50,12 +54,54 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def beside(path: Path) -> Path:
+    """Where what is to have a name is written first; the name tells host and process."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes of this host left that were killed while they wrote aside in a folder."""
+    for path in folder.glob(f".*.{platform.node()}.*.tmp"):
+        number = path.name.removesuffix(".tmp").rpartition(".")[2]
+        if number.isdecimal() and not running(int(number)):
+            remove(path)
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, or whatever file stands in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
+    """The content of sums.json for files in a folder: size and sha256 of each, under a sum over all of it."""
+    table = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in paths
+    }
+    return json.dumps(sums.seal({"files": table}), indent=1).encode()
+
+
 @contextlib.contextmanager
 def becoming(folder: Path) -> Iterator[Path]:
     """A folder beside `folder` to be filled, which then takes its name: `folder` appears whole or not at all.
     Where another process was first, its folder stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    sweep(folder.parent)
+    aside = beside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     try:

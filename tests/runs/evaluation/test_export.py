@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -147,3 +148,22 @@ def test_a_tokenizer_that_has_changed_since_is_refused(finished: Path, policy: s
             export(finished, tmp_path / "hf")
     finally:
         path.write_text(before)
+
+
+def test_weights_that_are_not_what_the_run_wrote_are_neither_exported_nor_evaluated(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m" / finished.name
+    shutil.copytree(finished, path)
+    weights = path / "final" / "policy.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    for words in (["export", str(path), str(tmp_path / "hf")], ["eval", str(path), "--task", "arithmetic"]):
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert f"{weights}: is not what was written (its sha256 differs); restore it, or" in said
+    weights.unlink()
+    assert cli.main(["eval", str(path), "--task", "arithmetic"]) == 2
+    assert "policy.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "hf").exists() and not (path / "evals").exists()

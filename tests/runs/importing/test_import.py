@@ -117,6 +117,8 @@ def test_rows_that_are_lost_after_the_import_are_missed(tmp_path: Path) -> None:
     imported(folder_of_verl(tmp_path), out)
     path = out / "grpo-gsm8k-s1" / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    assert report(out)["accounting"]["damaged"] == 1
+    path.with_name("sums.json").unlink()  # as older versions imported
     assert report(out)["alarms"]["Logs that lack something"] == [
         "grpo-gsm8k-s1: metrics.jsonl lacks 2 of 5 rows"
     ]
@@ -285,6 +287,7 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
     (line,) = found["alarms"]["Left out of what was imported"]
     assert f"{place / 'rollout' / '1.jsonl'}, line 3" in line
     (out / "grpo-gsm8k-s0" / "eval.jsonl").write_text("")
+    (out / "grpo-gsm8k-s0" / "sums.json").unlink()  # as older versions imported
     assert "eval.jsonl is missing or empty" in report(out)["alarms"]["Logs that lack something"][0]
 
 

@@ -140,7 +140,7 @@ def flip(path: Path) -> None:
         (lambda place: os.truncate(place / "policy.safetensors", 10), "policy.safetensors has 10 bytes"),
         (lambda place: (place / "policy.safetensors").unlink(), "policy.safetensors is missing"),
         (lambda place: (place / "manifest.json").unlink(), "manifest.json is missing"),
-        (lambda place: os.truncate(place / "manifest.json", 10), "manifest.json is missing or torn"),
+        (lambda place: os.truncate(place / "manifest.json", 10), "missing, torn or changed"),
         (lambda place: flip(place / "state.json"), "sha256 of state.json"),
     ],
 )

@@ -124,16 +124,22 @@ def test_problem_edited_between_attempts_is_refused_by_its_split(
         run(config, path)
 
 
-def test_warm_start_altered_in_the_cache_is_refused(
+def test_warm_start_altered_in_the_cache_is_made_again_and_refused_where_it_has_no_sums(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
     config = configure(policy, model=ModelConfig(name=policy, warm_start=2, warm_start_batch=2))
     path = begin(config, tmp_path)
     (warm,) = (tmp_path / "cache" / "warm").glob("*/model.safetensors")
+    made = warm.read_bytes()
     overwrite(warm.parent)
+    (warm.parent / "sums.json").rename(tmp_path / "sums.json")  # as older versions left it
     with pytest.raises(FolderError, match=r"\n  warm start: \w{12} -> \w{12}\n"):
         run(config, path)
+    (tmp_path / "sums.json").rename(warm.parent / "sums.json")
+    with pytest.warns(UserWarning, match=f"{warm}: is not what was written; the warm start is made again"):
+        run(config, path)
+    assert warm.read_bytes() == made
 
 
 def test_reward_model_altered_between_attempts_is_refused(policy: str, tmp_path: Path) -> None:
