@@ -13,6 +13,7 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,12 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("long", parent=settings.get_profile("fixed"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and what they import stay to the end: no search for garbage goes through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -221,9 +221,47 @@ class Example:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Roles:
+    """All that models depend on of their algorithm."""
+
+    trains: tuple[Role, ...]
+    reads: tuple[Role, ...]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any]) -> Roles:
+        return cls(tuple(algorithm.trains), tuple(algorithm.reads))
+
+
+@cache
+def models_of(roles: Roles) -> Models:
+    """Made once for all algorithms of these roles: `backward` leaves no gradient behind, nothing here makes
+    an update, and what a test sets otherwise it sets back."""
+    return models_for(roles, "gpt2")
+
+
+@cache
+def first_models(roles: Roles) -> Models:
+    """Models at the beginning of a run: the reference is the policy, the critic says 0."""
+    models = models_for(roles, "gpt2")
+    with torch.no_grad():
+        for network in models.networks.values():
+            if network.value is not None:
+                network.value.weight.zero_()
+                network.value.bias.zero_()
+        if "reference" in models.networks:
+            frozen = models.networks["reference"]
+            for part, ours in (
+                (frozen.trunk, models.networks["policy"].trunk),
+                (frozen.head, models.networks["policy"].head),
+            ):
+                part.load_state_dict(ours.state_dict())
+    return models
+
+
 @cache
 def example(algorithm: Algorithm[Any]) -> Example:
-    models = models_for(algorithm, "gpt2")
+    models = models_of(Roles.of(algorithm))
     batch = off_policy(data(), models)
     gradient, metrics = backward(algorithm, models, batch)
     assert norm(gradient) > 1e-3, "the example must have a gradient, or its tests could not fail"
@@ -289,7 +327,7 @@ def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
 @every
 def test_order_of_rows_decides_no_tie(algorithm: Algorithm[Any]) -> None:
     """Completions of one length and equal rewards: whoever picks, pairs or draws rows may not go by order."""
-    models = models_for(algorithm, "gpt2")
+    models = models_of(Roles.of(algorithm))
     size = 2 * max(4, algorithm.minimum_group)
     rewards = [[1.0, 1.0, *[0.0] * (size - 2)], [0.0, 1.0, *[0.0] * (size - 2)]]
     batch = off_policy(rollouts([[5] * size, [4] * size], rewards), models)
@@ -562,20 +600,8 @@ def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
 
 
 def aligned(algorithm: Algorithm[Any], batch: Batch) -> tuple[Models, Batch]:
-    """Models at the beginning of a run: reference and π_old are the policy, the critic says 0."""
-    models = models_for(algorithm, "gpt2")
-    with torch.no_grad():
-        for network in models.networks.values():
-            if network.value is not None:
-                network.value.weight.zero_()
-                network.value.bias.zero_()
-        if "reference" in models.networks:
-            frozen = models.networks["reference"]
-            for part, ours in (
-                (frozen.trunk, models.networks["policy"].trunk),
-                (frozen.head, models.networks["policy"].head),
-            ):
-                part.load_state_dict(ours.state_dict())
+    """`first_models` and the batch with the policy as π_old."""
+    models = first_models(Roles.of(algorithm))
     old = models.read("policy", batch).logp
     return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
 
@@ -632,7 +658,7 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
 def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm: Algorithm[Any]) -> None:
     """Rows without a token change the baseline and the count of rows, never a token's own gradient: here the
     empty rows have the group's own mean reward and stand in both batches, with other prompts and padding."""
-    models = models_for(algorithm, "gpt2")
+    models = models_of(Roles.of(algorithm))
     batch = off_policy(rollouts([[5, 0, 3], [0, 0]], [[1.0, 0.5, 0.0], [1.0, 0.0]]), models)
     whole, _ = backward(algorithm, models, batch)
     assert finite(whole) and norm(whole) > 1e-3

@@ -9,7 +9,7 @@ import json
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -185,7 +185,17 @@ def off_policy(batch: Batch, models: Models, spread: float = 0.3, seed: int = 0)
     return dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
 
 
-def models_for(algorithm: Algorithm[Any], architecture: str, **settings: Any) -> Models:
+class HasRoles(Protocol):
+    """An algorithm, or no more than its roles."""
+
+    @property
+    def trains(self) -> tuple[Role, ...]: ...
+
+    @property
+    def reads(self) -> tuple[Role, ...]: ...
+
+
+def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> Models:
     """Models with every role of the algorithm and an optimiser for each trained one. Reference, critic and
     value head are moved away from the policy and from zero, so that each of them matters."""
     settings = {"budget": 10**9, **settings}
