@@ -38,6 +38,8 @@ class Kind:
     """What it shows, in a line."""
     make: Callable[[Numbers, Definitions, Sheet], Drawing | None]
     """None where the logs hold nothing to draw."""
+    logs_alone: bool = False
+    """Whether it shows what was logged and nothing that is computed over runs."""
 
     def __call__(
         self, matrix: Matrix | Numbers, definitions: Definitions | None = None, sheet: Sheet = TEXT
@@ -99,20 +101,22 @@ FIGURES: Mapping[str, Kind] = {
         lambda numbers, _, sheet: draw_differences(numbers.matrix, numbers.compared, sheet),
     ),
     **{
-        f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis))
+        f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis), True)
         for axis, meaning in AXES.items()
     },
     **{
-        name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name))
+        name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name), True)
         for name, (title, _) in TRAINING.items()
     },
     "components": Kind(
         "every part of the reward, and the verifier's verdict on the same rollouts",
         lambda numbers, known, sheet: draw_components(numbers.matrix, known, sheet),
+        True,
     ),
     "gradient": Kind(
         "gradient norm of every trained role, against updates",
         lambda numbers, known, sheet: draw_gradients(numbers.matrix, known, sheet),
+        True,
     ),
     "bias": Kind(
         "bias scores by category",
@@ -121,6 +125,7 @@ FIGURES: Mapping[str, Kind] = {
     "bias_updates": Kind(
         "bias on the validation split against updates",
         lambda numbers, _, sheet: draw_bias_updates(numbers.matrix, sheet),
+        True,
     ),
     "seconds": Kind(
         "seconds per update, by phase",

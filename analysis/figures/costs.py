@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -25,7 +25,7 @@ def draw_seconds(matrix: Matrix, frame: pd.DataFrame, sheet: Sheet) -> Drawing |
         return None
     tasks = [task for task in matrix.tasks if (frame["task"] == task).any()]
     figure, grid = rows_of_names(tasks, matrix.arms, sheet)
-    ramp = sns.color_palette("viridis", len(PHASES))
+    ramp = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(PHASES) + 2)[1:-1])[:, :3]
     half = (len(PHASES) + 1) // 2  # neighbours are half of the ramp apart, so that they differ in grey too
     tints = {phase: ramp[place // 2 + (place % 2) * half] for place, phase in enumerate(PHASES)}
     for (_, task), axes in grid.items():

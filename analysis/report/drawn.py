@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -12,13 +12,12 @@ from markupsafe import Markup
 from grpobench.analysis.figures.catalogue import FIGURES, names_of
 from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.style import SHEETS
+from grpobench.analysis.report.drawers import NEEDS
 from grpobench.analysis.report.page import Shown, element
 from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tools.crew import Crew
 from grpobench.analysis.tools.memory import old_left_out
 
-NEEDS = frozenset({"html", "pdf", "svg"})
-"""The formats of a report that have figures."""
 TEXT, COLUMN = "text", "column"
 Job: TypeAlias = tuple[str, str]
 """A figure and the width that it is drawn for."""
@@ -46,25 +45,47 @@ class Figures:
     """What the page embeds; nothing without a page."""
 
 
-def draw_all(
+@dataclass(frozen=True)
+class Underway:
+    """The figures of a report while they are drawn."""
+
+    formats: Sequence[str]
+    names: Sequence[str]
+    draw: Callable[[Job], Drawn | None]
+    own: Sequence[Job]
+    """Those that are left to this process."""
+    asked: Sequence[Job]
+    crew: Crew
+
+    def finish(self) -> Figures:
+        """Draw what is left. Every figure that the logs allow: for a page at both widths, for files at the
+        width of text."""
+        with old_left_out():  # a figure is thousands of objects that refer to each other
+            made = [*map(self.draw, self.own), *self.crew.finish()]
+        by_job = dict(zip([*self.own, *self.asked], made, strict=True))
+        wide = [drawn for name in self.names if (drawn := by_job[name, TEXT]) is not None]
+        shown = []
+        for one in wide if "html" in self.formats else ():
+            narrow = by_job[one.name, COLUMN] or one
+            shown.append(Shown(one.name, one.title, one.caption, one.markup, narrow.markup))
+        return Figures(wide, shown)
+
+
+def begin(
     numbers: Numbers, definitions: Mapping[str, str] | None, formats: Sequence[str], crew: Crew
-) -> Figures:
-    """Every figure that the logs allow: for a page at both widths, for files at the width of text."""
-    if not NEEDS & {*formats}:
-        return Figures()
-    names = names_of(numbers)
+) -> Underway:
+    """Have helpers draw what needs the logs alone, while this process computes everything else. What shows
+    numbers over runs this process draws itself, afterwards: helpers would compute them once more each."""
+    names = names_of(numbers) if NEEDS & {*formats} else []
     widths = (TEXT, COLUMN) if "html" in formats else (TEXT,)
     jobs = [(name, width) for width in widths for name in names]
-    _ = numbers.drawn  # computed before the helpers get the numbers, which keep it
-    with old_left_out():  # a figure is thousands of objects that refer to each other
-        made = crew.share(partial(draw_one, numbers, definitions, frozenset(formats)), jobs)
-    by_job = dict(zip(jobs, made, strict=True))
-    wide = [drawn for name in names if (drawn := by_job[name, TEXT]) is not None]
-    shown = []
-    for one in wide if COLUMN in widths else ():
-        narrow = by_job[one.name, COLUMN] or one
-        shown.append(Shown(one.name, one.title, one.caption, one.markup, narrow.markup))
-    return Figures(wide, shown)
+    own = [job for job in jobs if not FIGURES[job[0]].logs_alone]
+    asked = [job for job in jobs if FIGURES[job[0]].logs_alone]
+    draw = partial(draw_one, numbers, definitions, frozenset(formats))
+    if asked:
+        _ = numbers.drawn  # of many arms some are chosen by their results, which helpers get with the numbers
+    crew.ask(draw, asked)
+    return Underway(formats, names, draw, own, asked, crew)
 
 
 def draw_one(

@@ -35,9 +35,10 @@ class Facts:
         return self.numbers.matrix
 
 
-def gather(matrix: Matrix) -> Facts:
+def gather(logs: Matrix | Numbers) -> Facts:
     """Compute every number of the report."""
-    numbers = Numbers(matrix)
+    numbers = logs if isinstance(logs, Numbers) else Numbers(logs)
+    matrix = numbers.matrix
     return Facts(
         numbers=numbers,
         tables=make_tables(numbers),

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from markupsafe import escape as escape_html
 
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
-from grpobench.analysis.figures.style import palette
+from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.methods import bibtex, methods
 from grpobench.analysis.report.run_views import run_views
@@ -42,7 +42,7 @@ THEMED = {
     "#dcdcdc": "var(--line)",
     "#bdbdbd": "var(--line)",
     "#7a0b0b": "var(--alarm)",
-    **{colour: f"var(--c{place})" for place, colour in enumerate(palette())},
+    **{colour: f"var(--c{place})" for place, colour in enumerate(PALETTE)},
 }
 """Colour of a figure -> what the page calls it, which is another one on a dark ground."""
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from grpobench.analysis.logs.load import load
-from grpobench.analysis.report.drawn import NEEDS, Figures, draw_all
+from grpobench.analysis.report.drawers import FORMATS, drawing_crew
+from grpobench.analysis.report.drawn import Figures, Underway, begin
 from grpobench.analysis.report.facts import Facts, gather
 from grpobench.analysis.report.machine import as_json, json_ready
 from grpobench.analysis.report.page import render_page
+from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.table import tex
-from grpobench.analysis.tools.crew import Crew, crew
 from grpobench.analysis.tools.visible import cell, json_text, visible
-
-FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 
 
 def write_report(
@@ -33,13 +31,9 @@ def write_report(
     """
     demand_known(formats)  # before logs that may take long to read
     with drawing_crew(formats, processes) as drawers:
-        return write(gather(load(Path(folder))), drawers, formats, definitions)
-
-
-def drawing_crew(formats: Sequence[str], processes: int) -> AbstractContextManager[Crew]:
-    """The processes that draw the figures, this one included, where there are any to draw. They are started
-    before the numbers are computed, so that they have imported what they need when those are there."""
-    return crew(processes if NEEDS & {*formats} else 1, draw_all.__module__)
+        numbers = Numbers(load(Path(folder)))
+        figures = begin(numbers, definitions, formats, drawers)
+        return write(gather(numbers), figures, formats)
 
 
 def demand_known(formats: Sequence[str]) -> None:
@@ -51,23 +45,19 @@ def demand_known(formats: Sequence[str]) -> None:
 
 def write(
     facts: Facts,
-    drawers: Crew,
+    figures: Underway,
     formats: Sequence[str] = FORMATS,
-    definitions: Mapping[str, str] | None = None,
     folder: Path | None = None,
     papers: Mapping[str, str] | None = None,
 ) -> Path:
-    """`write_report` of what was gathered already, into `folder` if one is given, its figures drawn by
-    `drawers`. Raises ValueError where the folder holds other things than an earlier report, of which nothing
-    is left."""
+    """`write_report` of what was gathered already, into `folder` if one is given. Raises ValueError where the
+    folder holds other things than an earlier report, of which nothing is left."""
     demand_known(formats)
     if folder is None:
         folder = facts.matrix.folder / "report"
     else:
         _demand_own(folder)
     _clear(folder)
-    figures = draw_all(facts.numbers, definitions, formats, drawers)
-    _save(figures, folder / "figures", formats)
     for table in facts.tables.values():
         if "csv" in formats:
             safe = table.frame.map(cell).rename(columns=cell)
@@ -77,11 +67,13 @@ def write(
     if "json" in formats:
         text = json.dumps(json_ready(as_json(facts)), indent=1, allow_nan=False, ensure_ascii=False)
         (folder / "report.json").write_text(json_text(text) + "\n", encoding="utf-8")
+    drawn = figures.finish()
+    _save(drawn, folder / "figures", formats)
     if "html" not in formats:
         return folder
     home = Path(os.path.relpath(facts.matrix.folder, folder)).as_posix()
     (folder / "index.html").write_text(
-        visible(render_page(facts, figures.shown, home, papers)), encoding="utf-8"
+        visible(render_page(facts, drawn.shown, home, papers)), encoding="utf-8"
     )
     return folder / "index.html"
 

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 
@@ -22,7 +21,10 @@ def interquartile_mean(values: ArrayLike) -> float:
 
 
 def _interquartile(values: Floats) -> Floats:
-    return np.asarray(stats.trim_mean(values, 0.25, axis=1), dtype=np.float64)
+    count = values.shape[1]
+    cut = count // 4
+    middle = np.partition(values, (cut, count - cut - 1), axis=1)[:, cut : count - cut]
+    return np.asarray(middle.mean(axis=1), dtype=np.float64)
 
 
 def bootstrap_interquartile_mean(

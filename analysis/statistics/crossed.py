@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from grpobench.analysis.statistics.intervals import Estimate, Floats
 
@@ -81,7 +81,7 @@ def crossed_interval(
         )
         squares = sum((part / cells) ** 2 / own for part, own in zip(parts, degrees, strict=True))
         freedom = variance**2 / squares
-    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * math.sqrt(variance)
+    half = float(special.stdtrit(freedom, 0.5 + level / 2)) * math.sqrt(variance)
     return Estimate(mean, mean - half, mean + half)
 
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ def seed_mean(values: ArrayLike, level: float = 0.95) -> Estimate:
     mean = float(array.mean())
     if array.size == 1:
         return Estimate(mean, math.nan, math.nan)
-    half = float(stats.t.ppf(0.5 + level / 2, array.size - 1)) * standard_error(array)
+    half = float(special.stdtrit(array.size - 1, 0.5 + level / 2)) * standard_error(array)
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -51,7 +51,7 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> Estimate:
         raise ValueError(
             f"wilson: needs 0 <= successes <= trials and trials >= 1; got {successes} of {trials}"
         )
-    z = float(stats.norm.ppf(0.5 + level / 2))
+    z = float(special.ndtri(0.5 + level / 2))
     share, spread = successes / trials, z * z / trials
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
@@ -94,10 +94,10 @@ def item_interval(
         error = clustered_error(array, clusters)
         if not error > 0:
             return wilson(mean * groups, groups, level), "Wilson"
-        return _within(mean, float(stats.t.ppf(0.5 + level / 2, groups - 1)) * error), "clustered"
+        return _within(mean, float(special.stdtrit(groups - 1, 0.5 + level / 2)) * error), "clustered"
     if array.size < FEW_ITEMS or np.ptp(array) == 0:
         return wilson(float(array.sum()), array.size, level), "Wilson"
-    return _within(mean, float(stats.norm.ppf(0.5 + level / 2)) * standard_error(array)), "normal"
+    return _within(mean, float(special.ndtri(0.5 + level / 2)) * standard_error(array)), "normal"
 
 
 def _within(mean: float, half: float) -> Estimate:

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import special
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -38,6 +38,8 @@ MOST_PATTERNS = 64
 that it calls detectable there, the permutation test's power is .79 to .80 up to 14 seeds and .78 at 16."""
 MOST_SEEDS = 1000
 """Where the search for enough seeds ends."""
+STEPPED = 60
+"""Seeds up to which the steps of the smallest possible p count; beyond, any level can be met as it is."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def spread(seeds: int, level: float = 0.95) -> Spread:
     """√((n−1)/χ²) at both ends; .52 to 6.3 for three seeds. NaN below two."""
     if seeds < 2:
         return Spread(math.nan, math.nan)
-    tails = stats.chi2.ppf([0.5 + level / 2, 0.5 - level / 2], seeds - 1)
+    tails = 2 * special.gammaincinv((seeds - 1) / 2, [0.5 + level / 2, 0.5 - level / 2])
     low, high = np.sqrt((seeds - 1) / tails)
     return Spread(float(low), float(high))
 
@@ -69,7 +71,7 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05) -> float:
     repetitions as one of m pairs under Holm; NaN where n seeds can find none, however large."""
     if pairs < 1 or not 0 < alpha < 1:
         raise ValueError("detectable: needs pairs >= 1 and 0 < alpha < 1")
-    if seeds > 60 or allowed(seeds, pairs, alpha) > MOST_PATTERNS:
+    if seeds > STEPPED or allowed(seeds, pairs, alpha) > MOST_PATTERNS:
         return _by_t(seeds, _level(seeds, pairs, alpha))
     rank = allowed(seeds, pairs, alpha)
     return float(np.quantile(_thresholds(seeds, rank), POWER)) if rank else math.nan
@@ -77,10 +79,10 @@ def detectable(seeds: int, pairs: int, alpha: float = 0.05) -> float:
 
 def power(seeds: int, pairs: int, effect: float, alpha: float = 0.05) -> float:
     """Share of repetitions in which n seeds find an effect (in standard deviations) as one of m pairs."""
-    rank = allowed(min(seeds, 60), pairs, alpha)
+    rank = allowed(min(seeds, STEPPED), pairs, alpha)
     if not rank:
         return 0.0
-    if seeds > 60 or rank > MOST_PATTERNS:
+    if seeds > STEPPED or rank > MOST_PATTERNS:
         return float(_power_of_t(seeds, abs(effect), _level(seeds, pairs, alpha)))
     return float(np.mean(_thresholds(seeds, rank) <= abs(effect)))
 
@@ -107,15 +109,15 @@ def _shown(seeds: int, pairs: int, alpha: float) -> Floats:
     The lower of the two tests asks whether z + margin is above 0, which is a threshold of an effect, and the
     upper whether −z + margin is.
     """
-    rank = allowed(min(seeds, 60), pairs, alpha, sides=1)
+    rank = allowed(min(seeds, STEPPED), pairs, alpha, sides=1)
     if not rank:
         return np.zeros(0)
-    if seeds > 60 or rank > MOST_PATTERNS:
-        level = alpha / pairs if seeds > 60 else rank / 2.0**seeds
+    if seeds > STEPPED or rank > MOST_PATTERNS:
+        level = alpha / pairs if seeds > STEPPED else rank / 2.0**seeds
         rng = np.random.default_rng(SEED)
         means = rng.standard_normal(REPETITIONS) / math.sqrt(seeds)
         errors = np.sqrt(rng.chisquare(seeds - 1, REPETITIONS) / (seeds - 1) / seeds)
-        return np.asarray(np.abs(means) + stats.t.isf(level, seeds - 1) * errors, dtype=np.float64)
+        return np.asarray(np.abs(means) - special.stdtrit(seeds - 1, level) * errors, dtype=np.float64)
     return np.maximum(_thresholds(seeds, rank), _thresholds(seeds, rank, side=-1))
 
 
@@ -125,21 +127,39 @@ def seeds_for(effect: float, pairs: int, alpha: float = 0.05, least: int = 1) ->
     effect = abs(effect)
     for seeds in range(least, MOST_SEEDS + 1):
         if allowed(seeds, pairs, alpha) > MOST_PATTERNS:
-            later = np.arange(seeds, MOST_SEEDS + 1)
-            levels = np.array([_level(int(n), pairs, alpha) for n in later])
-            enough = _power_of_t(later, effect, levels) >= POWER
-            return float(later[enough.argmax()]) if enough.any() else math.inf
+            return _seeds_by_t(seeds, effect, pairs, alpha)
         if detectable(seeds, pairs, alpha) <= effect:
             return seeds
     return math.inf
 
 
+def _seeds_by_t(least: int, effect: float, pairs: int, alpha: float) -> float:
+    """Fewest seeds, from `least`, at which the t test has the power; inf for more than `MOST_SEEDS`. Up to
+    `STEPPED` seeds the level moves with their number, so that more may find less; beyond, more find more."""
+    if least <= STEPPED:
+        few = np.arange(least, STEPPED + 1)
+        levels = np.array([_level(int(n), pairs, alpha) for n in few])
+        enough = _power_of_t(few, effect, levels) >= POWER
+        if enough.any():
+            return float(few[enough.argmax()])
+    low, high = max(least, STEPPED + 1), MOST_SEEDS + 1
+    while low < high:
+        middle = (low + high) // 2
+        if _power_of_t(middle, effect, _level(middle, pairs, alpha)) >= POWER:
+            high = middle
+        else:
+            low = middle + 1
+    return float(low) if low <= MOST_SEEDS else math.inf
+
+
 def _level(seeds: int, pairs: int, alpha: float) -> float:
     """The largest p that the test can give and that is at most α/m."""
-    return alpha / pairs if seeds > 60 else 2 * allowed(seeds, pairs, alpha) / 2.0**seeds
+    return alpha / pairs if seeds > STEPPED else 2 * allowed(seeds, pairs, alpha) / 2.0**seeds
 
 
 def _by_t(seeds: int, level: float) -> float:
+    from scipy import optimize  # takes a second, and few seeds need neither it nor `_power_of_t`
+
     return float(
         optimize.brentq(lambda effect: _power_of_t(seeds, effect, level) - POWER, 1e-6, 50.0, xtol=1e-6)
     )
@@ -147,8 +167,10 @@ def _by_t(seeds: int, level: float) -> float:
 
 def _power_of_t(seeds: object, effect: float, level: object) -> Floats:
     """Power of the two-sided t test on the right side of 0."""
+    from scipy import stats
+
     n = np.asarray(seeds, dtype=np.float64)
-    critical = stats.t.isf(np.asarray(level) / 2, n - 1)
+    critical = -special.stdtrit(n - 1, np.asarray(level) / 2)
     return np.asarray(stats.nct.sf(critical, n - 1, effect * np.sqrt(n)), dtype=np.float64)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy import stats
-
 
 @dataclass(frozen=True)
 class Ranks:
@@ -25,6 +23,8 @@ def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
     1 (David and Nagaraja, Order Statistics, section 7.1). Raises ValueError for no values."""
     if n < 1 or not 0 < share < 1:
         raise ValueError(f"quantile_ranks: needs n >= 1 and 0 < share < 1; got {n} and {share}")
+    from scipy import stats  # the import takes a second, and only maps need it
+
     below = stats.binom(n, share)
     pairs = [
         Ranks(i - 1, j - 1, float(below.cdf(j - 1) - below.cdf(i - 1)))
@@ -41,5 +41,7 @@ def exact_share(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Clopper–Pearson interval of a share; (NaN, NaN) for n = 0."""
     if n == 0:
         return math.nan, math.nan
+    from scipy import stats
+
     found = stats.binomtest(count, n).proportion_ci(level, method="exact")
     return float(found.low), float(found.high)

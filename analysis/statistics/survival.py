@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from grpobench.analysis.statistics.intervals import Floats
 
@@ -48,6 +47,8 @@ def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
     none = np.empty(0)
     if not ended.any():
         return Survival(none, none, none, none)
+    from scipy import stats  # the import takes a second, and few matrices have collapses
+
     found = stats.ecdf(stats.CensoredData(uncensored=times[ended], right=times[~ended])).sf
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NaN says that there is none

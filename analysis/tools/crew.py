@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TypeVar
+from functools import partial
+from typing import IO, Any, TypeVar
 
 from grpobench.analysis.tools.memory import old_left_out
 
@@ -44,13 +45,14 @@ def usable_cores() -> int:
 
 
 class Crew:
-    """This process and its helpers. `share` may be called once."""
+    """This process and its helpers. `ask` and `finish`, or `share`, which is both, may be called once."""
 
     def __init__(self, processes: int, module: str) -> None:
         """Start the helpers, all processes but this one; each imports `module` at once. Where the system has
         no room for their files or for another process there are fewer."""
         self._files = contextlib.ExitStack()
         self._helpers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._asked: Callable[[], list[Any]] = list
         self._read, self._write = os.pipe()
         if processes > 1 and sys.executable:
             with contextlib.suppress(OSError):  # this process does what they do not
@@ -68,9 +70,9 @@ class Crew:
             )
             self._helpers.append((helper, made))
 
-    def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
-        """`function` of each job, in their order. Function, jobs and results must be such as can be pickled.
-        Raises what the function raises, of the first job that fails; ValueError for more than `MOST_JOBS`."""
+    def ask(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> None:
+        """Have helpers begin with `function` of each job. Function, jobs and results must be such as can be
+        pickled. Raises ValueError for more than `MOST_JOBS`."""
         if len(jobs) > MOST_JOBS:
             raise ValueError(f"{len(jobs)} jobs; at most {MOST_JOBS}")
         if self._helpers:
@@ -81,6 +83,19 @@ class Crew:
                 self._dismiss()
         os.write(self._write, bytes(range(len(jobs))))
         self._close_write()
+        self._asked = partial(self._gather, function, jobs)
+
+    def finish(self) -> list[Any]:
+        """Do what helpers have not begun: `function` of each job that was asked for, in their order. Raises
+        what the function raises, of the first job that fails."""
+        return self._asked()
+
+    def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
+        """Ask, and finish at once."""
+        self.ask(function, jobs)
+        return self.finish()
+
+    def _gather(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         done, failed = _draw_all(self._read, function, jobs)
         for process, made in self._helpers:
             if len(done) + len(failed) == len(jobs):  # nobody else drew any

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpobench.runs.commands.arguments import FORMATS
+from grpobench.analysis.report.drawers import FORMATS, drawing_crew
+from grpobench.analysis.tools.crew import usable_cores
 from grpobench.runs.commands.output import DONE, say
 from grpobench.runs.commands.results_table import lines
 from grpobench.runs.tools.deferred import put_by
@@ -36,8 +37,8 @@ def write_report(
 ) -> tuple[Path, list[str]]:
     """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
     lines. Raises DataError, if `strict` for anything that is damaged."""
-    with put_by("torch"):
-        # These load pandas and matplotlib.
+    with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
+        # These load pandas and matplotlib, as the crew's helpers do meanwhile.
         from grpobench.analysis.logs.files import LogError
         from grpobench.runs.interface.results import load
 
@@ -45,6 +46,6 @@ def write_report(
             results = load(folder, margin=margin, strict=strict)
             for fault in results.damage:
                 say(f"grpobench: damaged, and counted nowhere: {fault}", file=sys.stderr)
-            return results.report(formats=formats), lines(results.facts)
+            return results.write(drawers, formats=formats), lines(results.facts)
         except LogError as error:  # analysis/ knows nothing of the errors of other rooms
             raise DataError(str(error)) from error

@@ -19,11 +19,14 @@ from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.logs import load as logs
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.report.drawers import FORMATS, drawing_crew
+from grpobench.analysis.report.drawn import begin
 from grpobench.analysis.report.facts import Facts, gather
-from grpobench.analysis.report.report import FORMATS, drawing_crew, write
+from grpobench.analysis.report.report import demand_known, write
+from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.summary.settings import run_settings
 from grpobench.analysis.tables.table import Table
-from grpobench.analysis.tools.crew import usable_cores
+from grpobench.analysis.tools.crew import Crew, usable_cores
 from grpobench.runs.interface.notebook import show_figures
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.deferred import deferred
@@ -57,7 +60,11 @@ class Results:
     @cached_property
     def facts(self) -> Facts:
         """Every number of the report, computed once."""
-        return gather(self.matrix)
+        return gather(self._numbers)
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return Numbers(self.matrix)
 
     @property
     def folder(self) -> Path:
@@ -90,7 +97,7 @@ class Results:
         run that diverged counts as 0, one without a result as NaN), on which split and in which mode;
         validation accuracies; how many problems were evaluated, with the interval over them; and every
         setting in a column named as for ``--set``, such as ``train.learning_rate.policy``."""
-        found = self.facts.numbers.every
+        found = self._numbers.every
         settings = pd.DataFrame(run_settings(self.matrix))
         return found.merge(settings, on="name", how="left", validate="one_to_one")
 
@@ -119,7 +126,7 @@ class Results:
     @property
     def damage(self) -> Sequence[str]:
         """What could not be read: file, line where there is one, fault and remedy."""
-        return self.facts.numbers.damage
+        return self._numbers.damage
 
     @property
     def alarms(self) -> Mapping[str, Sequence[str]]:
@@ -153,7 +160,7 @@ class Results:
     @cached_property
     def figures(self) -> Mapping[str, str]:
         """The names of the figures that these logs allow, each with what it shows."""
-        drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self.facts.numbers)}
+        drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self._numbers)}
         return {name: kind.about for name, kind in drawn.items()}
 
     def figure(self, name: str, path: str | os.PathLike[str] | None = None, width: str = "text") -> Figure:
@@ -177,7 +184,7 @@ class Results:
             raise ValueError(f"unknown width {width!r}; choose from {', '.join(SHEETS)}")
         if name not in FIGURES:
             raise ValueError(unknown("figure", name, FIGURES))
-        return FIGURES[name](self.facts.numbers, self._definitions, SHEETS[width])
+        return FIGURES[name](self._numbers, self._definitions, SHEETS[width])
 
     def write_figures(
         self,
@@ -212,12 +219,19 @@ class Results:
         It goes to the folder `report` of the matrix unless `path` names another, which must be new, empty or
         hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
         """
+        demand_known(formats)
+        with drawing_crew(formats, usable_cores()) as drawers:
+            return self.write(drawers, path, formats)
+
+    def write(
+        self, drawers: Crew, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS
+    ) -> Path:
+        """`report` whose figures are drawn by `drawers`."""
         from grpobench.runs.settings.registries import algorithms
 
+        figures = begin(self._numbers, self._definitions, formats, drawers)
         papers = {name: cls.paper for name, cls in algorithms().items()}
-        place = None if path is None else Path(path)
-        with drawing_crew(formats, usable_cores()) as drawers:
-            return write(self.facts, drawers, formats, self._definitions, place, papers)
+        return write(self.facts, figures, formats, None if path is None else Path(path), papers)
 
     def _head(self) -> list[str]:
         """The state of the runs, and what the report warns of."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.shared_work import LONGEST, Torn, met, met_here
+from helpers.shared_work import LONGEST, Torn, met, met_here, three_seconds
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.report import drawn
@@ -33,6 +33,21 @@ def test_helpers_work_beside_this_process(tmp_path: Path) -> None:
     with crew(2, "helpers.shared_work") as team:
         ids = team.share(partial(met, tmp_path), [0, 1])
     assert len(set(ids)) == 2 and os.getpid() in ids
+
+
+def test_helpers_begin_when_they_are_asked(tmp_path: Path) -> None:
+    with crew(2, "helpers.shared_work") as team:
+        team.ask(partial(three_seconds, tmp_path), [0])
+        wait_until(lambda: any(tmp_path.iterdir()))  # while this process does something else
+        assert team.finish() == [None]
+    assert [path.name for path in tmp_path.iterdir()] != [str(os.getpid())]
+
+
+def test_what_helpers_import_takes_no_second_for_what_they_do_not_use() -> None:
+    told = "import sys, grpobench.analysis.report.drawn; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert {"matplotlib", "pandas"} <= {*done.stdout.split()}
+    assert not {"scipy.stats", "scipy.optimize", "seaborn", "torch"} & {*done.stdout.split()}
 
 
 @pytest.mark.parametrize("how", ["killed", "raises"])
@@ -134,11 +149,13 @@ def idle(*_: object) -> tuple[dict[int, object], set[int]]:
 def test_a_report_is_the_same_whichever_process_draws_its_figures(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawn, "names_of", lambda _: ["final_accuracy", "sampling", "kl", "seconds"])
+    monkeypatch.setattr(
+        drawn, "names_of", lambda _: ["final_accuracy", "sampling", "kl", "reward", "seconds"]
+    )
     alone = files(write_report(root).parent)
     monkeypatch.setattr(crews, "_draw_all", idle)
     elsewhere = files(write_report(root, processes=2).parent)
-    assert len([name for name in alone if name.endswith(".pdf")]) == 3  # nothing was sampled
+    assert len([name for name in alone if name.endswith(".pdf")]) == 4  # nothing was sampled
     assert alone == elsewhere
 
 

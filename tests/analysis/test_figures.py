@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import seaborn as sns
 from helpers.synthetic import Synthetic
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
@@ -19,7 +20,7 @@ from grpobench.analysis.figures.definitions import DEFINITIONS
 from grpobench.analysis.figures.drawing import Drawing, svg_text
 from grpobench.analysis.figures.labels import spread
 from grpobench.analysis.figures.scales import plain, scale_of
-from grpobench.analysis.figures.style import COLUMN, TEXT, look
+from grpobench.analysis.figures.style import COLUMN, PALETTE, STYLE, TEXT, look
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.tools.latex import escape
@@ -51,6 +52,14 @@ def drawn(matrix: Matrix, name: str, sheet: object = TEXT) -> Drawing:
     drawing = FIGURES[name](matrix, None, sheet)  # type: ignore[arg-type]
     assert drawing is not None
     return drawing
+
+
+def test_style_and_colours_are_seaborns_but_for_what_is_ours() -> None:
+    ours = {"font.family", "axes.grid", "grid.color", "axes.spines.right", "axes.spines.top"}
+    unused = {"font.sans-serif", "image.cmap"}
+    theirs = {name: value for name, value in sns.axes_style("ticks").items() if name not in ours | unused}
+    assert {name: STYLE[name] for name in theirs} == theirs
+    assert list(PALETTE) == sns.color_palette("colorblind", 10).as_hex()
 
 
 def test_no_two_of_fifty_arms_look_the_same_and_ten_differ_without_colour() -> None:

@@ -110,6 +110,16 @@ def test_seeds_for_an_effect_are_the_fewest_that_detect_it() -> None:
     assert power.seeds_for(9.0, 6) == 8 and power.seeds_for(9.0, 6, least=11) == 11
 
 
+@pytest.mark.parametrize("effect", [0.05, 0.091, 0.12, 0.3, 0.38, 0.45, 0.6])
+@pytest.mark.parametrize(("pairs", "least"), [(1, 12), (6, 14), (3, 50), (30, 200)])
+def test_the_search_for_seeds_finds_the_first_of_all(effect: float, pairs: int, least: int) -> None:
+    every = range(least, power.MOST_SEEDS + 1)
+    levels = [power._level(n, pairs, 0.05) for n in every]
+    enough = power._power_of_t(np.array(every), effect, np.array(levels)) >= power.POWER
+    expected = every[int(enough.argmax())] if enough.any() else math.inf
+    assert power._seeds_by_t(least, effect, pairs, 0.05) == expected
+
+
 def test_the_spread_of_a_standard_deviation_by_hand() -> None:
     three = power.spread(3)  # χ² with 2 df: 7.378 and .0506; √(2/7.378) = .521, √(2/.0506) = 6.285
     assert (three.low, three.high) == pytest.approx((0.521, 6.285), abs=1e-3)

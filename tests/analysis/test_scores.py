@@ -111,6 +111,18 @@ def test_t_interval_of_three_seeds_by_hand() -> None:
     assert (mean.value, mean.low, mean.high) == pytest.approx((0.6, 0.3516, 0.8484), abs=1e-4)
 
 
+@pytest.mark.parametrize("seeds", [2, 3, 8, 50])
+def test_intervals_are_those_of_scipys_distributions(seeds: int) -> None:
+    values = np.random.default_rng(seeds).random(seeds)
+    low, high = stats.t.interval(0.9, seeds - 1, values.mean(), stats.sem(values))
+    mean = seed_mean(values, level=0.9)
+    assert (mean.low, mean.high) == pytest.approx((low, high), rel=1e-12)  # another order of the products
+    found = wilson(3, seeds + 2, level=0.9)
+    theirs = stats.binomtest(3, seeds + 2).proportion_ci(0.9, method="wilson")
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-12)
+
+
 def test_one_seed_has_a_mean_and_no_interval() -> None:
     mean = seed_mean([0.5])
     assert mean.value == 0.5 and math.isnan(mean.low) and math.isnan(mean.high)
