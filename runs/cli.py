@@ -7,7 +7,6 @@ to fail on that; 70 infrastructure; 75 preempted, and resumable by the same comm
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if options.light:
         defer("torch")
+    from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.errors import DataError
@@ -73,8 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return DONE
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return complain(f"the disk is full: {error}; free space and start again", INFRASTRUCTURE)
+        if error.errno in FULL:
+            return complain(
+                f"the disk is full, or a quota: {error}; free space and start again", INFRASTRUCTURE
+            )
         return complain(str(error), INFRASTRUCTURE)
     return code
 

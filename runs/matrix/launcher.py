@@ -22,7 +22,8 @@ from grpobench.runs.matrix.display import Display
 from grpobench.runs.matrix.engine import Engine, Lost
 from grpobench.runs.matrix.run import Place, Run
 from grpobench.runs.matrix.worker import Ended
-from grpobench.runs.record.status import mark
+from grpobench.runs.record.status import mark, settled, status
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.lock import Lock
 from grpobench.runs.tools.ticker import duration
 from grpobench.runs.train.progress import Progress
@@ -73,6 +74,7 @@ class Launcher:
     def step(self, queue: list[Run], display: Display) -> None:
         """Begin what there is room for, wait a moment for news, act on it."""
         self.mind_signals()
+        point("launcher")
         if self.stopping_since is None:
             now = time.monotonic()
             for run in self.engine.start([run for run in queue if run.due <= now]):
@@ -104,7 +106,12 @@ class Launcher:
         display.ended(run)
 
     def lose(self, run: Run, why: str, preempted: bool, queue: list[Run], display: Display) -> None:
-        """Its machine failed: try again, unless it was to stop or comes no further."""
+        """Its machine failed: try again, unless it was to stop or comes no further, or had its result already
+        and only could not tell."""
+        if settled(run.path):
+            told = status(run.path)
+            self.end(run, Ended(told["state"], told["why"]), display)
+            return
         saved = run.checkpoint()
         if saved > run.saved or preempted:
             run.saved, run.attempts = saved, 0

@@ -68,6 +68,8 @@ def run_matrix(
     lock = Lock(folder)
     lock.take(say=line_on(console))
     try:
+        for place in (folder, folder / "shared"):
+            files.sweep(place)
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         write_matrix(folder, recipe)

@@ -21,6 +21,7 @@ from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.record.status import State
 from grpobench.runs.settings import others
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.files import FULL
 from grpobench.runs.tools.lock import LeaseLost
 from grpobench.runs.tools.process import die_with, output_to
 from grpobench.runs.tools.strict import ConfigError
@@ -150,8 +151,8 @@ def crashed(folder: RunFolder, error: BaseException) -> Ended:
 
 
 def failed(error: OSError) -> Ended:
-    """A full disk stops the whole matrix; any other error of the system only this run."""
-    fate: Fate = "disk full" if error.errno == errno.ENOSPC else "crashed"
+    """A full disk or quota stops the whole matrix; any other error of the system only this run."""
+    fate: Fate = "disk full" if error.errno in FULL else "crashed"
     return Ended(fate, f"{type(error).__name__}: {error}", machine=error.errno in MACHINE)
 
 

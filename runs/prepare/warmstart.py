@@ -27,6 +27,7 @@ from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import files, strict
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -57,6 +58,7 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
             losses = train(loaded, config, lessons, tell)
             with files.becoming(folder) as aside:
                 loaded.model.save_pretrained(aside)
+                point("warm-start-save")
                 loaded.tokenizer.save_pretrained(aside)
                 about = record(loaded, task, config, lessons, losses, time.monotonic() - began)
                 (aside / RECORD).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -181,6 +183,7 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
                 "model.warm_start_learning_rate"
             ) from error
         losses.append(total)
+        point("warm-start")
         tell(update, updates, total)
     return losses
 

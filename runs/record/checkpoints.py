@@ -15,6 +15,7 @@ import torch
 
 from grpobench.analysis.logs import sums
 from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.json_lines import read_json, size
 
 MANIFEST = "manifest.json"
@@ -70,15 +71,18 @@ def write(
     try:
         for name, entries in tensors.items():
             write_tensors(aside / f"{name}.safetensors", entries)
+            point("save")
         (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
         write_manifest(aside, step, attempt, logs)
         files.sync_folder(aside)
+        point("save-manifest")
         demand()
         files.remove(folder)  # A damaged one that the run has come back to.
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    point("save-renamed")
     files.sync_folder(folder.parent)
 
 

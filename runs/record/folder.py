@@ -35,6 +35,7 @@ from grpobench.runs.record.status import RESULTS, State, mark, result_damage, se
 from grpobench.runs.settings import others, stored
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.json_lines import line, read_json
 from grpobench.runs.tools.lock import FolderError, Lock
 
@@ -116,6 +117,7 @@ class RunFolder:
             changes += origin.code_differences(attempts[-1], about)
         self.refuse(changes)
         self.write_status("")  # First: a result never stands beside settings that did not make it.
+        point("begin")
         (self.path / sums.KEPT).unlink(missing_ok=True)
         if ended and self.allow_change:
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # Those of a diverged run.
@@ -273,6 +275,7 @@ class RunFolder:
         aside, path = folder / f".{name}.{os.getpid()}", folder / f"{name}.safetensors"
         try:
             checkpoints.write_tensors(aside, tensors)
+            point("final")
             files.sync_file(aside)
             self.lock.demand()
             aside.rename(path)
@@ -288,7 +291,9 @@ class RunFolder:
         self.state, self.why = state, why
         if state in RESULTS:
             self.write_sums()
+            point("finish")
         self.write_status(why)
+        point("finished")
         if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from grpobench.analysis.logs import sums
 from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.json_lines import line, size
 from grpobench.runs.tools.lock import FolderError
 
@@ -38,7 +39,9 @@ class Log:
         if not lines:
             return
         self.demand()
+        point("log")
         files.append(log, b"".join(lines))
+        point("log-row")
         marks = []
         for text in lines:
             self.chain.update(text)
@@ -115,6 +118,7 @@ class Log:
         while (orphan := self.path.with_name(f"{self.path.stem}.orphan-{number}.jsonl")).exists():
             number += 1
         files.write_atomic(orphan, content[length:])
+        point("rewind")
         with self.path.open("r+b") as file:
             file.truncate(length)
             os.fsync(file.fileno())

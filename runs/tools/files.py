@@ -16,6 +16,8 @@ from pathlib import Path
 from grpobench.analysis.logs import sums
 from grpobench.runs.tools.strict import ConfigError
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of the system that say that nothing more can be written: no space, or none left of a quota."""
 # macOS has no fdatasync.
 sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -127,7 +129,7 @@ def writable(folder: Path, option: str) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in FULL:
             raise
         why = error.strerror or type(error).__name__
         raise ConfigError([f"{option} {folder}: cannot write there ({why}); name another folder"]) from None

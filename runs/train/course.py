@@ -11,6 +11,7 @@ from grpobench.analysis.detect.registry import Findings
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
 from grpobench.runs.record.status import State
+from grpobench.runs.tools.faults import point
 from grpobench.runs.train.base import Base
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
@@ -137,7 +138,9 @@ def evaluate_all(
     for split in due:
         trainer.tell(step, f"evaluating on {split}")
         rows, summary = base.evaluate(split) if base else trainer.parts.evaluator.evaluate(step, split)
+        point("evaluate")
         folder.evaluations(rows)
+        point("evaluated")
         trainer.watch.evaluated(rows)
         trainer.observers.evaluation(step, split, summary)
         numbers |= summary

@@ -18,6 +18,7 @@ from grpobench.runs.models.errors import ModelError
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.memory import peak_memory_gb
 from grpobench.runs.train.corrections import correct
 from grpobench.runs.train.parts import Parts
@@ -118,6 +119,7 @@ class Trainer:
                     self.models.follow(mix)
                 with self.clock("sync"):
                     row |= self.sampler.sync()
+        point("step")
         row |= trained_metrics(used, sampled) | tally.numbers()
         return self.finish_step(row, groups, began, before)
 
@@ -141,6 +143,7 @@ class Trainer:
         for attempt in range(self.curriculum.attempts):
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
+            point("rollout")
             sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]

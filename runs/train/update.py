@@ -16,6 +16,7 @@ from grpobench.runs.models.optimiser import NonFinite
 from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Ruined
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.parts import Parts
@@ -126,6 +127,7 @@ class Updater:
                 total = (loss.terms * weights[rows]).sum()
             with self.clock("backward"):
                 total.backward()
+            point("update")
             whole += total.detach()
             tally.add(loss.metrics, micro.written)
             if "policy" in now:

@@ -217,7 +217,7 @@ def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     monkeypatch.setattr(show, "list_command", full)
     assert cli.main(["list", "models"]) == 70
-    assert "the disk is full" in capsys.readouterr().err
+    assert "the disk is full, or a quota" in capsys.readouterr().err
 
 
 def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,78 @@
+"""Fail points, for tests: places where a process can be made to die, stop or fail as machines do.
+
+Nothing happens unless `GRPOBENCH_FAULTS` names a folder. Each file in it is a fault, ``POINT.COUNT.WHAT``:
+what happens when a process comes to the point for the COUNT-th time. Whoever takes the file away has the
+fault, so that it happens once, however many processes there are; what has happened stands in ``struck`` in
+that folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+VARIABLE = "GRPOBENCH_FAULTS"
+STRUCK = "struck"
+LATER = "~"
+"""``kill~50``: 50 ms after the point, wherever the process is by then."""
+SEEN: Counter[str] = Counter()
+"""How often this process has come to a point."""
+
+
+def point(name: str) -> None:
+    """A place in the code where a fault may be put. Costs a look at the environment."""
+    if folder := os.environ.get(VARIABLE):
+        come(name, Path(folder))
+
+
+def come(name: str, folder: Path) -> None:
+    SEEN[name] += 1
+    for planned in sorted(folder.glob(f"{name}.{SEEN[name]}.*")):
+        try:
+            planned.unlink()
+        except FileNotFoundError:  # another process has it
+            continue
+        what, _, later = planned.name.split(".")[2].partition(LATER)
+        with (folder / STRUCK).open("a", encoding="utf-8") as file:
+            file.write(f"{planned.name}\n")
+        if later:
+            threading.Timer(int(later) / 1000, strike, (what,)).start()
+        else:
+            strike(what)
+
+
+def strike(what: str) -> None:
+    """Raises OSError, or MemoryError of the device, for faults that are raised."""
+    if what in DEEDS:
+        DEEDS[what]()
+    elif what == "oom":
+        import torch
+
+        raise torch.OutOfMemoryError("CUDA out of memory (a fail point)")
+    else:
+        number = getattr(errno, what)
+        raise OSError(number, os.strerror(number))
+
+
+def to_launcher(number: int) -> None:
+    """Signal the process that spawned this one, if it still lives."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() == parent.pid:
+        os.kill(os.getppid(), number)
+
+
+DEEDS: Mapping[str, Callable[[], None]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill-launcher": lambda: to_launcher(signal.SIGKILL),
+    "kill-group": lambda: os.killpg(0, signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "terminate-launcher": lambda: to_launcher(signal.SIGTERM),
+    "hang": lambda: time.sleep(3600),
+}

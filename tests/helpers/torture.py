@@ -1,0 +1,307 @@
+"""Kill runs at random and hold what they come to against a run that nobody touched: `make torture`.
+
+A cell is an algorithm on a number of threads, on an idle machine or beside a busy program. Its kills are
+drawn from a seed: which process (worker, launcher, or the whole group), at which point of the code
+(`runs/tools/faults.py`), and whether at once or some milliseconds later. Whatever dies is started again by
+the same command, until the run is finished; then its metrics without times, its answers, its events and its
+final weights must be those of the undisturbed run, byte for byte, nothing of a killed process may be left,
+and every checksum must be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from grpobench.analysis.logs.load import load
+from grpobench.runs.tools import faults
+
+ALGORITHMS = ("grpo", "ppo", "gspo", "dpo", "ngrpo", "ads", "dapo")
+STEPS = 6
+POINTS: Mapping[str, int] = {
+    "rollout": 6,
+    "update": 12,
+    "step": 6,
+    "log": 6,
+    "log-row": 6,
+    "save": 4,
+    "save-manifest": 2,
+    "save-renamed": 2,
+    "evaluate": 6,
+    "evaluated": 6,
+    "begin": 1,
+    "rewind": 2,
+    "final": 1,
+    "finish": 1,
+    "finished": 1,
+}
+"""Where a worker may die, and how often an undisturbed run comes there at least, more or less."""
+LAUNCHER = 12
+"""Looks of the launcher at its workers among which its own death is drawn."""
+TARGETS = ("kill", "kill", "kill", "kill-launcher", "kill-group")
+"""What dies; a third to a half of the kills comes later than its point."""
+MOST_STARTS = 40
+"""Starts of one run; more mean that it comes no further."""
+LAUNCH = """
+import sys
+from pathlib import Path
+from grpobench.runs.tools.deferred import defer
+if __name__ == "__main__":
+    defer("torch")
+    from grpobench.runs.matrix.matrix import run_matrix
+    from grpobench.runs.settings.recipe import read_recipe
+    folder = Path(sys.argv[1])
+    sys.exit(run_matrix(read_recipe(str(folder / "torture.toml")), folder, 1).code)
+"""
+RECIPE = """
+name = "torture"
+seeds = [5]
+tasks = [{{ name = "arithmetic", settings = {{ train = 48, validation = 16, test = 16 }} }}]
+model.name = "nano"
+[train]
+steps = {steps}
+prompts = 4
+group = 4
+minibatches = 2
+learning_rate = 1e-3
+[sampler]
+max_new_tokens = 12
+[evaluate]
+every = 2
+problems = 4
+samples = 1
+test_problems = 4
+[checkpoint]
+every = 2
+[[arm]]
+algorithm = "{algorithm}"
+{more}
+"""
+MORE = {"ppo": "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Where kills are counted."""
+
+    algorithm: str
+    threads: int
+    busy: bool
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}-{self.threads}-{'busy' if self.busy else 'idle'}"
+
+
+@dataclasses.dataclass
+class Found:
+    """What became of a cell."""
+
+    kills: Counter[str] = dataclasses.field(default_factory=Counter)
+    """By what died and where."""
+    runs: int = 0
+    identical: int = 0
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+
+def draw(chance: random.Random) -> str:
+    """One fault, as the name of its file."""
+    later = f"{faults.LATER}{chance.randrange(1, 250)}" if chance.random() < 0.4 else ""
+    if chance.random() < 0.1:
+        return f"launcher.{chance.randrange(1, LAUNCHER)}.kill{later}"
+    name = chance.choice(list(POINTS))
+    return f"{name}.{chance.randrange(1, POINTS[name] + 1)}.{chance.choice(TARGETS)}{later}"
+
+
+def prepare(folder: Path, algorithm: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "launch.py").write_text(LAUNCH)
+    text = RECIPE.format(algorithm=algorithm, steps=STEPS, more=MORE.get(algorithm, ""))
+    (folder / "torture.toml").write_text(text)
+    (folder / "faults").mkdir()
+
+
+def start(folder: Path, threads: int) -> int:
+    """One start of the launcher, in a group of its own; its exit code."""
+    around = {**os.environ, "OMP_NUM_THREADS": str(threads), faults.VARIABLE: str(folder / "faults")}
+    with (folder / "output.txt").open("a") as output:
+        command = [sys.executable, str(folder / "launch.py"), str(folder)]
+        child = subprocess.Popen(command, env=around, stdout=output, stderr=output, start_new_session=True)
+        try:
+            return child.wait(600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+
+
+def run_of(folder: Path) -> Path:
+    (path,) = (folder / "torture").glob("*-s5")
+    return path
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    """What must not depend on kills."""
+    path = run_of(folder)
+    kept = []
+    for text in (path / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(text)
+        kept.append(
+            {name: row[name] for name in row if not name.startswith(("time/", "cost/peak_memory_gb"))}
+        )
+    files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
+    return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that a killed process wrote aside."""
+    found = [*folder.rglob(".*")]
+    return [str(path.relative_to(folder)) for path in found if not path.name.endswith(".lock")]
+
+
+def survivors(folder: Path) -> list[int]:
+    """Processes that still have to do with a folder, some seconds after the last of their launchers ended."""
+    deadline = time.monotonic() + 10
+    while (found := mentioning(str(folder))) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def mentioning(text: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if text.encode() in entry.read_bytes() and int(entry.parent.name) != os.getpid():
+                found.append(int(entry.parent.name))
+    return found
+
+
+@contextlib.contextmanager
+def company(busy: bool) -> Iterator[None]:
+    """A program that keeps every core busy."""
+    count = os.cpu_count() or 1 if busy else 0
+    spin = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for child in spin:
+            child.kill()
+            child.wait()
+
+
+def torture(cell: Cell, kills: int, place: Path, whole: Mapping[str, bytes], seed: int) -> Found:
+    """Kill runs of a cell until `kills` have come about, four or so in each run."""
+    chance, found = random.Random(f"{seed} {cell}"), Found()
+    with company(cell.busy):
+        while sum(found.kills.values()) < kills and found.runs < 3 * kills:
+            folder = place / f"{cell}-{found.runs}"
+            prepare(folder, cell.algorithm)
+            for _ in range(min(5, kills - sum(found.kills.values()))):
+                (folder / "faults" / draw(chance)).touch()
+            found.runs += 1
+            one(folder, cell.threads, whole, found)
+    return found
+
+
+def one(folder: Path, threads: int, whole: Mapping[str, bytes], found: Found) -> None:
+    """One run, started until it is finished, and held against the undisturbed one."""
+    for _ in range(MOST_STARTS):
+        if start(folder, threads) == 0:
+            break
+    else:
+        found.faults.append(f"{folder}: not finished after {MOST_STARTS} starts, see output.txt there")
+        return
+    struck = folder / "faults" / faults.STRUCK
+    for line in struck.read_text().splitlines() if struck.exists() else []:
+        name, _, what = line.split(".")
+        found.kills[f"{what.partition(faults.LATER)[0]} at {name}"] += 1
+    told = outcome(folder)
+    other = [name for name in whole if told[name] != whole[name]]
+    wrong = [f"{name} differs" for name in other]
+    wrong += [f"left behind: {name}" for name in leftovers(folder)]
+    wrong += [f"still running: {number}" for number in survivors(folder)]
+    wrong += load(folder / "torture").damage
+    found.identical += not other
+    found.faults += [f"{folder}: {fault}" for fault in wrong]
+    if not wrong:
+        shutil.rmtree(folder)
+
+
+def undisturbed(algorithm: str, threads: int, place: Path) -> dict[str, bytes]:
+    folder = place / f"{algorithm}-{threads}-whole"
+    prepare(folder, algorithm)
+    if start(folder, threads):
+        raise RuntimeError(f"{algorithm}: the undisturbed run fails, see {folder / 'output.txt'}")
+    return outcome(folder)
+
+
+def table(found: Mapping[Cell, Found]) -> str:
+    """The counts, a line per cell, and what died where."""
+    lines = [f"{'algorithm':<10} {'threads':>7} {'machine':>8} {'kills':>6} {'runs':>5} {'identical':>10}"]
+    for cell, one in found.items():
+        load, kills = "busy" if cell.busy else "idle", sum(one.kills.values())
+        told = f"{cell.algorithm:<10} {cell.threads:>7} {load:>8} {kills:>6} {one.runs:>5}"
+        lines.append(f"{told} {one.identical:>10}")
+    every = sum((one.kills for one in found.values()), Counter())
+    runs, same = sum(one.runs for one in found.values()), sum(one.identical for one in found.values())
+    lines += ["", *(f"{count:>5}  {what}" for what, count in every.most_common()), ""]
+    lines.append(
+        f"{sum(every.values())} kills in {runs} runs; {same} of them identical to the undisturbed run"
+    )
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code 1 where a run was not identical, left something behind, or was not finished."""
+    parser = argparse.ArgumentParser(prog="make torture", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20, help="kills per algorithm at least")
+    parser.add_argument("--algorithms", default=",".join(ALGORITHMS))
+    parser.add_argument("--threads", default="1,2", help="numbers of threads")
+    parser.add_argument("--machine", default="idle,busy")
+    parser.add_argument("--workers", type=int, default=1, help="cells at once")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(words)
+    threads = [int(one) for one in options.threads.split(",")]
+    loads = [one == "busy" for one in options.machine.split(",")]
+    cells = [
+        Cell(name, count, busy)
+        for name in options.algorithms.split(",")
+        for count in threads
+        for busy in loads
+    ]
+    each = -(-options.kills // (len(threads) * len(loads)))
+    place = Path(tempfile.mkdtemp(prefix="grpobench-torture-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    found: dict[Cell, Found] = {}
+    with ThreadPoolExecutor(options.workers) as pool:
+        pairs = list(dict.fromkeys((cell.algorithm, cell.threads) for cell in cells))
+        whole = dict(zip(pairs, pool.map(lambda pair: undisturbed(*pair, place), pairs), strict=True))
+        jobs = {
+            cell: pool.submit(torture, cell, each, place, whole[cell.algorithm, cell.threads], options.seed)
+            for cell in cells
+        }
+        for cell, job in jobs.items():
+            found[cell] = job.result()
+            print(f"{cell}: {sum(found[cell].kills.values())} kills", file=sys.stderr, flush=True)
+    print(table(found))
+    wrong = [fault for one in found.values() for fault in one.faults]
+    print("\n".join(wrong), file=sys.stderr)
+    if not wrong:
+        shutil.rmtree(place)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

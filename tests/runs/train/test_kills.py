@@ -1,0 +1,93 @@
+"""Killed at any point and started again, a run is byte for byte the undisturbed one; a full disk ends it at
+once, and what a killed process had in hand is not left behind. `make torture` draws the points at random, for
+more algorithms.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+
+import pytest
+from helpers import torture
+from helpers.whole_runs import rows
+from rich.console import Console
+
+from grpobench.analysis.logs.load import load
+from grpobench.runs.matrix import launcher
+from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools import faults
+
+SETS = ["train.steps=3", "checkpoint.every=1", "train.prompts=2", "evaluate.test_problems=2"]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
+    """However often it dies, it is started again, and nobody waits."""
+    monkeypatch.setattr(launcher, "MOST_AGAIN", 99)
+    monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 100)
+
+
+def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    if not folder.exists():
+        torture.prepare(folder, "ppo")
+    for name in planned:
+        (folder / "faults" / name).touch()
+    monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
+    given = read_recipe(str(folder / "torture.toml"), SETS)
+    return run_matrix(given, folder, 1, console=Console(file=io.StringIO()))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What an undisturbed run comes to."""
+    with pytest.MonkeyPatch.context() as patch:
+        from helpers.warm import Warm
+
+        patch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
+        folder = tmp_path_factory.mktemp("whole") / "w"
+        assert carry(folder, monkeypatch=patch).code == 0
+        return torture.outcome(folder)
+
+
+KILLS = (
+    *("evaluated.1.kill", "rollout.1.kill", "log-row.2.kill", "rewind.1.kill"),
+    *("save-manifest.1.kill", "final.1.kill", "finish.1.kill"),
+)
+
+
+def test_a_run_killed_everywhere_is_the_undisturbed_one(
+    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "k"
+    outcome = carry(folder, *KILLS, monkeypatch=monkeypatch)
+    assert sorted((folder / "faults" / faults.STRUCK).read_text().split()) == sorted(KILLS)
+    assert outcome.code == 0 and torture.outcome(folder) == whole
+    assert not torture.leftovers(folder) and not load(folder / "torture").damage
+    assert len(rows(torture.run_of(folder))) == 4
+
+
+def test_a_kill_behind_the_result_is_no_crash(
+    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher never hears of the end; the run has its result all the same, and is not made again."""
+    folder = tmp_path / "k"
+    outcome = carry(folder, "finished.1.kill", monkeypatch=monkeypatch)
+    assert outcome.code == 0 and [run.place for run in outcome.runs] == ["finished"]
+    assert torture.outcome(folder) == whole and load(folder / "torture").runs[0].attempt == 1
+
+
+@pytest.mark.parametrize(("point", "number"), [("log.3", "ENOSPC"), ("save-manifest.2", "EDQUOT")])
+def test_full_storage_ends_a_run_at_once_and_costs_it_nothing(
+    point: str, number: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "k"
+    outcome = carry(folder, f"{point}.{number}", monkeypatch=monkeypatch)
+    assert outcome.code == 70 and [run.place for run in outcome.runs] == ["disk full"]
+    assert os.strerror(getattr(errno, number)) in outcome.runs[0].why
+    assert not load(folder / "torture").damage
+    assert carry(folder, monkeypatch=monkeypatch).code == 0
+    assert torture.outcome(folder) == whole and not torture.leftovers(folder)
