@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,7 +145,8 @@ def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
 
 
 def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
-    page = write_report(folder).read_text(encoding="utf-8")
+    with drawing("map", "survival"):
+        page = write_report(folder).read_text(encoding="utf-8")
     told = re.sub(r"<[^>]+>", "", page)
     assert "Stability map" in told and "What each arm bears" in told
     assert "gspo at minibatches 1, arithmetic: bears a learning rate of 2e−4 (1 of 3 collapsed)" in told

@@ -48,10 +48,11 @@ def test_what_a_plain_standard_error_calls_detectable_is_not_found_under_holm() 
     assert power.detectable(8, 6) > 1.9 * 2.8 / math.sqrt(8) * 0.99
 
 
-def test_dependent_pairs_of_arms_are_found_at_least_as_often() -> None:
+@pytest.mark.parametrize("repetitions", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_dependent_pairs_of_arms_are_found_at_least_as_often(repetitions: int) -> None:
     # four arms; the first is better than all others by what is called detectable for a pair
     rng = np.random.default_rng(5)
-    effect, hits, repetitions = power.detectable(8, 6), 0, 400
+    effect, hits = power.detectable(8, 6), 0
     for _ in range(repetitions):
         drawn = rng.standard_normal((4, 8)) / math.sqrt(2)  # paired differences then have SD 1
         drawn[0] += effect

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.logs import known
-from helpers.pages import words
+from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks.pairing import check_pairing
@@ -304,7 +304,8 @@ def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
 
 def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> None:
     root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
-    page = write_report(root, ["html"]).read_text()
+    with drawing("final_accuracy", "reward", "kl"):
+        page = write_report(root, ["html"]).read_text()
     assert "There is one arm: nothing to compare" in page
     facts = gather(load(root))
     assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from scipy import stats
 
@@ -42,7 +43,8 @@ def matrix_of(folder: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(matrix_of(tmp_path_factory.mktemp("results"))).parent
+    with drawing("final_accuracy", "survival"):
+        return write_report(matrix_of(tmp_path_factory.mktemp("results"))).parent
 
 
 def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,7 +184,8 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_table_page_json_and_csv_carry_the_word(close: Path) -> None:
-    page = write_report(close, ["html", "csv", "tex", "json"]).read_text()
+    with drawing("final_accuracy", "differences"):
+        page = write_report(close, ["html", "csv", "tex", "json"]).read_text()
     assert "<b>a and b are equivalent</b> on arithmetic: −0.0 points" in page.replace("+0.0", "−0.0")
     assert "within 2 points: Holm p 0.00391 over 8 paired seeds" in page  # one pattern of 2^8
     content = json.loads((close / "report" / "report.json").read_text())

@@ -1,8 +1,12 @@
-"""The words of a report."""
+"""The words of a report, and reports of few figures: drawing takes most of a report's time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
@@ -13,3 +17,13 @@ from grpobench.analysis.tools.visible import visible
 def words(root: Path) -> str:
     """The report's page of a matrix as it is written, but for the figures: they take most of its time."""
     return visible(render_page(gather(load(root)), []))
+
+
+@contextmanager
+def drawing(*names: str) -> Iterator[None]:
+    """Reports that are made within it have of all figures these alone, drawn by this process. Whole reports
+    are tested by test_report.py, helpers that draw by test_crew.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpobench.analysis.report.drawn.names_of", lambda _: [*names])
+        patch.setattr("grpobench.runs.interface.results.usable_cores", lambda: 1)
+        yield

@@ -217,7 +217,7 @@ share = [0.8, 0.9]
 
 
 def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warm: None
 ) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
     (tmp_path / "labels.toml").write_text(LABELS.format(recipe=tmp_path / "tiny.toml"))

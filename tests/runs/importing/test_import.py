@@ -19,6 +19,7 @@ from helpers.foreign_logs import (
     verl_row,
 )
 from helpers.logs import known
+from helpers.pages import drawing
 from helpers.shell import command
 
 import grpobench
@@ -52,7 +53,8 @@ def imported(*arguments: Any) -> int:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    assert cli.main(["report", str(folder), "--format", "json,html"]) == 0
+    with drawing("final_accuracy", "reward"):
+        assert cli.main(["report", str(folder), "--format", "json,html"]) == 0
     assert "<html" in (folder / "report" / "index.html").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads((folder / "report" / "report.json").read_text(encoding="utf-8"))
     return found

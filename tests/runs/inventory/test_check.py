@@ -442,9 +442,10 @@ def test_standard_error_names_the_task_under_way_and_rows_say_what_it_took(
 ONE_OF_A_KIND = {cls.__module__: name for name, cls in reversed(list(TASKS.items()))}
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(ONE_OF_A_KIND.values()))
-def test_registered_tasks_accept_their_references_and_reject_corruptions(name: str) -> None:
-    for found in check.checks([name], 8 if TASKS[name]().sandbox() else 24):  # a program takes a second
+def test_registered_tasks_accept_their_references_and_reject_corruptions(name: str, times: int) -> None:
+    for found in check.checks([name], times * (3 if TASKS[name]().sandbox() else 12)):  # a program takes long
         if found.state == "absent":
             pytest.skip(found.why)
         described: dict[str, Any] = found.row()

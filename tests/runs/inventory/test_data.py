@@ -8,7 +8,6 @@ import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -639,28 +638,23 @@ algorithm = "grpo"
 
 
 def test_a_truncated_data_file_and_a_prompt_longer_than_the_context_end_a_run_with_exit_2(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warm: None
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     folder = tmp_path / "data" / "gsm8k"
     folder.mkdir(parents=True)
     row = json.dumps({"question": "What is 1 + 1?", "answer": "1 + 1 = 2\n#### 2"})
     (folder / "test.jsonl").write_text(row + "\n")
     (folder / "train.jsonl").write_text(f"{row}\n{row[:40]}")
-    command = "import sys; from grpobench.runs.cli import main; sys.exit(main())"
     words = ["run", "recipe.toml", "--data-dir", str(tmp_path / "data"), "--workers", "1"]
-    done = subprocess.run(
-        [sys.executable, "-c", command, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert f"{folder / 'train.jsonl'}, line 2: not JSON" in done.stderr
-    assert "mend or replace the file" in done.stderr
-    assert (
-        "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024"
-        in done.stderr
-    )
-    assert 'leave them out (in a recipe: model.long_prompts = "drop")' in done.stderr
-    assert "Traceback" not in done.stderr
+    code, told = cli.main(words), capsys.readouterr().err
+    assert code == 2, told
+    assert f"{folder / 'train.jsonl'}, line 2: not JSON" in told
+    assert "mend or replace the file" in told
+    assert "of 4096 train prompts leave no room for 1020 new tokens in the model's context of 1024" in told
+    assert 'leave them out (in a recipe: model.long_prompts = "drop")' in told
+    assert "Traceback" not in told
 
 
 # Prompts and the context

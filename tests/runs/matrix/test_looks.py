@@ -26,7 +26,7 @@ STAND_IN = {"execute": "helpers.stand_ins.graded"}
 
 
 @pytest.fixture(autouse=True)
-def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+def registries(monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
 
