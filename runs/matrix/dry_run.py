@@ -17,7 +17,8 @@ from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.standing import last_rows, standing
 from grpobench.runs.models import loading
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.record.status import RESULTS, settled
+from grpobench.runs.record.folder import grows
+from grpobench.runs.record.status import RESULTS, settled, status
 from grpobench.runs.sample.context import Room, dropped
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.recipe import Recipe
@@ -119,7 +120,7 @@ def plan(run: Run) -> str:
 def checkpoint(run: Run) -> int:
     """The step of the newest checkpoint; 0 without one, and for a result that is made again."""
     if settled(run.path):
-        return 0
+        return int(status(run.path)["step"]) if grows(run.path, run.config) else 0
     found = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
     return max((int(name) for name in found if name.isdigit()), default=0)
 

@@ -19,7 +19,7 @@ from grpobench.runs.matrix.launcher import Launcher
 from grpobench.runs.matrix.run import Place, Run
 from grpobench.runs.matrix.worker import EXECUTE
 from grpobench.runs.record import pins
-from grpobench.runs.record.folder import FolderError, changed, refusal
+from grpobench.runs.record.folder import FolderError, changed, grows, refusal
 from grpobench.runs.record.status import result_damage, settled, status
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
@@ -102,7 +102,7 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
             faults.append(lease.named(run.path))
         elif changes and not allow_change:
             faults.append(refusal(run.path, changes))
-        elif settled(run.path) and not changes:
+        elif settled(run.path) and not changes and not grows(run.path, run.config):
             found = status(run.path)
             run.place, run.why = found["state"], found["why"]
     if faults:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -28,7 +27,7 @@ import torch
 import zstandard
 
 from grpobench.analysis.logs import sums
-from grpobench.runs.record import checkpoints, origin, pins
+from grpobench.runs.record import checkpoints, growing, origin, pins
 from grpobench.runs.record.checkpoints import Checkpoint
 from grpobench.runs.record.logs import Log
 from grpobench.runs.record.status import RESULTS, State, mark, result_damage, settled, status
@@ -103,7 +102,8 @@ class RunFolder:
         self.sweep()
         self.origin = known_origin(self.path) or self.origin
         attempts = self.origin["attempts"]
-        self.threads = attempts[0]["threads"] if attempts else threads
+        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
+        self.threads = attempts[0]["threads"] if attempts and not crashed else threads
         self.attempt = len(attempts) + 1
         theirs = [found.cls for found in others.others(self.config).values()]
         parts = (self.config.algorithm, self.config.task, *theirs)
@@ -112,18 +112,22 @@ class RunFolder:
             code |= origin.room(DETECTORS)  # They decide how many steps the run has.
         about = origin.attempt(self.attempt, self.threads, code, origin.packages(*theirs))
         now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
-        changes = changed(self.path, self.config)
-        if attempts and self.steps():
+        changes, grown = settings_changes(self.path, self.config)
+        only_grown = bool(grown) and changes in ([], [grown])
+        if attempts and (self.steps() or (ended and grown)):
             changes += origin.code_differences(attempts[-1], about)
         self.refuse(changes)
+        now |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
+        if ended and only_grown:
+            growing.reopen(self.path)
+        elif ended:  # With its checkpoints: those of a run that diverged would lead there again.
+            now["replaces"] = str(growing.set_aside(self.path).relative_to(self.path.parent))
         self.write_status("")  # First: a result never stands beside settings that did not make it.
         point("begin")
         (self.path / sums.KEPT).unlink(missing_ok=True)
-        if ended and self.allow_change:
-            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)  # Those of a diverged run.
         if not self.steps():
             self.origin["pins"] = {}  # Of an attempt of which nothing is left.
-        self.origin["attempts"] = [*attempts, now | ({"changes": changes} if changes else {})]
+        self.origin["attempts"] = [*attempts, now]
         files.write_atomic(self.path / "run.toml", stored.dump(self.config).encode())
         self.write_origin()
 
@@ -295,7 +299,9 @@ class RunFolder:
         self.write_status(why)
         point("finished")
         if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
-            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            growing.keep_state(
+                self.path, self.step if state == "finished" and self.config.checkpoint.final else -1
+            )
 
     def write_sums(self) -> None:
         """sums.json: size and sum of every file that a result consists of."""
@@ -339,22 +345,35 @@ def known_origin(path: Path) -> dict[str, Any]:
 def changed(path: Path, config: RunConfig) -> list[str]:
     """How a configuration differs from the one that a run folder was made with. Nothing differs from an
     attempt that came to no step: one that could not find its model, or that ran out of memory in its first
-    step, may be corrected."""
+    step, may be corrected. More steps than before are no difference where nothing depends on their number."""
+    return settings_changes(path, config)[0]
+
+
+def grows(path: Path, config: RunConfig) -> bool:
+    """Whether a run goes on behind its result."""
+    changes, grown = settings_changes(path, config)
+    return bool(grown) and settled(path) and changes in ([], [grown])
+
+
+def settings_changes(path: Path, config: RunConfig) -> tuple[list[str], str]:
+    """`changed`, and the change that raises `train.steps`, if there is one. Raises `FolderError` where
+    run.toml is damaged."""
     known = path / "run.toml"
     if not known.exists() or not begun(path):
-        return []
+        return [], ""
     try:
-        return stored.differences(known.read_text(encoding="utf-8"), stored.dump(config))
-    except ValueError as error:
-        raise FolderError(
-            f"{known}: not TOML ({error}); restore it, or delete {path} to start over"
-        ) from None
+        return growing.differences(path, config)
+    except (ValueError, RecursionError) as error:
+        remedy = f"restore it, or delete {path} to start over"
+        raise FolderError(f"{known}: not TOML ({error}); {remedy}") from None
 
 
 def begun(path: Path) -> bool:
-    """Whether anything of a run is in its folder: a step's row (the first is the base model's), a checkpoint
-    or a result."""
-    return last_step(path / "metrics.jsonl") > 0 or any(path.glob("checkpoints/step-*")) or settled(path)
+    """Whether anything of a run is in its folder that another attempt would go on with or replace: a result,
+    a checkpoint, or, unless the attempt crashed, a step's row (the first is the base model's)."""
+    if settled(path) or checkpoints.steps(path):
+        return True
+    return status(path).get("state") != "crashed" and last_step(path / "metrics.jsonl") > 0
 
 
 def last_step(log: Path) -> int:
@@ -371,7 +390,8 @@ def refusal(path: Path, changes: list[str]) -> str:
     shown = "".join(f"\n  {change}" for change in changes[:20])
     more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
     allowed = (
-        "replace its result by a run from the beginning with --allow-change (allow_change=True in Python)"
+        "run it again from the beginning with --allow-change (allow_change=True in Python), which keeps the "
+        f"result in {path.parent / growing.EARLIER}"
         if settled(path)
         else "resume all the same with --allow-change (allow_change=True in Python), which is recorded"
     )

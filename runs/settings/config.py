@@ -343,6 +343,9 @@ class CheckpointConfig:
     """Steps between checkpoints; 0 saves only when the run is told to stop."""
     keep: Annotated[int, at_least(1)] = 2
     """Newest checkpoints kept."""
+    final: bool = True
+    """Whether a finished run keeps its optimisers' state, three times its weights with Adam: raising
+    `train.steps` then goes on from there."""
 
     def __post_init__(self) -> None:
         demand(self)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from grpobench.runs.settings import doors, observe, registries
@@ -85,21 +87,31 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
     return strict.construct(cls, placed, faults, lambda name: f"{part}.settings.{name}".rstrip("."))
 
 
-def differences(old: str, new: str) -> list[str]:
-    """What changed between two TOML texts that can change a run's numbers, one line per value."""
+def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """What changed between two TOML texts that can change a run's numbers, one line per value. What the old
+    one lacks, because a newer version added it, is no change where it has its default."""
     before, after = (flatten(unobserved(tomllib.loads(text))) for text in (old, new))
     absent = "(absent)"
     return [
         f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
         for key in dict.fromkeys([*before, *after])
-        if before.get(key, absent) != after.get(key, absent)
+        if before.get(key, defaults.get(key, absent)) != after.get(key, absent)
     ]
 
 
+def defaults(config: RunConfig) -> dict[str, str]:
+    """What the settings of a run would be if nothing was said of them, as `flatten` has them."""
+    found = flatten({name: strict.plain(cls()) for name, cls in SECTIONS.items()})
+    for part in ("algorithm", "task"):
+        with contextlib.suppress(TypeError, ValueError):  # settings that must be given have no default
+            found |= flatten({part: {"settings": strict.plain(type(getattr(config, part))())}})
+    return found
+
+
 def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
-    """run.toml without what changes no number: who is told of the run, where its recipe stood, and a list of
-    events to stop on that is empty, as every run's was before there were any."""
-    kept = {key: value for key, value in table.items() if key not in ("observe", "beside")}
+    """run.toml without what changes no number: who is told of the run, where its recipe stood, what is kept
+    of it, and a list of events to stop on that is empty, as every run's was before there were any."""
+    kept = {key: value for key, value in table.items() if key not in ("observe", "beside", "checkpoint")}
     return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
 
 

@@ -108,6 +108,8 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
+        if not trainer.over and trainer.config.checkpoint.final:
+            folder.save(trainer.config.train.steps, trainer.models.state(), trainer.state())
         folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
     tell_events(trainer, folder)
     state: State = "diverged" if trainer.diverged else "collapsed" if trainer.collapsed else "finished"

@@ -109,10 +109,20 @@ def test_folder_owned_by_a_living_process_or_changed_is_refused_before_anything_
         launch(given, tmp_path)
     Lock(tmp_path / "m").release()
     assert launch(given, tmp_path)[0].code == 0
-    with pytest.raises(FolderError, match=r"train\.steps: 3 -> 4"):
-        launch(recipe(tmp_path, "fine", steps=4), tmp_path)
-    outcome, _ = launch(recipe(tmp_path, "fine", steps=4), tmp_path, allow_change=True)
-    assert [row["step"] for row in rows(outcome.runs[0].path)] == [1, 2, 3, 4]
+    with pytest.raises(FolderError, match=r"train\.steps: 3 -> 2"):
+        launch(recipe(tmp_path, "fine", steps=2), tmp_path)
+    outcome, _ = launch(recipe(tmp_path, "fine", steps=2), tmp_path, allow_change=True)
+    assert [row["step"] for row in rows(outcome.runs[0].path)] == [1, 2]
+    assert [row["step"] for row in rows(tmp_path / "m/earlier/fine-sums-s0.1")] == [1, 2, 3]
+
+
+def test_a_matrix_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> None:
+    assert launch(recipe(tmp_path, "fine"), tmp_path)[0].code == 0
+    outcome, _ = launch(recipe(tmp_path, "fine", steps=5), tmp_path)
+    (only,) = outcome.runs
+    assert only.place == "finished" and [row["step"] for row in rows(only.path)] == [1, 2, 3, 4, 5]
+    assert status(only.path)["attempt"] == 2
+    assert "1 of 1 runs have a result already" in launch(recipe(tmp_path, "fine", steps=5), tmp_path)[1]
 
 
 def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_further(
