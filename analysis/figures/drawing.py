@@ -16,6 +16,7 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from grpobench.analysis.figures.fonts import cut_in_two_steps
 from grpobench.analysis.figures.style import STYLE
 from grpobench.analysis.tools.visible import visible
 
@@ -63,7 +64,7 @@ def png_bytes(drawing: Drawing, dpi: int = 200) -> bytes:
 def pdf_bytes(drawing: Drawing) -> bytes:
     """The figure as PDF, without a date."""
     buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), cut_in_two_steps():
         canvas: Any = FigureCanvasPdf(drawing.figure)
         canvas.print_pdf(buffer, metadata={"CreationDate": None})
     return buffer.getvalue()

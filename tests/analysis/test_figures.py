@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import seaborn as sns
 from helpers.synthetic import Synthetic
+from matplotlib.backends import _backend_pdf_ps
 from matplotlib.colors import to_rgb
+from matplotlib.font_manager import findfont
+from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
@@ -18,6 +21,7 @@ from grpobench.analysis.figures import files
 from grpobench.analysis.figures.catalogue import FIGURES
 from grpobench.analysis.figures.definitions import DEFINITIONS
 from grpobench.analysis.figures.drawing import Drawing, svg_text
+from grpobench.analysis.figures.fonts import _Cutter, cut_in_two_steps
 from grpobench.analysis.figures.labels import spread
 from grpobench.analysis.figures.scales import plain, scale_of
 from grpobench.analysis.figures.style import COLUMN, PALETTE, STYLE, TEXT, look
@@ -76,6 +80,24 @@ def test_curves_of_arms_differ_in_line_style_and_marker(matrix: Matrix) -> None:
         named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
         looks = {(str(line.get_linestyle()), line.get_marker(), line.is_dashed()) for line in named}
         assert len(named) == len(looks) == 3
+
+
+@pytest.mark.parametrize("letters", ["a", "fi ffl: 10⁻⁵ ± ½, “Ünïcode” ≤ ÅÉ", "−ﬀ"])
+def test_a_font_cut_in_two_steps_has_the_bytes_of_one_cut_at_once(letters: str) -> None:
+    path = findfont("DejaVu Sans")
+    known = FT2Font(path).get_charmap()
+
+    def cut() -> tuple[bytes, dict[int, int]]:
+        with _backend_pdf_ps.get_glyphs_subset(path, {known[ord(letter)] for letter in letters}) as found:  # type: ignore[arg-type]
+            return _backend_pdf_ps.font_as_file(found.font).getvalue(), dict(found.glyph_index_map)
+
+    at_once = cut()
+    with cut_in_two_steps():
+        assert isinstance(_backend_pdf_ps.get_glyphs_subset, _Cutter)  # what pdf_bytes will call
+        assert cut() == at_once
+        letters += "Ж"  # which the first cut has not
+        beside = cut()
+    assert beside == cut()
 
 
 def test_an_outlier_does_not_flatten_a_panel_and_is_marked() -> None:
