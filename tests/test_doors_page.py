@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.programs import here, program
 
 from grpobench.runs import cli
 
@@ -28,24 +27,16 @@ def write(folder: Path) -> None:
         (folder / name).write_text(content, encoding="utf-8")
 
 
-def python(folder: Path, *arguments: str) -> str:
-    """What a fresh process says in that folder."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
-
-
-def test_the_study_of_the_page_runs_and_is_found_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run", [here, pytest.param(program, marks=pytest.mark.slow)], ids=["in this process", "as a program"]
+)
+def test_the_study_of_the_page_runs_and_is_found_done(
+    run: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
     write(tmp_path)
+    monkeypatch.chdir(tmp_path)
     for _ in (1, 2):  # the second time everything is there
-        assert python(tmp_path, "study.py").rstrip().endswith("results/study/report/index.html")
+        assert run("study.py").rstrip().endswith("results/study/report/index.html")
     place = tmp_path / "results" / "study"
     runs = {path.parent.name for path in place.glob("*/run.toml")}
     assert runs == {f"{arm}-sums-s{seed}" for arm in ("grpo", "half") for seed in (0, 1)}
@@ -71,7 +62,7 @@ def test_the_commands_of_the_page_find_what_is_in_the_folder(
 
     rows = [{"question": f"{a}+{b}", "answer": a + b} for a in range(8) for b in range(8)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "factor = 0.5" in python(tmp_path, "-m", "grpobench", "show", "algorithm", "mine:Half")
+    assert "factor = 0.5" in program("-m", "grpobench", "show", "algorithm", "mine:Half")
     mine = re.escape(str(tmp_path / "mine.py"))
     listed = grpobench("list", "algorithms")
     assert re.search(rf"^mine:Half +GRPO with scaled advantages \[{mine}\]$", listed, re.M)

@@ -88,9 +88,10 @@ def test_every_public_name_is_imported_at_its_first_use_and_known_to_type_checke
 
 
 def test_loading_results_needs_no_torch_and_reading_a_recipe_does_not_import_it() -> None:
-    used = "import sys, grpobench as g; g.{}; print('Tensor' in vars(sys.modules.get('torch', sys)))"
-    for use in ("load, g.compare", "import_logs", "recipe('quickstart')", "list('algorithms')", "run"):
-        assert python("-c", used.format(use)) == "False"
+    uses = ("load, g.compare", "import_logs", "recipe('quickstart')", "list('algorithms')", "run")
+    told = "print('Tensor' in vars(sys.modules.get('torch', sys)))"  # after each use, to name the first
+    program = "; ".join(["import sys, grpobench as g", *(f"g.{use}; {told}" for use in uses)])
+    assert dict(zip(uses, python("-c", program).split(), strict=True)) == dict.fromkeys(uses, "False")
     assert "torch" not in python("-c", "import sys, grpobench; grpobench.load; print(*sys.modules)").split()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.pages import drawing
+from helpers.programs import here, program
 
 import grpobench
 
@@ -36,8 +36,9 @@ def scripts() -> dict[str, str]:
 def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for line, text in blocks(API):
-        exec(compile("\n" * line + text, str(API), "exec"), names)  # errors tell the page's line
+    with drawing("final_accuracy", "reward"):
+        for line, text in blocks(API):
+            exec(compile("\n" * line + text, str(API), "exec"), names)  # errors tell the page's line
     results, found = names["results"], names["found"]
     assert results.runs["state"].tolist() == ["finished"] * 4
     assert names["longer"].runs()[0].train.steps == 100
@@ -61,22 +62,20 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-def test_scripts_run_in_their_order_without_a_guard(one_core: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "run", [here, pytest.param(program, marks=pytest.mark.slow)], ids=["in this process", "as programs"]
+)
+def test_scripts_run_in_their_order_without_a_guard(
+    run: Callable[[str], str], one_core: None, warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One program without a guard is started by test_matrices.py."""
+    monkeypatch.chdir(tmp_path)
     found = scripts()
     assert 3 <= len(found) <= 5
     for name, text in found.items():
         assert "__main__" not in text
         (tmp_path / name).write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, name],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.returncode == 0, f"{name}: {done.stderr}"
-        made = tmp_path / done.stdout.splitlines()[-1]  # each ends with the path of what it made
+        made = tmp_path / run(name).splitlines()[-1]  # each ends with the path of what it made
         assert made.is_file() and made.stat().st_size, name
     width = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "accuracy.pdf").read_bytes())
     assert width is not None and float(width[1]) == pytest.approx(3.4 * 72)  # points

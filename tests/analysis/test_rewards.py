@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from helpers.pages import words
+from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.logs.load import load
@@ -54,8 +54,13 @@ def test_report_shows_where_reward_and_verdict_parted(tmp_path: Path) -> None:
     cells = {row[1]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert cells["proxy"]["proxy"] == "0.12 → 0.49" and cells["proxy"]["verdict"] == "0.48 → 0.11"
     assert cells["proxy"]["parted"] == "2 of 2" and cells["verifier"]["parted"] == "0 of 2"
-    page = write_report(root, ("html",)).read_text()  # with its figure
-    assert "What was rewarded, and the verifier" in page and "2 of 2" in page
+    with drawing("components"):
+        page = write_report(root, ("html",)).read_text()
+    assert (
+        "What was rewarded, and the verifier" in page
+        and 'id="figure-components"' in page
+        and "2 of 2" in page
+    )
     assert not math.isnan(table.frame["end"].sum())
 
 
