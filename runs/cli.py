@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "run.run_command",
     "map": "run.map_command",
     "status": "status.status_command",
+    "merge": "merge.merge_command",
     "report": "report.report_command",
     "figure": "figures.figure_command",
     "import": "importing.import_command",

@@ -11,8 +11,8 @@ from grpobench.tasks.workers.processors import cores
 
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
-GRID, SCALING = "grid", "scaling"
-NAMES: Final = (*STEPPED, GRID, SCALING)
+GRID, SCALING, LAUNCHER = "grid", "scaling", "launcher"
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER)
 SMALL: Final = ("nano", "nano-moe")
 """Built-in models: of the others a step has fewer prompts, and only the long ones unless asked for more."""
 MOST_WARM_UP: Final = 2
@@ -53,6 +53,8 @@ def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
         return STEPPED if model in SMALL else ("long-prompt",)
     if SCALING in wanted and model != "nano":
         raise ConfigError([f"--case {SCALING} makes models of its own; leave --model {model} away"])
+    if LAUNCHER in wanted and model != "nano":
+        raise ConfigError([f"--case {LAUNCHER} trains nothing; leave --model {model} away"])
     if GRID in wanted and model not in SMALL:
         raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
     return tuple(name for name in NAMES if name in wanted)

@@ -23,6 +23,8 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
         show_cases(cases, console)
     if "scaling" in outcome:
         show_scaling(outcome["scaling"], console)
+    if "launcher" in outcome:
+        show_launcher(outcome["launcher"], console)
     if "grid" in outcome:
         show_grid(outcome["grid"], console)
 
@@ -65,6 +67,21 @@ def side_cells(case: Mapping[str, Any], side: str) -> list[str]:
     seconds = [f"{value:.3f} s" for value in (case[f"{side}_s"], min(taken), max(taken))]
     processor, memory = f"{case[f'{side}_cpu_s']:.3f} s", f"{case[f'{side}_peak_gb']:.2f} GiB"
     return [*seconds, str(len(taken)), processor, memory]
+
+
+def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
+    """What the launcher's own process spends on a run."""
+    rows = table("engine", "own time a run", "memory, first to last", "growth a run", "wall time")
+    for name, entry in launcher["engines"].items():
+        if "absent" in entry:
+            rows.add_row(name, entry["absent"], "", "", "")
+            continue
+        memory = entry["memory_mib"]
+        growth = f"{entry['growth_kib_per_run']:.1f} KiB"
+        cells = (f"{entry['own_ms_per_run']:.2f} ms", f"{memory[0]:.0f} to {memory[-1]:.0f} MiB", growth)
+        rows.add_row(name, *cells, duration(entry["wall_s"]))
+    console.print(rows)
+    console.print("{runs:,} runs of a stub, {workers} side by side".format(**launcher))
 
 
 def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:

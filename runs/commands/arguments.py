@@ -8,12 +8,12 @@ from typing import Any
 
 from grpobench.runs.commands.finding_words import finding_run_words, finding_words
 from grpobench.runs.commands.numbers import natural, whole
-from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe
+from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe, add_where
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
 IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
-CASES = ("short", "long-prompt", "grid", "scaling")
+CASES = ("short", "long-prompt", "grid", "scaling", "launcher")
 KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models")
 
 
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     until_words(run)
     map_words(add("map", "run every arm of a recipe over doses, and draw where each learns and collapses"))
     status_words(add("status", "how the runs of a folder stand, from any other shell"))
+    merge_words(add("merge", "one matrix of several that were made on different machines"))
     report_words(add("report", "rebuild the report of a matrix folder from its logs"))
     figure_words(add("figure", "draw figures of a matrix folder for a paper"))
     import_words(add("import", "make run folders of other libraries' logs, which `report` reads"))
@@ -91,6 +92,7 @@ def run_words(run: argparse.ArgumentParser) -> None:
         "writes nothing",
     )
     run.add_argument("--json", action="store_true", help="with --dry-run")
+    add_where(run)
     add_data(run)
     add_trust(run)
     add_unsafe(run)
@@ -132,6 +134,11 @@ def status_words(status: argparse.ArgumentParser) -> None:
     )
     status.add_argument("--watch", action="store_true", help="show it again and again until nothing runs")
     status.add_argument("--json", action="store_true")
+
+
+def merge_words(merge: argparse.ArgumentParser) -> None:
+    merge.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="matrices of the same recipe")
+    merge.add_argument("out", type=Path, metavar="OUT", help="the new matrix folder; it must not exist")
 
 
 def report_words(report: argparse.ArgumentParser) -> None:
@@ -357,7 +364,8 @@ def bench_words(bench: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="may be given again: steps with short or long prompts, each against TRL's; a grid of whole runs "
-        "against TRL's; scaling of our own step. Default: short and long-prompt for nano and nano-moe, "
+        "against TRL's; scaling of our own step; what the launcher spends on a run. Default: "
+        "short and long-prompt for nano and nano-moe, "
         "long-prompt for others",
     )
     bench.add_argument("--sandbox", action="store_true", help="programs a minute in each tier, instead")

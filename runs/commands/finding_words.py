@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from grpobench.runs.commands.numbers import whole
-from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe
+from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe, add_where
 
 
 def finding_words(finding: argparse.ArgumentParser) -> None:
@@ -46,6 +46,7 @@ def finding_run_words(action: argparse.ArgumentParser) -> None:
     action.add_argument("--set", dest="sets", metavar="K=V", action="append", default=[], help="as with run")
     action.add_argument("--allow-change", action="store_true", help="as with run")
     action.add_argument("--dry-run", action="store_true", help="as with run; registers nothing")
+    add_where(action)
     add_data(action)
     add_trust(action)
     add_unsafe(action)

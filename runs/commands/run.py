@@ -12,6 +12,7 @@ from grpobench.runs.commands.numbers import seed_list
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.report import write_report
 from grpobench.runs.matrix.dry_run import as_lines, preview
+from grpobench.runs.matrix.engines import Where
 from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.record.status import RESULTS
@@ -49,13 +50,14 @@ def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
     plan = plan_of(recipe, options)
+    where = where_of(options)
     if options.dry_run:
         return dry_run(recipe, options, plan)
     if recipe.left_out:
         say("left out, because the task does not serve the algorithm:")
         say("\n".join(f"  {why}" for why in recipe.left_out), flush=True)
     try:
-        outcome = start(recipe, options, plan)
+        outcome = start(recipe, options, plan, where)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     tell(outcome)
@@ -79,11 +81,18 @@ def plan_of(recipe: Recipe, options: argparse.Namespace) -> Plan | None:
     return None
 
 
-def start(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> Outcome:
+def where_of(options: argparse.Namespace) -> Where:
+    """Where the options say that runs are executed."""
+    gpus, cpus = options.gpus_per_run, options.cpus_per_run
+    return Where(options.on, options.address, gpus, cpus, tuple(options.job))
+
+
+def start(recipe: Recipe, options: argparse.Namespace, plan: Plan | None, where: Where) -> Outcome:
+    allow = options.allow_change
     if plan:
-        return run_until(recipe, options.out, plan, options.workers, allow_change=options.allow_change)
+        return run_until(recipe, options.out, plan, options.workers, allow_change=allow, where=where)
     demand_unplanned(options.out / recipe.name)
-    return run_matrix(recipe, options.out, options.workers, allow_change=options.allow_change)
+    return run_matrix(recipe, options.out, options.workers, allow_change=allow, where=where)
 
 
 def dry_run(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> int:
@@ -91,7 +100,7 @@ def dry_run(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> i
         recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
         if not options.json:
             say(plan.words)
-    workers = options.workers or recipe.head.workers or machine.places()
+    workers = options.workers or recipe.head.workers or machine.places(options.gpus_per_run)
     found = preview(recipe, options.out, workers, options.allow_change)
     say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
     return DONE

@@ -10,6 +10,7 @@ from grpobench.runs.matrix.engine import Engine, On
 from grpobench.runs.matrix.pool import Pool
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.workers.processors import cores
 
 NAMES: tuple[On, ...] = ("local", "ray", "slurm", "submitit-local")
 
@@ -63,4 +64,13 @@ def engine(where: Where, folder: Path, workers: int, execute: str, allow_change:
                 [f"--gpus-per-run {where.gpus_per_run:g}: this machine has {len(machine.devices())}"]
             )
         return Pool(workers or room, execute, allow_change, where.gpus_per_run)
-    raise NotImplementedError(where.on)
+    cpus, gpus = where.cpus_per_run or machine.threads(cores()), where.gpus_per_run
+    if where.on == "ray":
+        from grpobench.runs.matrix.on_ray import RayEngine
+
+        return RayEngine(folder, workers, execute, allow_change, address=where.address, cpus=cpus, gpus=gpus)
+    from grpobench.runs.matrix.on_slurm import SlurmEngine
+
+    cluster = "slurm" if where.on == "slurm" else "local"
+    given = (folder, workers, execute, allow_change)
+    return SlurmEngine(*given, cluster=cluster, cpus=cpus, gpus=gpus, parameters=where.job)

@@ -1,0 +1,66 @@
+"""Matrices of short nano runs on several engines, and what two of them must have in common."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from helpers.whole_runs import rows, timeless
+
+PROGRAM = """
+import sys
+from pathlib import Path
+if __name__ == "__main__":
+    from grpobench.runs.matrix.engines import Where
+    from grpobench.runs.matrix.matrix import run_matrix
+    from grpobench.runs.settings.recipe import read_recipe
+    recipe, out, workers, on, address = sys.argv[1:]
+    where = Where(on=on, address=address)
+    sys.exit(run_matrix(read_recipe(recipe), Path(out), int(workers), where=where).code)
+"""
+HEAD = """
+name = "m"
+tasks = ["arithmetic", "nanobias"]
+[model]
+name = "nano"
+[evaluate]
+every = 2
+problems = 4
+test_problems = 8
+[checkpoint]
+every = 1
+"""
+
+
+def write(folder: Path, seeds: int, steps: int, *arms: str) -> Path:
+    """A recipe of arms × two tasks × seeds."""
+    text = f"seeds = {list(range(seeds))}\n{HEAD}[train]\nsteps = {steps}\nprompts = 2\ngroup = 4\n"
+    text += "".join(f'[[arm]]\nalgorithm = "{arm}"\n' for arm in arms)
+    (folder / "m.toml").write_text(text)
+    return folder / "m.toml"
+
+
+def begin(
+    recipe: Path, out: Path, workers: int, on: str, address: str = "", **around: Any
+) -> subprocess.Popen[str]:
+    """`run_matrix` in a process of its own."""
+    program = recipe.with_name("launch.py")
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(recipe), str(out), str(workers), on, address]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **around)
+
+
+def results(out: Path) -> dict[str, tuple[Any, ...]]:
+    """Of every run, what must be the same wherever it ran: metrics without time, and all other results."""
+    found = {}
+    for place in sorted((out / "m").glob("*/run.toml")):
+        run = place.parent
+        files = [*run.glob("final/*"), run / "eval.jsonl", run / "events.jsonl", run / "run.toml"]
+        kept = {str(path.relative_to(run)): path.read_bytes() for path in files}
+        metrics = [json.dumps(timeless(row), sort_keys=True) for row in rows(run)]
+        state = json.loads((run / "status.json").read_text())["state"]
+        found[run.name] = (state, metrics, kept)
+    return found

@@ -1,0 +1,159 @@
+"""`grpobench merge`: one matrix of parts that were made apart, or the differences by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import stand_ins
+
+from grpobench.analysis.logs.load import load
+from grpobench.runs import cli
+from grpobench.runs.matrix.matrix import write_matrix
+from grpobench.runs.matrix.worker import Job, run
+from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.tools.lock import Lock
+
+TEXT = """
+name = "m"
+tasks = ["sums"]
+seeds = [0, 1]
+[train]
+steps = 3
+[[arm]]
+algorithm = "plain"
+[[arm]]
+algorithm = "plain"
+name = "other"
+settings.clip = 0.3
+"""
+
+
+class Nobody:
+    """A launcher that wants nothing."""
+
+    def report(self, progress: Any) -> None: ...
+
+    def stop(self) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+
+
+def made(place: Path, text: str = TEXT, sets: Sequence[str] = (), leave: Sequence[str] = ()) -> Path:
+    """A matrix folder on a machine of its own; runs named in `leave` were planned and never begun."""
+    place.mkdir()
+    (place / "m.toml").write_text(text)
+    given: Recipe = read_recipe(str(place / "m.toml"), sets)
+    folder = place / "m"
+    folder.mkdir()
+    write_matrix(folder, given)
+    for config in given.runs():
+        if config.folder not in leave:
+            ended = run(
+                Job(config, folder / config.folder, False), stand_ins.execute, Nobody(), 1, lambda _: None
+            )
+            assert ended.fate == "finished", ended
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def merge(*folders: Path) -> int:
+    return cli.main(["merge", *map(str, folders)])
+
+
+def test_seeds_of_three_machines_become_one_matrix_and_the_parts_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [
+        made(tmp_path / "a"),
+        made(tmp_path / "b", sets=["seeds=[2]"]),
+        made(tmp_path / "c", sets=["seeds=[1, 3]", "arms=plain"], leave=["plain-sums-s3"]),
+    ]
+    before = [contents(part) for part in parts]
+    assert merge(*parts, tmp_path / "all") == 0
+    said = capsys.readouterr().out
+    assert f"4 runs from {parts[0]}\n2 runs from {parts[1]}\n" in said
+    assert "1 planned and begun nowhere: plain-sums-s3" in said
+    assert [contents(part) for part in parts] == before
+    table = json.loads((tmp_path / "all" / "matrix.json").read_text())
+    assert (table["seeds"], table["arms"], table["sets"]) == ([0, 1, 2, 3], ["plain", "other"], [])
+    for part in parts[:2]:
+        for name, data in contents(part).items():
+            if "/" in name and not name.endswith("/lock"):
+                assert (tmp_path / "all" / name).read_bytes() == data
+    assert not list((tmp_path / "all").glob("*/lock"))
+    found = load(tmp_path / "all")
+    assert len([one for one in found.runs if one.state == "finished"]) == 6
+
+
+def test_what_differs_is_named_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = made(tmp_path / "a")
+    others = {
+        "train.steps: 3 and 4": made(tmp_path / "b", TEXT.replace("steps = 3", "steps = 4")),
+        "arm.other.settings.clip: 0.3 and 0.4": made(tmp_path / "c", TEXT.replace("0.3", "0.4")),
+        "--set algorithm.count: (absent) and 5": made(tmp_path / "d", sets=["algorithm.count=5"]),
+    }
+    for said, other in others.items():
+        assert merge(first, other, tmp_path / "all") == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_default_that_another_version_has_changed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = made(tmp_path / "a"), made(tmp_path / "b", sets=["seeds=[5]"])
+    known = second / "plain-sums-s5" / "run.toml"
+    known.write_text(known.read_text().replace("count = 3", "count = 2"))
+    assert merge(first, second, tmp_path / "all") == 2
+    assert "have other settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
+
+
+def test_the_same_run_is_taken_where_it_has_a_result_and_must_be_the_same_where_several_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = made(tmp_path / "a", leave=["other-sums-s1"]), made(tmp_path / "b")
+    status = first / "plain-sums-s0" / "status.json"
+    status.write_text('{"state": "crashed", "why": "a node", "step": 2, "attempt": 1}')
+    assert merge(first, second, tmp_path / "all") == 0
+    told = json.loads((tmp_path / "all" / "plain-sums-s0" / "status.json").read_text())
+    assert told["state"] == "finished"
+    log = second / "other-sums-s0" / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"step": 3', '"step": 3, "time/step": 9.5'))
+    assert merge(first, second, tmp_path / "again") == 0  # only times differ
+    log.write_text(log.read_text().replace("0.333", "0.334"))
+    assert merge(first, second, tmp_path / "more") == 2
+    said = capsys.readouterr().err
+    assert "are the same run with other results: metrics.jsonl differs" in said and "other-sums-s0" in said
+
+
+def test_nothing_is_overwritten_and_no_run_at_work_is_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = made(tmp_path / "a"), made(tmp_path / "b", sets=["seeds=[7]"])
+    out = tmp_path / "out"
+    out.mkdir()
+    assert merge(first, second, out) == 2 and "nothing is overwritten" in capsys.readouterr().err
+    shutil.rmtree(out)
+    at_work = Lock(second / "plain-sums-s7")
+    at_work.take()
+    assert merge(first, second, out) == 2
+    assert "plain-sums-s7 is in use by process" in capsys.readouterr().err
+    at_work.release()
+    assert merge(first, tmp_path, out) == 2 and "is no matrix folder" in capsys.readouterr().err
+    assert merge(first, out) == 2 and "at least two" in capsys.readouterr().err
+    assert not out.exists()
