@@ -21,6 +21,7 @@ from pathlib import Path
 
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.worker import ENDS, Ended, Job, run
+from grpobench.runs.record.folder import grows
 from grpobench.runs.record.status import settled, status
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.files import write_atomic
@@ -138,8 +139,9 @@ def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) ->
     import torch
 
     parcel: Parcel = pickle.loads(packed)
-    if settled(parcel.job.path) and not parcel.job.allow_change:  # By an attempt that was thought lost.
-        found = status(parcel.job.path)
+    path, config = parcel.job.path, parcel.job.config
+    if settled(path) and not parcel.job.allow_change and not grows(path, config):
+        found = status(path)  # By an attempt that was thought lost.
         return Ended(ENDS.get(found["state"], "finished"), found["why"])
     post = Post(parcel)
     listen(post)

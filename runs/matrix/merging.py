@@ -171,7 +171,9 @@ def unequal(one: Path, other: Path) -> str:
     for name in ("metrics.jsonl", "eval.jsonl"):
         if timeless(one / name) != timeless(other / name):
             return name
-    weights = [{path.name: files.sha256(path) for path in run.glob("final/*")} for run in (one, other)]
+    weights = [
+        {path.name: files.sha256(path) for path in run.glob("final/*.safetensors")} for run in (one, other)
+    ]
     return "" if weights[0] == weights[1] else "final/"
 
 

@@ -58,7 +58,7 @@ def results(out: Path) -> dict[str, tuple[Any, ...]]:
     found = {}
     for place in sorted((out / "m").glob("*/run.toml")):
         run = place.parent
-        files = [*run.glob("final/*"), run / "eval.jsonl", run / "events.jsonl", run / "run.toml"]
+        files = [*run.glob("final/*.safetensors"), run / "eval.jsonl", run / "events.jsonl", run / "run.toml"]
         kept = {str(path.relative_to(run)): path.read_bytes() for path in files}
         metrics = [json.dumps(timeless(row), sort_keys=True) for row in rows(run)]
         state = json.loads((run / "status.json").read_text())["state"]
