@@ -14,7 +14,9 @@ os.environ.update(
 )
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,6 +24,13 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("long", parent=settings.get_profile("fixed"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that no worker is left with it alone: the files of this folder, whose
+    few tests run programs, and then the files of many tests."""
+    many = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.parent != Path(__file__).parent, -many[item.path]))
 
 
 def pytest_collection_finish() -> None:
