@@ -122,8 +122,8 @@ def test_the_same_call_only_loads_what_is_finished_and_refuses_other_settings(
     again = grpobench.run(given, tmp_path)
     assert capsys.readouterr().out == "1 of 1 runs have a result already\n"
     assert again.metrics.equals(first.metrics) and list(first.metrics["reward/mean"]) == [1 / 3, 2 / 3, 1]
-    with pytest.raises(grpobench.FolderError, match=r"(?s)train\.steps: 3 -> 4.*allow_change=True in Python"):
-        grpobench.run(given, tmp_path, set={"train.steps": 4})
+    with pytest.raises(grpobench.FolderError, match=r"(?s)train\.steps: 3 -> 2.*allow_change=True in Python"):
+        grpobench.run(given, tmp_path, set={"train.steps": 2})
     assert capsys.readouterr().out == ""
 
 
