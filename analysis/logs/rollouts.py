@@ -33,7 +33,7 @@ def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
                 if not (isinstance(row, dict) and isinstance(row.get("completions"), list)):
                     raise ValueError("no completions")
                 rows.append(row)
-    except (zstandard.ZstdError, ValueError) as error:
+    except (zstandard.ZstdError, ValueError, OSError) as error:
         raise LogError(
             f"{path}, line {len(rows) + 1}: damaged ({error}); restore or delete the file"
         ) from error

@@ -87,6 +87,7 @@ def _demand_own(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Make the folders, and remove what an earlier report left, which these logs may no longer support."""
+    (folder / "index.html").unlink(missing_ok=True)
     for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
         (folder / part).mkdir(parents=True, exist_ok=True)
         for suffix in suffixes:

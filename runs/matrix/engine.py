@@ -24,6 +24,8 @@ class Lost:
     why: str
     preempted: bool = False
     """Whether the scheduler took it away on purpose, which may happen any number of times."""
+    machine: bool = True
+    """Whether another attempt may help: no process that ended by itself."""
 
 
 News: TypeAlias = tuple[Run, Progress | Ended | Lost]

@@ -11,7 +11,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
@@ -24,7 +24,7 @@ from grpobench.runs.matrix.run import Place, Run
 from grpobench.runs.matrix.worker import Ended
 from grpobench.runs.record.status import mark, settled, status
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.lock import Lock
+from grpobench.runs.tools.lock import LeaseLost, Lock
 from grpobench.runs.tools.ticker import duration
 from grpobench.runs.train.progress import Progress
 
@@ -52,6 +52,8 @@ class Launcher:
     """Signals received so far."""
     stopping_since: float | None = None
     grace: float = GRACE
+    demand: Callable[[], None] = lambda: None
+    """Raises LeaseLost where another launcher has the matrix by now."""
 
     def launch(self) -> float:
         """Returns the seconds that it took; NaN where there was nothing to do."""
@@ -74,6 +76,7 @@ class Launcher:
     def step(self, queue: list[Run], display: Display) -> None:
         """Begin what there is room for, wait a moment for news, act on it."""
         self.mind_signals()
+        self.mind_lease()
         point("launcher")
         if self.stopping_since is None:
             now = time.monotonic()
@@ -86,14 +89,15 @@ class Launcher:
                 continue
             del self.active[run.name]
             if isinstance(message, Lost):
-                self.lose(run, message.why, message.preempted, queue, display)
+                self.lose(run, message, queue, display)
             elif message.fate == "crashed" and message.machine:
-                self.lose(run, message.why, False, queue, display)
+                self.lose(run, Lost(message.why), queue, display)
             else:
                 self.end(run, message, display)
 
     def begin(self, run: Run) -> None:
         run.place, run.began, run.progress = "running", time.monotonic(), None
+        run.before = attempts(run)
         if not run.attempts:
             run.saved = run.checkpoint()
         self.active[run.name] = run
@@ -105,17 +109,19 @@ class Launcher:
             self.stop(GRACE_FULL)
         display.ended(run)
 
-    def lose(self, run: Run, why: str, preempted: bool, queue: list[Run], display: Display) -> None:
-        """Its machine failed: try again, unless it was to stop or comes no further, or had its result already
-        and only could not tell."""
-        if settled(run.path):
+    def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
+        """Its machine failed: try again, unless it was to stop or comes no further, or this attempt had its
+        result already and only could not tell."""
+        why = lost.why
+        if settled(run.path) and attempts(run) > run.before:
             told = status(run.path)
             self.end(run, Ended(told["state"], told["why"]), display)
             return
         saved = run.checkpoint()
-        if saved > run.saved or preempted:
-            run.saved, run.attempts = saved, 0
-        if self.stopping_since is not None or run.attempts >= MOST_AGAIN:
+        if saved > run.saved or lost.preempted:
+            run.attempts = 0
+        run.saved = saved
+        if self.stopping_since is not None or run.attempts >= MOST_AGAIN or not lost.machine:
             place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
             if run.attempts and place == "crashed":
                 why = f"{why}; {run.attempts + 1} attempts came no further than step {saved}"
@@ -156,9 +162,23 @@ class Launcher:
         if self.signals > 1 or late:
             self.engine.kill()
 
+    def mind_lease(self) -> None:
+        """Where another launcher has taken the matrix over, ask the runs to stop and begin none."""
+        if self.stopping_since is None:
+            try:
+                self.demand()
+            except LeaseLost as lost:
+                self.console.print(f"stopping: {lost}", markup=False)
+                self.stop(GRACE)
+
     def stop(self, grace: float) -> None:
         self.stopping_since, self.grace = time.monotonic(), grace
         self.engine.stop()
+
+
+def attempts(run: Run) -> int:
+    """Of which its folder tells."""
+    return int(status(run.path).get("attempt", 0))
 
 
 def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:

@@ -74,7 +74,7 @@ def run_matrix(
         survey(runs, allow_change, line_on(console))
         write_matrix(folder, recipe)
         found = engine(where, folder, workers or recipe.head.workers, execute, allow_change)
-        seconds = Launcher(runs, found, console).launch()
+        seconds = Launcher(runs, found, console, demand=lock.demand).launch()
     finally:
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)

@@ -22,6 +22,8 @@ from grpobench.runs.train.progress import Progress
 GRACE_RETIRED = 5.0
 """Seconds that a worker whose run crashed gets to go by itself."""
 MOST_FAILED_STARTS = 3
+REST = 1.0
+"""Seconds after a failed start in which none is tried."""
 
 
 @dataclass
@@ -50,11 +52,14 @@ class Pool:
         self.gpus_per_run = gpus_per_run
         self.crew: list[Worker] = []
         self.failed_starts = 0
+        self.rests_until = 0.0
+        """On the monotonic clock: what killed a worker that was starting may be over by then."""
         self.stopped = False
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
         working = sum(worker.run is not None for worker in self.crew)
-        while len(self.crew) < min(self.workers, working + len(queue)):
+        wanted = min(self.workers, working + len(queue))
+        while len(self.crew) < wanted and time.monotonic() >= self.rests_until:
             self.hire()
         rest = list(queue)
         begun = []
@@ -100,7 +105,8 @@ class Pool:
     def assign(self, worker: Worker, run: Run) -> None:
         worker.run = run
         with contextlib.suppress(OSError):  # A dead worker is found by its sentinel.
-            worker.connection.send(Job(run.config, run.path, self.allow_change))
+            patience = GRACE_RETIRED + 1 if run.attempts else 0.0  # One that goes may still have the lock.
+            worker.connection.send(Job(run.config, run.path, self.allow_change, patience))
 
     def retire(self, worker: Worker) -> None:
         """Send a worker home whose run crashed: what broke the run may break all that follow in the same
@@ -117,9 +123,12 @@ class Pool:
         why = death(worker.process.exitcode)
         if not worker.ready:
             self.failed_starts += 1
-        if self.failed_starts >= MOST_FAILED_STARTS and not self.stopped:
+            self.rests_until = time.monotonic() + REST
+        at_work = any(other.run for other in self.crew)
+        if self.failed_starts >= MOST_FAILED_STARTS and not self.stopped and not at_work:
             raise RuntimeError(f"worker processes die while they start: the last one {why}")
-        return [(worker.run, Lost(f"its worker process {why}"))] if worker.run else []
+        killed = (worker.process.exitcode or 0) < 0
+        return [(worker.run, Lost(f"its worker process {why}", machine=killed))] if worker.run else []
 
     def hire(self) -> None:
         """Start a worker in the first free place."""

@@ -36,7 +36,9 @@ class Run:
     attempts: int = 0
     """That were lost by faults of the machine since the run last saved a checkpoint."""
     saved: int = 0
-    """The last checkpoint before them."""
+    """The last checkpoint when the last of them was lost, or before the first."""
+    before: int = 0
+    """Attempts that its folder told of when it was last begun here."""
 
     @property
     def name(self) -> str:

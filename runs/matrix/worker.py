@@ -144,6 +144,7 @@ def crashed(folder: RunFolder, error: BaseException) -> Ended:
     if whose := others.blamed(folder.config, error):
         why = f"{whose}: {why}"
     with contextlib.suppress(OSError):
+        folder.lock.demand()
         text = "".join(traceback.format_exception(error))
         (folder.path / "crash.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
         folder.finish("crashed", why)

@@ -170,6 +170,7 @@ class RunFolder:
 
     def problems(self, digests: pins.Digests) -> None:
         """Keep what tells this run's problems from others'."""
+        self.lock.demand()
         files.write_atomic(self.path / pins.PROBLEMS, pins.pack(digests), durable=False)
 
     # Logs
@@ -185,10 +186,12 @@ class RunFolder:
 
     def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write events.jsonl anew: what the logs show until now."""
+        self.lock.demand()
         files.write_atomic(self.path / EVENTS, b"".join(line(row) for row in rows), durable=False)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Write the rollouts of a step, one JSON row each. Not synced: a resumed run writes them again."""
+        self.lock.demand()
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
         packer = zstandard.ZstdCompressor(write_checksum=True)
@@ -214,6 +217,7 @@ class RunFolder:
             log.sync()
         logs = {name: log.state() for name, log in self.logs.items()}
         checkpoints.write(self.place(step), tensors, state, step, self.attempt, logs, self.lock.demand)
+        self.lock.demand()
         for old in self.steps()[: -self.config.checkpoint.keep]:
             files.remove(self.place(old))
         self.step = step
@@ -260,6 +264,7 @@ class RunFolder:
         told = checkpoints.manifest(self.place(step)).get("logs", {})
         for name, log in self.logs.items():
             log.cut(told.get(name, {"bytes": 0})["bytes"])
+        self.lock.demand()
         for path in self.path.glob("rollouts/step-*.jsonl.zst"):
             number = path.name.removeprefix("step-").removesuffix(".jsonl.zst")
             if number.isdecimal() and int(number) > step:
@@ -309,13 +314,16 @@ class RunFolder:
             log.sync()
         found = [path for pattern in KEPT for path in sorted(self.path.glob(pattern)) if path.is_file()]
         content = files.sums_of(self.path, found)
+        self.lock.demand()  # Reading weights may have taken long.
         files.write_atomic(self.path / sums.KEPT, content)
 
     def close(self) -> None:
         """Close the logs and give up the lock."""
-        for log in self.logs.values():
-            log.close()
-        self.lock.release()
+        try:
+            for log in self.logs.values():
+                log.close()
+        finally:
+            self.lock.release()
 
     def __enter__(self) -> Self:
         return self

@@ -102,6 +102,7 @@ class Log:
     def cut(self, length: int) -> None:
         """Truncate to `length` bytes, keeping what follows in an orphan file; the sums are made anew."""
         self.close()
+        self.demand()
         if size(self.path) < length:
             raise FolderError(
                 f"{self.path} holds {size(self.path)} bytes and the checkpoint counts on {length}: rows were "
@@ -119,6 +120,7 @@ class Log:
             number += 1
         files.write_atomic(orphan, content[length:])
         point("rewind")
+        self.demand()
         with self.path.open("r+b") as file:
             file.truncate(length)
             os.fsync(file.fileno())

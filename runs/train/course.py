@@ -106,6 +106,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
     finite are not kept: the run has diverged, and its last checkpoint, which is finite, stays."""
     if ruined := trainer.models.ruined():
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
+        folder.lock.demand()
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
         if not trainer.over and trainer.config.checkpoint.final:
