@@ -13,6 +13,8 @@ from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.interface.recipes import Sets, Source, recipe
+from grpobench.runs.matrix.engine import On
+from grpobench.runs.matrix.engines import Where
 from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.settings import doors
@@ -63,6 +65,11 @@ def run(
     check: bool = True,
     most_seeds: int | None = None,
     step_seeds: int = STEP,
+    on: On = "local",
+    address: str = "",
+    gpus_per_run: float | None = None,
+    cpus_per_run: int | None = None,
+    job: Iterable[str] = (),
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
@@ -73,7 +80,8 @@ def run(
     table in a terminal, the same in the cell of a notebook ("notebook" demands that), and lines elsewhere;
     False shows nothing. With `most_seeds` seeds are added, `step_seeds` at a time, until every pair of arms
     has a verdict, as with ``--until resolved``. `allow_change` resumes runs whose settings or data are others
-    by now.
+    by now. `on`, `address`, `gpus_per_run`, `cpus_per_run` and `job` say where runs are executed, as the
+    options of ``grpobench run`` do.
 
     Raises `ConfigError` for what is wrong with the recipe; `FolderError` where another process owns the
     folder, or a run in it was made with other settings; `RunError` at the end where runs crashed, or
@@ -85,7 +93,8 @@ def run(
     found = recipe(source, set=set, seeds=seeds, arms=arms, tasks=tasks, folder=folder)
     for why in found.left_out:
         console.print(Text(visible(f"left out: {why}")), soft_wrap=True)
-    options: dict[str, Any] = {"allow_change": allow_change, "console": console}
+    where = Where(on, address, gpus_per_run, cpus_per_run, tuple(job))
+    options: dict[str, Any] = {"allow_change": allow_change, "console": console, "where": where}
     if most_seeds is None:
         demand_unplanned(Path(out) / found.name)
         outcome = run_matrix(found, Path(out), workers, **options)

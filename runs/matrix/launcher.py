@@ -118,17 +118,18 @@ class Launcher:
             self.end(run, Ended(told["state"], told["why"]), display)
             return
         saved = run.checkpoint()
-        if saved > run.saved or lost.preempted:
+        if saved > run.saved:
             run.attempts = 0
         run.saved = saved
-        if self.stopping_since is not None or run.attempts >= MOST_AGAIN or not lost.machine:
+        over = not lost.machine or (run.attempts >= MOST_AGAIN and not lost.preempted)
+        if self.stopping_since is not None or over:
             place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
             if run.attempts and place == "crashed":
                 why = f"{why}; {run.attempts + 1} attempts came no further than step {saved}"
             record(run, place, why)
             self.end(run, Ended(place, why), display)
             return
-        pause = PAUSES[run.attempts]
+        pause = PAUSES[min(run.attempts, len(PAUSES) - 1)]
         run.attempts += 1
         run.place, run.due = "waiting", time.monotonic() + pause
         queue.insert(0, run)

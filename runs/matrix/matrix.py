@@ -73,7 +73,9 @@ def run_matrix(
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         write_matrix(folder, recipe)
-        found = engine(where, folder, workers or recipe.head.workers, execute, allow_change)
+        left = any(run.place == "waiting" for run in runs)  # for nothing no cluster is started
+        count = workers or recipe.head.workers
+        found = engine(where if left else HERE, folder, count, execute, allow_change)
         seconds = Launcher(runs, found, console, demand=lock.demand).launch()
     finally:
         lock.release()

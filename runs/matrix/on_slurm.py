@@ -184,8 +184,9 @@ class SlurmEngine:
         if not job.done():
             entry.over = None
             return None
-        if entry.over is None:
+        if entry.over is None:  # The result may have come after `there` was read.
             entry.over = time.monotonic()
+            return None
         if not self.local and time.monotonic() - entry.over < SETTLING:
             return None
         state = job.state
