@@ -23,13 +23,14 @@ TRACKERS := .venv-trackers
 LAUNCHERS := .venv-launchers
 
 .PHONY: help setup demo test test-long torture test-vllm test-trackers test-launchers lint format types data data-bbq \
-  bench lock clean
+  bench lock clean fuzz
 
 help:
 	@echo "make demo       set up, run the $(RECIPE) recipe, print where its report is; resumes if interrupted"
 	@echo "make test       set up, run the tests (under ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
+	@echo "make fuzz       18,000 recipes, data rows, completions and logs of any content"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"
@@ -56,6 +57,10 @@ test-long: $(READY)
 # ARGS="--kills 4 --algorithms grpo,dapo --threads 1 --machine idle --workers 4" makes a part of it.
 torture: $(READY)
 	@cd tests && ../$(BIN)/python -m helpers.torture $(ARGS)
+
+# New cases every time; what fails is printed with the case.
+fuzz: $(READY)
+	@GRPOBENCH_FUZZ=3000 $(BIN)/pytest $(SPREAD) tests/test_fuzz.py $(ARGS)
 
 test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)

@@ -335,7 +335,10 @@ def _number(value: Any, path: Path, line: int, name: str) -> float:
     if value is None:
         return math.nan
     if isinstance(value, (int, float)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise LogError(f"{path}, line {line}: `{name}` is beyond all numbers") from None
     raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
 
 

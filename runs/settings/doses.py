@@ -22,7 +22,7 @@ from grpobench.runs.settings.head import Head
 from grpobench.runs.settings.layers import Layer
 from grpobench.runs.settings.overrides import Overrides
 from grpobench.runs.settings.task_settings import TaskLayer
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 
 Value = int | float | str | bool
 Kind = TypeVar("Kind", Layer, TaskLayer)
@@ -64,7 +64,7 @@ def read_over(table: Any, texts: Sequence[str], faults: list[str]) -> dict[str, 
             continue
         bare = values.strip().removeprefix("[").removesuffix("]")
         try:
-            listed = tomllib.loads(f"values = [{bare}]")["values"]
+            listed = toml.read(f"values = [{bare}]")["values"]
         except tomllib.TOMLDecodeError:
             listed = [part.strip() for part in bare.split(",")]
         found |= checked(key.strip(), listed, f"--over {key.strip()}", faults)

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpobench.analysis.findings.rule import Finding, covers
 from grpobench.runs.settings.recipe import RECIPES, Recipe, read_table
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 FINDINGS = RECIPES / "findings"
@@ -66,7 +66,7 @@ def read_finding(source: str) -> Study:
     path = locate(source)
     try:
         text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
+        table = toml.read(text)
     except OSError as error:
         raise ConfigError([f"cannot read the finding: {error.strerror}"], str(path)) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

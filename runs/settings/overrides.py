@@ -11,7 +11,7 @@ from grpobench.runs.settings.config import SECTIONS
 from grpobench.runs.settings.layers import ELSEWHERE, SETTINGS, Layer, Scope, nest, read_layer
 from grpobench.runs.settings.names import no_such
 from grpobench.runs.settings.task_settings import TaskLayer, Tasks, owned, settings_of_tasks
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 
 Assignment = tuple[list[str], Any]
 """(the parts of a dotted key, the value)."""
@@ -36,7 +36,7 @@ def parse_set(text: str) -> Assignment | None:
     if not equals or not all(keys):
         return None
     try:
-        return keys, tomllib.loads(f"value = {value}")["value"]
+        return keys, toml.read(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
         return keys, value.strip()
 

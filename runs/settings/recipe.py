@@ -22,7 +22,7 @@ from grpobench.runs.settings.doses import Dose, dosed, read_over
 from grpobench.runs.settings.draft import read_draft
 from grpobench.runs.settings.expand import expand
 from grpobench.runs.settings.head import Head
-from grpobench.runs.tools import strict
+from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -105,7 +105,7 @@ def read_text(
     """The recipe that a text in TOML is, as `read_recipe` reads it from a file called `stem` in `folder`;
     `source` stands before the errors."""
     try:
-        table = tomllib.loads(text)
+        table = toml.read(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], source) from None
     return read_table(table, text, stem, folder, sets, source, over)

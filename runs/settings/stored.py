@@ -40,7 +40,7 @@ def dump(config: RunConfig) -> str:
 def load(text: str) -> RunConfig:
     """The configuration that `dump` wrote. Raises `ConfigError` where the text no longer fits the code."""
     try:
-        table = tomllib.loads(text)
+        table = toml.read(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not TOML: {error}"], "run.toml") from None
     faults: list[str] = []
@@ -90,7 +90,7 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
 def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """What changed between two TOML texts that can change a run's numbers, one line per value. What the old
     one lacks, because a newer version added it, is no change where it has its default."""
-    before, after = (flatten(unobserved(tomllib.loads(text))) for text in (old, new))
+    before, after = (flatten(unobserved(toml.read(text))) for text in (old, new))
     absent = "(absent)"
     return [
         f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"

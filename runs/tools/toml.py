@@ -1,14 +1,44 @@
-"""Write plain values as TOML that `tomllib` reads back equal, floats to the last bit."""
+"""Write plain values as TOML that `tomllib` reads back equal, floats to the last bit; read what others
+wrote."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+LARGEST = 2**63
+"""TOML's whole numbers have 64 bits."""
+
+
+def read(text: str) -> dict[str, Any]:
+    """The tables of a document. Raises TOMLDecodeError, a ValueError, for whatever is none, as for one that
+    is nested too deeply or has numbers that nothing holds."""
+    try:
+        table = tomllib.loads(text)
+        demand_small(table)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise tomllib.TOMLDecodeError(str(error)) from None
+    return table
+
+
+def demand_small(item: Any) -> None:
+    """Raise ValueError for a whole number beyond 64 bits."""
+    if isinstance(item, int) and not -LARGEST <= item < LARGEST:
+        raise ValueError("a whole number is beyond 64 bits")
+    inner = item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ()
+    for entry in inner:
+        demand_small(entry)
 
 
 def key(text: str) -> str:

@@ -189,10 +189,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
             if text.strip():
                 try:
                     yield number, json.loads(text)
-                except json.JSONDecodeError as error:
-                    raise DataError(
-                        f"{path}:{number}: not JSON ({error.msg}); mend or remove the line"
-                    ) from None
+                except (ValueError, RecursionError) as error:
+                    why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                    raise DataError(f"{path}:{number}: not JSON ({why}); mend or remove the line") from None
 
 
 def preference(row: Any, place: str, loaded: Loaded) -> Group:

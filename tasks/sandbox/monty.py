@@ -6,6 +6,11 @@ Not all of Python is there: no `yield`, no inheritance, little of the standard l
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grpobench.tasks.sandbox import transcript, wire
@@ -52,6 +57,23 @@ def absent(tier: Tier) -> str:
     return "pydantic-monty is not installed: pip install pydantic-monty==1.4.0" if missing else ""
 
 
+def guarded(place: Path) -> str | None:
+    """A command that starts Monty so that it dies with this process, which otherwise leaves a program to run
+    on for as long as its limit. None, and so plain Monty, where that is not Linux or nothing can be run from
+    the folder."""
+    from pydantic_monty._binary import find_monty_binary
+
+    script = place / "monty"
+    words = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), find_monty_binary()]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    try:
+        done = subprocess.run([script, "--version"], capture_output=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return str(script) if sys.platform == "linux" and done.returncode == 0 else None
+
+
 class MontySandbox(Sandbox):
     """pydantic-monty with limits on time, memory and recursion; every program has a fresh session, and a
     worker that crashed is replaced.
@@ -72,13 +94,19 @@ class MontySandbox(Sandbox):
             "max_total_sleep_secs": 0.0,
         }
         workers = workers or cores()
-        self.pool = pydantic_monty.Monty(max_processes=workers, request_timeout=4 * seconds + 1)
+        self.place = tempfile.TemporaryDirectory(prefix="grpobench-monty-")
+        self.pool = pydantic_monty.Monty(
+            binary_path=guarded(Path(self.place.name)),
+            max_processes=workers,
+            request_timeout=4 * seconds + 1,
+        )
         self.pool.__enter__()
         super().__init__(limits, workers)  # which sees to `close`, of a pool that is there
 
     def close(self) -> None:
         super().close()
         self.pool.__exit__(None, None, None)
+        self.place.cleanup()
 
     def once(self, job: Job) -> tuple[Execution, bool]:
         calls = ", ".join(f"({call})" for call in job.calls)

@@ -526,7 +526,7 @@ def test_waiting_for_a_processor_is_not_held_against_a_program() -> None:
 
 def running(tier: Sandbox) -> set[int]:
     name = {"bubblewrap": "bwrap", "monty": "monty"}[tier.tier]
-    return {pid for pid in children() if name in command(pid).split(" ")[0]}
+    return {pid for pid in children() if name in command(pid)}
 
 
 def test_killed_sandbox_is_started_again(tier: Sandbox) -> None:
@@ -633,3 +633,52 @@ def test_tier_that_leaks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         choose.trouble.cache_clear()
         choose.start.cache_clear()
+
+
+HARNESS = """
+import sys, threading
+from grpobench.tasks.sandbox.monty import MontySandbox
+from grpobench.tasks.sandbox.protocol import Job, Limits
+box = MontySandbox(Limits(seconds=20), 1)
+print("ready", flush=True)
+box.once(Job("while True: pass", ()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_program_outlives_a_harness_that_is_killed() -> None:
+    """Monty's went on for as long as its limit, here for a minute."""
+    need("monty")
+    harness = subprocess.Popen(
+        [sys.executable, "-c", HARNESS], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert harness.stdout is not None and harness.stdout.readline() == "ready\n"
+    deadline = time.monotonic() + 60
+    while len(found := in_session(harness.pid)) < 3 and time.monotonic() < deadline:  # itself, guard, Monty
+        time.sleep(0.05)
+    assert len(found) == 3
+    time.sleep(0.2)
+    harness.kill()
+    harness.wait()
+    harness.stdout.close()
+    deadline = time.monotonic() + 10  # guards look twice a second; the machine may be busy
+    while in_session(harness.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = in_session(harness.pid)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def in_session(number: int) -> set[int]:
+    """The processes of a session that still run."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            stat = entry.read_text()
+        except OSError:
+            continue
+        fields = stat[stat.rindex(")") + 2 :].split()
+        if int(fields[3]) == number and fields[0] != "Z":
+            found.add(int(entry.parent.name))
+    return found

@@ -1,0 +1,45 @@
+"""Stands between a process and a program that it starts: when either dies, so does the other. Run as a file.
+
+The system can kill a process when the thread dies that started it, which serves only where that thread lives
+as long as its process; a pool of threads is none. This process has one thread, and looks who its parent is.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+LOOK = 0.5
+"""Seconds between two looks."""
+DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG."""
+
+
+def main() -> int:
+    harness = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    own = os.getpid()
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != own:  # killed before the call
+            os._exit(1)
+        os.execv(sys.argv[1], sys.argv[1:])
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):  # whose ends are the program's: they close with it
+        os.dup2(nothing, stream)
+    while os.getppid() == harness:
+        signal.sigtimedwait([signal.SIGCHLD], LOOK)
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                os.kill(own, -code)
+            return code
+    os.kill(child, signal.SIGKILL)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
