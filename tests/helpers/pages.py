@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,11 @@ def words(root: Path) -> str:
 
 @contextmanager
 def drawing(*names: str) -> Iterator[None]:
-    """Reports that are made within it have of all figures these alone, drawn by this process. Whole reports
-    are tested by test_report.py, helpers that draw by test_crew.py."""
+    """Reports that are made within it have of all figures these alone, drawn by this process; in `make
+    test-long` they have every figure, drawn as for a user."""
+    if os.environ.get("HYPOTHESIS_PROFILE") == "long":
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpobench.analysis.report.drawn.names_of", lambda _: [*names])
         patch.setattr("grpobench.runs.interface.results.usable_cores", lambda: 1)
