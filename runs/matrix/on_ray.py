@@ -181,11 +181,16 @@ class RayEngine:
 
 def connect(ray: Any, address: str) -> None:
     """Join the cluster at an address; without one start one on this machine. Raises ConfigError where nothing
-    answers."""
+    answers, RuntimeError where none starts."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if not address:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers.
-        ray.init(address="local", num_cpus=cores(), include_dashboard=False, **quiet)
+        try:
+            ray.init(address="local", num_cpus=cores(), include_dashboard=False, **quiet)
+        except (
+            Exception
+        ) as error:  # Ray raises what is no class of its own where a node does not start in time.
+            raise RuntimeError(f"Ray did not start on this machine: {error}") from error
         return
     try:
         ray.init(address=address, **quiet)

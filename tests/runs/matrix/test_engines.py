@@ -20,7 +20,7 @@ from grpobench.runs import cli
 from grpobench.runs.matrix import elsewhere
 from grpobench.runs.matrix.elsewhere import Board, Post, carry_out, surroundings
 from grpobench.runs.matrix.engines import Where, engine
-from grpobench.runs.matrix.on_ray import capacity
+from grpobench.runs.matrix.on_ray import capacity, connect
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import Lock
@@ -191,3 +191,34 @@ def test_gpus_are_shared_or_given_in_numbers(monkeypatch: pytest.MonkeyPatch) ->
     assert [machine.environment(2, place, 2)[machine.VISIBLE] for place in (0, 1)] == ["0,1", "2,3"]
     with pytest.raises(ConfigError, match="--gpus-per-run 8: this machine has 4"):
         engine(Where(gpus_per_run=8), Path(os.devnull), 0, "no.matter", False)
+
+
+@pytest.mark.parametrize(
+    ("address", "raised", "expected", "said"),
+    [
+        (
+            "far:1",
+            ConnectionError("refused\nmore"),
+            ConfigError,
+            "--address far:1: no Ray cluster answers there",
+        ),
+        (
+            "",
+            Exception("the node timed out"),
+            RuntimeError,
+            "Ray did not start on this machine: the node timed",
+        ),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_named(
+    address: str, raised: Exception, expected: type[Exception], said: str
+) -> None:
+    class Ray:
+        """Stands for the package."""
+
+        def init(self, **given: Any) -> None:
+            assert given["address"] == (address or "local")
+            raise raised
+
+    with pytest.raises(expected, match=said):
+        connect(Ray(), address)
