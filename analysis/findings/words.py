@@ -19,7 +19,9 @@ def result_words(result: Result) -> str:
     deciding = [one for one in result.tests if not one.test.also]
     told = [one for one in deciding if one.verdict == result.verdict] or deciding
     said = "; ".join(f"{one.test.name}: {one.needs}" for one in told)
-    return f"{VERDICTS[result.verdict].capitalize()}. {said[:1].upper()}{said[1:]}."
+    differ = result.verdict == "unresolved" and all(one.verdict != "unresolved" for one in deciding)
+    verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
+    return f"{verdict.capitalize()}. {said[:1].upper()}{said[1:]}."
 
 
 def effect_words(test: Mapping[str, Any]) -> str:

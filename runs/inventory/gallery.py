@@ -117,7 +117,7 @@ def row(one: Shown) -> Mapping[str, Any]:
     states = list(one.record.states.values())
     return told | {
         "published": registration.finding.published,
-        "stands_for": registration.finding.stands_for,
+        "stands_for": registration.finding.stands_for if registration.scale == "nano" else "",
         "scale": registration.scale,
         "key": one.name,
         "primary": primary,

@@ -246,6 +246,15 @@ def test_verdict_of_two_tests(first: list[float], second: list[float], verdict: 
     assert several({"x": first, "y": second}, question("x"), question("y")).verdict == verdict
 
 
+def test_tests_that_decide_differently_are_not_called_undecided() -> None:
+    mixed = several({"x": STRONG, "y": TINY}, question("x"), question("y"))
+    assert words.result_words(mixed).startswith(
+        "Each of the tests that decide came out, but not alike. X: p "
+    )
+    open_ = several({"x": STRONG, "y": NOTHING}, question("x"), question("y"))
+    assert words.result_words(open_).startswith("Neither is shown. Y: p ")
+
+
 # The rule as data
 
 

@@ -317,6 +317,7 @@ def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_rea
     )
     assert (reading.logp[batch.written] < 0).all()
     told = padded([rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32)
+    told = told.to(reading.entropy.device)
     torch.testing.assert_close(reading.entropy, told, rtol=0, atol=1e-4)
     assert (told[batch.written] > 0).all() and not told[replies].any()
     assert not reading.logp[replies].any() and not reading.entropy[replies].any()
