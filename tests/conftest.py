@@ -58,6 +58,17 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return characters(tmp_path_factory.mktemp("policy"))
 
 
+@pytest.fixture(autouse=True)
+def variables() -> Iterator[None]:
+    """What commands set that run in the tests' own process, as for --data-dir, the next test has not."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("GRPOBENCH_")]:
+        if name not in before:
+            del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes of a matrix are forked from one that has imported what takes long."""

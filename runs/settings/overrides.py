@@ -13,6 +13,8 @@ from grpobench.runs.settings.names import no_such
 from grpobench.runs.settings.task_settings import TaskLayer, Tasks, owned, settings_of_tasks
 from grpobench.runs.tools import strict, toml
 
+SHOWN = 80
+"""Characters of an assignment that a message repeats."""
 Assignment = tuple[list[str], Any]
 """(the parts of a dotted key, the value)."""
 
@@ -30,13 +32,18 @@ def read_sets(texts: Iterable[str], faults: list[str]) -> list[Assignment]:
 
 
 def parse_set(text: str) -> Assignment | None:
-    """Dotted key and value of KEY=VALUE; a value that is not TOML is a string. None: no assignment."""
+    """Dotted key and value of KEY=VALUE; a value that is not TOML is a string. None: no assignment. Raises
+    ConfigError for a value that nothing holds."""
     key, equals, value = text.partition("=")
     keys = [part.strip() for part in key.split(".")]
     if not equals or not all(keys):
         return None
     try:
         return keys, toml.read(f"value = {value}")["value"]
+    except toml.Unholdable as error:
+        raise strict.ConfigError(
+            [f"{text if len(text) <= SHOWN else text[:SHOWN] + ' …'}: {error}"]
+        ) from None
     except (tomllib.TOMLDecodeError, KeyError):
         return keys, value.strip()
 

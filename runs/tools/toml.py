@@ -17,18 +17,22 @@ LARGEST = 2**63
 """TOML's whole numbers have 64 bits."""
 
 
+class Unholdable(tomllib.TOMLDecodeError):
+    """A document in TOML's own terms that is nested too deeply or has numbers that nothing holds."""
+
+
 def read(text: str) -> dict[str, Any]:
-    """The tables of a document. Raises TOMLDecodeError, a ValueError, for whatever is none, as for one that
-    is nested too deeply or has numbers that nothing holds."""
+    """The tables of a document. Raises TOMLDecodeError, a ValueError, for whatever is none, and of it
+    `Unholdable`."""
     try:
         table = tomllib.loads(text)
         demand_small(table)
     except RecursionError:
-        raise tomllib.TOMLDecodeError("nested too deeply") from None
+        raise Unholdable("nested too deeply") from None
     except tomllib.TOMLDecodeError:
         raise
     except (ValueError, OverflowError) as error:
-        raise tomllib.TOMLDecodeError(str(error)) from None
+        raise Unholdable(str(error)) from None
     return table
 
 
