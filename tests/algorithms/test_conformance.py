@@ -184,6 +184,11 @@ def research() -> dict[str, Algorithm[Any]]:
 
 VARIANTS = variants()
 every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS.keys())
+by_default = pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(one, id=name, marks=[pytest.mark.slow] * ("-" in name)) for name, one in VARIANTS.items()],
+)
+"""Every algorithm with its default settings, and with all others in `make test-long`."""
 
 
 @pytest.fixture(autouse=True)
@@ -345,7 +350,7 @@ def test_sharing_prompts_changes_no_gradient(
     assert distance(backward(algorithm, whole.models, whole.batch)[0], whole.gradient) < TIGHT
 
 
-@every
+@by_default
 def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
     whole = example(algorithm)
     batch, generator, changes = whole.batch, torch.Generator().manual_seed(4), {}
@@ -358,7 +363,7 @@ def test_padding_tokens_are_never_read(algorithm: Algorithm[Any]) -> None:
     assert distance(found, whole.gradient) == 0
 
 
-@every
+@by_default
 def test_same_inputs_give_the_same_bits(algorithm: Algorithm[Any]) -> None:
     whole = example(algorithm)
     models = models_for(algorithm, "gpt2")

@@ -244,9 +244,29 @@ SHARED = ("reward/", "score/", "length/", "outcome/", "groups/", "diversity/", "
 SHARED += ("trained/share", "trained/groups", "trained/zero_signal", "trained/reward", "trained/length")
 
 
+FIRST = (
+    "grpo",
+    "grpo, two passes",
+    "grpo, gradients accumulated",
+    "grpo, KL",
+    "gspo",
+    "dr_grpo",
+    "rloo",
+    "gdpo",
+)
+FIRST += ("dapo, masked and with a bonus",)
+"""Each way in which a step can differ; the others' losses are held against TRL's in test_against_trl.py, and
+their whole steps in `make test-long`."""
+
+
 @pytest.mark.usefixtures("our_rollouts")
 @pytest.mark.parametrize(
-    "case", [name for name, (algorithm, _, _) in SAME.items() if algorithm in ALGORITHMS]
+    "case",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST))
+        for name, (algorithm, _, _) in SAME.items()
+        if algorithm in ALGORITHMS
+    ],
 )
 def test_the_same_rollouts_give_the_same_weights(case: str, policy: str, tmp_path: Path) -> None:
     name, settings, training = SAME[case]
