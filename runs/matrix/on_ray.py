@@ -148,7 +148,8 @@ class RayEngine:
         if member.run:
             return [*self.board.last(member.run), (member.run, message)]
         self.failed_starts += 1
-        if self.failed_starts >= MOST_FAILED_STARTS and not self.stopped:
+        at_work = any(other.run for other in self.crew)
+        if self.failed_starts >= MOST_FAILED_STARTS and not self.stopped and not at_work:
             raise RuntimeError(f"Ray workers die while they start: {why}")
         return []
 
