@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if options.light:
         defer("torch")
+    from grpobench.runs.models.errors import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (ConfigError, DataError, FolderError) as error:
         return complain(str(error), BAD_INPUT)
+    except NoRoom as error:
+        return complain(str(error), INFRASTRUCTURE)
     except KeyboardInterrupt:
         return complain("interrupted", PREEMPTED)
     except BrokenPipeError:  # The reader of a pipe, such as `head`, has seen enough.

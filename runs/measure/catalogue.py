@@ -184,6 +184,13 @@ COST = (
         "peak memory of the process (of the accelerator if there is one)",
         "lower",
     ),
+    Metric(
+        "cost/memory_halvings",
+        "count",
+        "how often memory gave out so far and half as much was read or decoded at once from then on; absent: "
+        "never (docs/machines.md)",
+        "lower",
+    ),
 )
 TIME = (
     Metric("time/step", "s", "the whole step without evaluation", "lower"),

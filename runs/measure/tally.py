@@ -24,6 +24,11 @@ class Tally:
             values = values.detach()[written] if values.dim() == 2 else values.detach()
             self.parts.setdefault(name, []).append(values[~values.isnan()])
 
+    def take(self, other: Tally) -> None:
+        """Add what another one has counted."""
+        for name, parts in other.parts.items():
+            self.parts.setdefault(name, []).extend(parts)
+
     def numbers(self) -> dict[str, float]:
         """Every metric reduced as its declaration says; NaN where nothing was counted."""
         return {name: self._reduce(name, torch.cat(parts)) for name, parts in self.parts.items()}

@@ -9,6 +9,10 @@ class ModelError(DataError):
     """A model that cannot be used; the message names the remedy."""
 
 
+class NoRoom(Exception):
+    """Memory does not hold what cannot be split any further; the message says what, and what to lower."""
+
+
 USUAL = "give a folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
 
 

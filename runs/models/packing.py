@@ -167,6 +167,17 @@ def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> 
     return [part for part in split if part]
 
 
+def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
+    """What rows of a batch count for as a micro-batch: each group's longest prompt and all its completions,
+    padded to the longest group."""
+    sizes: dict[int, tuple[int, int]] = {}
+    of = [values[rows].tolist() for values in (batch.group, batch.prompt_length, batch.length)]
+    for group, prompt, length in zip(*of, strict=True):
+        longest, total = sizes.get(group, (0, 0))
+        sizes[group] = max(longest, prompt), total + length
+    return len(sizes) * max((sum(size) for size in sizes.values()), default=0)
+
+
 def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.Tensor]:
     """Rows of each micro-batch: at most `budget` packed tokens (a single unit may exceed it), groups of
     similar length together, units never split. Rows with unit −1 are left out."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, Reading, Role
-from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.errors import ModelError, NoRoom
 from grpobench.runs.models.optimiser import Optimiser
-from grpobench.runs.models.packing import Cost, micro_batches, pack
+from grpobench.runs.models.packing import Cost, micro_batches, pack, packed_tokens
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
+from grpobench.runs.models.rations import REMEDY, Ration, retried
 
+T = TypeVar("T")
 CHUNK = 2**25
 """Most logits (tokens × vocabulary) held at once; beyond it they are made in pieces and made again for the
 gradient."""
@@ -77,7 +79,8 @@ class Models:
         self.language = language.eval()
         trunk, head = trunk_and_head(language)
         self.device = next(trunk.parameters()).device
-        self.budget = budget or (1024 if self.device.type == "cpu" else 16384)
+        most = budget or (1024 if self.device.type == "cpu" else 16384)
+        self.ration = Ration("tokens (train.tokens_per_micro_batch)", most)
         self.cost = estimate(trunk, language.config)
         self.networks: dict[str, Network] = {"policy": Network(trunk, head)}
         wanted = {*trains, *reads}
@@ -92,6 +95,15 @@ class Models:
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
         demand_same_reading(self)
+
+    @property
+    def budget(self) -> int:
+        """Most packed tokens of a micro-batch, as far as rows can be parted."""
+        return self.ration.most
+
+    @budget.setter
+    def budget(self, tokens: int) -> None:
+        self.ration.most = tokens
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update every state is worth nothing."""
@@ -147,15 +159,54 @@ class Models:
     ) -> Reading:
         """A reading of the whole batch without gradient, in micro-batches; given the signal's `unit` (B,),
         none of them −1, in the micro-batches of an update of these rows, and with its very operations."""
-        parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
         names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
         each = torch.arange(len(batch)) if unit is None else unit
-        with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
-            for rows in micro_batches(batch, each, self.budget):
-                now = self.read_now((role,), batch[rows], squares=squares)[role]
-                parts.append((rows, {name: getattr(now, name).detach() for name in names}))
-        order = torch.cat([rows for rows, _ in parts]).argsort()
-        return Reading(**{name: torch.cat([found[name] for _, found in parts])[order] for name in names})
+
+        def read(micro: Iterable[torch.Tensor]) -> Reading:
+            parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
+            with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
+                for rows in micro:
+                    now = self.read_now((role,), batch[rows], squares=squares)[role]
+                    parts.append((rows, {name: getattr(now, name).detach() for name in names}))
+            order = torch.cat([rows for rows, _ in parts]).argsort()
+            return Reading(**{name: torch.cat([found[name] for _, found in parts])[order] for name in names})
+
+        return self.in_parts(batch, each, read)
+
+    def in_parts(
+        self,
+        batch: Batch,
+        unit: torch.Tensor,
+        work: Callable[[Iterable[torch.Tensor]], T],
+        undo: Callable[[], None] = lambda: None,
+    ) -> T:
+        """What `work` makes of the rows of each micro-batch of a batch, given its rows' `unit` (B,). Where
+        memory gives out it is called again after `undo`, with micro-batches of half the tokens, which the
+        run then keeps to. Raises NoRoom where those of a single unit do not fit."""
+        under_way = [torch.arange(len(batch))]
+
+        def attempt() -> T:
+            def told() -> Iterator[torch.Tensor]:
+                for rows in micro_batches(batch, unit, self.budget):
+                    under_way[:] = [rows]
+                    yield rows
+
+            return work(told())
+
+        def smaller(why: str) -> None:
+            undo()
+            rows = under_way[0]
+            size = packed_tokens(batch, rows)
+            if len(unit.to(rows.device)[rows].unique()) == 1:
+                lengths = batch.prompt_length[rows].tolist(), batch.length[rows].tolist()
+                raise NoRoom(
+                    f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
+                    f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
+                    f"{why}; at {self.budget:,} {self.ration.of} and {self.dtype}, {REMEDY}"
+                )
+            self.ration.lower(size, why)
+
+        return retried(attempt, smaller)
 
     def read_now(
         self,

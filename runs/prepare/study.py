@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +14,6 @@ from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.warmstart import alone, demonstration
 from grpobench.runs.sample.rollouts import Group, pack_groups
@@ -89,23 +88,29 @@ def read(models: Models, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -
 
 def _embedding(models: Models, batch: Batch) -> torch.Tensor:
     """Mean over the tokens of prompt and completion of the trunk's final hidden states, (B, H)."""
-    trunk = models.networks["policy"].trunk
-    found = []
-    order = []
-    for rows in micro_batches(batch, torch.arange(len(batch)), models.budget):
-        micro = batch[rows]
-        texts = [
-            torch.cat([prompt[:before], completion[:after]])
-            for prompt, before, completion, after in zip(
-                micro.prompt, micro.prompt_length, micro.completion, micro.length, strict=True
-            )
-        ]
-        tokens = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
-        inside = torch.arange(tokens.shape[1], device=tokens.device) < torch.tensor(
-            [[len(text)] for text in texts], device=tokens.device
+
+    def means(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+        found = [(rows, _mean_state(models, batch[rows])) for rows in parts]
+        order = torch.cat([rows for rows, _ in found]).argsort()
+        return torch.cat([mean for _, mean in found])[order]
+
+    return models.in_parts(batch, torch.arange(len(batch)), means)
+
+
+def _mean_state(models: Models, micro: Batch) -> torch.Tensor:
+    """The same of a micro-batch."""
+    texts = [
+        torch.cat([prompt[:before], completion[:after]])
+        for prompt, before, completion, after in zip(
+            micro.prompt, micro.prompt_length, micro.completion, micro.length, strict=True
         )
-        with models.precision():
-            states = trunk(input_ids=tokens, attention_mask=inside.long(), use_cache=False).last_hidden_state
-        found.append((states * inside[..., None]).sum(1) / inside.sum(1, keepdim=True))
-        order.append(rows)
-    return torch.cat(found)[torch.cat(order).argsort()]
+    ]
+    tokens = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < torch.tensor(
+        [[len(text)] for text in texts], device=tokens.device
+    )
+    trunk = models.networks["policy"].trunk
+    with models.precision():
+        states = trunk(input_ids=tokens, attention_mask=inside.long(), use_cache=False).last_hidden_state
+    mean: torch.Tensor = (states * inside[..., None]).sum(1) / inside.sum(1, keepdim=True)
+    return mean

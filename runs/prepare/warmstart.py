@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from grpobench.algorithms import parts
+from grpobench.algorithms.algorithm import Batch
 from grpobench.analysis.logs import sums
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.optimiser import NonFinite
 from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Models, Ruined, deterministic
 from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.rollouts import Group, pack_groups
@@ -167,13 +168,8 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
     for update in range(1, updates + 1):
         read = lessons[(update - 1) * rows : update * rows]
         batch = pack_groups(read, 0, 1, loaded.pad, str(models.device))
-        weights = parts.average(batch, "token_mean")
-        total = 0.0
-        for part in micro_batches(batch, parts.rows(batch), models.budget):
-            micro = batch[part]
-            loss = (-models.read_now(("policy",), micro)["policy"].logp * weights[part]).sum()
-            loss.backward()
-            total += loss.item()
+        work = functools.partial(descend, models, batch, parts.average(batch, "token_mean"))
+        total = models.in_parts(batch, parts.rows(batch), work, models.clear)
         rise, fall = update / max(1, updates // 10), (updates - update + 1) / updates
         try:
             models.step(("policy",), min(rise, fall, 1.0))
@@ -186,6 +182,19 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
         point("warm-start")
         tell(update, updates, total)
     return losses
+
+
+def descend(
+    models: Models, batch: Batch, weights: torch.Tensor, micro_batches: Iterable[torch.Tensor]
+) -> float:
+    """Gradients of an update, a micro-batch after the other; its loss."""
+    total = 0.0
+    for rows in micro_batches:
+        logp = models.read_now(("policy",), batch[rows])["policy"].logp
+        loss = (-logp * weights[rows]).sum()
+        loss.backward()
+        total += loss.item()
+    return total
 
 
 def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:

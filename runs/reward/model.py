@@ -16,6 +16,7 @@ from grpobench.runs.models import chat_templates, sizes, trust
 from grpobench.runs.models.errors import USUAL, ModelError
 from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.packages import cache_folder
+from grpobench.runs.models.rations import Ration, portions
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.rules import missing_reward_model
 from grpobench.tasks.data.errors import DataError
@@ -43,7 +44,7 @@ class Scorer:
         self.model, self.tokenizer = read(place, reward.model_dtype)
         self.origin = origin(reward.model, place, self.model.config)
         self.model.to(device).eval().requires_grad_(False)
-        self.rows = reward.model_batch
+        self.ration = Ration("completions scored (reward.model_batch)", reward.model_batch)
         self.input: Input = fitting(self.tokenizer, reward.model_input)
         self.limit = context(self.model.config, self.tokenizer)
 
@@ -61,12 +62,15 @@ class Scorer:
             range(len(pairs)), key=lambda i: len(encoded[i][0]["input_ids"])
         )  # alike lengths pad little
         found: dict[int, float] = {}
-        for start in range(0, len(order), self.rows):
-            chosen = order[start : start + self.rows]
+
+        def read(some: range) -> None:
+            chosen = order[some.start : some.stop]
             batch = self.tokenizer.pad([encoded[i][0] for i in chosen], return_tensors="pt")
             with torch.no_grad():
                 logits = self.model(**batch.to(self.model.device)).logits
-            found |= dict(zip(chosen, logits[:, 0].float().tolist(), strict=True))
+            found.update(zip(chosen, logits[:, 0].float().tolist(), strict=True))
+
+        portions(self.ration, len(order), read, "a completion to be scored by the reward model")
         return [Score(found[i], encoded[i][1]) for i in range(len(pairs))]
 
     def encode(self, prompt: str, completion: str) -> tuple[dict[str, list[int]], bool]:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from grpobench.runs.models.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
+from grpobench.runs.models.rations import gave_out
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.fused import Fused, fits
 
@@ -367,6 +368,8 @@ def ways(models: Models, pad: int) -> tuple[bool, bool]:
         try:
             repeated, texts = forced(models, prompts, pad, share=False)
         except Exception as error:  # an architecture fails as it likes
+            if gave_out(error):
+                raise
             raise unfit(models, f"decoding ends in {type(error).__name__}: {error}") from error
         own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
         wanted = torch.stack(own)
@@ -377,7 +380,9 @@ def ways(models: Models, pad: int) -> tuple[bool, bool]:
     def same(fused: bool) -> bool:
         try:
             found, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
-        except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if gave_out(error):
+                raise
             return False
         return torch.allclose(repeated, found, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Mixture
+from grpobench.runs.models.rations import Ration, portions
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
@@ -36,14 +37,15 @@ TAIL = 64
 class HFSampler:
     """Samples from the policy of `models`. Always in step with the trainer: they share the weights.
 
-    `end` are the token ids that end a completion; `rows` bounds the sequences decoded at once.
+    `end` are the token ids that end a completion; `rows` bounds the sequences decoded at once, of which fewer
+    are where memory does not hold so many.
     """
 
     def __init__(self, models: Models, end: Sequence[int], pad: int, rows: int, context: int) -> None:
         self.models = models
         self.end = torch.tensor(sorted(end), device=models.device)
         self.pad = pad
-        self.rows = rows
+        self.ration = Ration("sequences decoded (sampler.rows)", rows)
         self.context = context
         self.exact = models.dtype == torch.float32
         self.largest_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
@@ -74,7 +76,8 @@ class HFSampler:
     ) -> list[list[Rollout]]:
         """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
         is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
-        DataError for a prompt that leaves no room for `limit` tokens in the model's context."""
+        DataError for a prompt that leaves no room for `limit` tokens in the model's context, NoRoom where
+        memory does not hold a single sequence."""
         demand_room(requests, limit, self.context)
         jobs = [(i, j) for i, request in enumerate(requests) for j in range(len(request.seeds))]
         # Prompts of similar length together: less padding; stable, so that a group stays together.
@@ -82,12 +85,21 @@ class HFSampler:
         out: list[list[Rollout | None]] = [[None] * len(request.seeds) for request in requests]
         kept = None if self.history is None or mixing is not None else History()
         fused = Fused(self.models) if self.shares and self.fuses else None
-        for start in range(0, len(jobs), self.rows):
-            part = jobs[start : start + self.rows]
+
+        def decode(chosen: range) -> None:
+            part = jobs[chosen.start : chosen.stop]
             for (i, j), rollout in zip(
                 part, self._decode(requests, part, limit, temperature, mixing, kept, fused), strict=True
             ):
                 out[i][j] = rollout
+
+        longest = max((len(request.prompt) for request in requests), default=0)
+        portions(
+            self.ration,
+            len(jobs),
+            decode,
+            f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}",
+        )
         if self.history is not None:
             self.history = kept or History()
         return [[rollout for rollout in group if rollout is not None] for group in out]

@@ -220,7 +220,7 @@ class TrainConfig:
     """Passes over a rollout batch."""
     tokens_per_micro_batch: Annotated[int, at_least(0)] = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
-    16,384 on a GPU. Changes memory and speed, never the gradient."""
+    16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
     learning_rate: Mapping[Role, float] = field(default_factory=lambda: {"policy": 1e-5})
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from grpobench.analysis.detect.registry import Findings
+from grpobench.runs.models.rations import halvings
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
 from grpobench.runs.record.status import State
@@ -38,8 +39,12 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
 
 
 def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float], began: float) -> None:
-    """Write a step's row, and tell it."""
-    whole = {"step": step, **row, "time/wall": time.monotonic() - began}
+    """Write a step's row, and tell it. Where memory gave out, origin.json says once what was lowered."""
+    rations = trainer.rations().values()
+    if lowered := [one | {"step": step} for ration in rations for one in ration.untold()]:
+        trainer.lowered += lowered
+        folder.note(out_of_memory=trainer.lowered)
+    whole = {"step": step, **row, **halvings(rations), "time/wall": time.monotonic() - began}
     folder.log(whole)
     trainer.watch.note(whole)
     trainer.observers.step(whole)

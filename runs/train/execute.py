@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from grpobench.runs.models.rations import explained
 from grpobench.runs.models.roles import deterministic
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.record.folder import RunFolder
@@ -25,7 +26,7 @@ def execute(
     reset_peak_memory()
     deterministic()
     began = time.monotonic()
-    with observed(config, folder) as observers:
+    with explained(), observed(config, folder) as observers:
         parts = build(config, told_to(report, config.train.steps))
         trainer = Trainer(config, parts, report, observers)
         with contextlib.closing(trainer.sampler):

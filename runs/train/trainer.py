@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.measure.rollout_metrics import entropy, gap_metrics, sampled_metrics, trained_metrics
 from grpobench.runs.measure.tally import Tally
 from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models.rations import Ration
 from grpobench.runs.observe.observers import Observers
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
@@ -52,19 +54,27 @@ class Trainer:
         self.last_reward = self.last_rate = math.nan
         self.skipped = 0
         """Steps in a row that left updates out."""
-        self.transcript: list[dict[str, Any]] = []
+        self.groups: Sequence[Group] = ()
+        """Of the last step, those to train on."""
         self.dump = False
         """Whether the step's rollouts are worth keeping whatever the schedule says."""
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
         self.collapsed = ""
         """The event that ends the run, where its recipe says so: a result too."""
+        self.lowered: list[dict[str, Any]] = []
+        """What memory has lowered in this attempt, with the step in whose row it was told."""
         self.watch = Watch(config)
 
     @property
     def over(self) -> bool:
         """Whether no step is made any more."""
         return bool(self.diverged or self.collapsed)
+
+    @property
+    def transcript(self) -> Iterator[dict[str, Any]]:
+        """The last step's rollouts as a rollouts file holds them, made when asked for: few steps have one."""
+        return (transcript(group, self.loaded) for group in self.groups)
 
     def tell(self, step: int, phase: str) -> None:
         self.report(Progress(step, self.config.train.steps, self.last_reward, self.last_rate, phase))
@@ -77,7 +87,13 @@ class Trainer:
             "trained": self.updater.trained,
             "skipped": self.skipped,
             "optimisers": self.models.counters(),
+            "rations": {name: ration.state() for name, ration in self.rations().items()},
         }
+
+    def rations(self) -> dict[str, Ration]:
+        """How much goes through the models at once, of what memory may lower."""
+        decoded = {"decoding": self.sampler.ration} if isinstance(self.sampler, HFSampler) else {}
+        return {"reading": self.models.ration, **decoded}
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
         if "optimisers" not in state:
@@ -87,6 +103,8 @@ class Trainer:
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
+        for name, ration in self.rations().items():
+            ration.restore(state.get("rations", {}).get(name, {}))
 
     # One step
 
@@ -128,7 +146,7 @@ class Trainer:
     ) -> dict[str, float]:
         """The row of a step with what it cost. `began` is its start, and `generated` how many tokens had
         been sampled by then."""
-        self.transcript = [transcript(group, self.loaded) for group in groups]
+        self.groups = groups
         elapsed = time.perf_counter() - began
         self.last_reward = row.get("reward/mean", math.nan)
         self.last_rate = (self.source.generated - generated) / elapsed

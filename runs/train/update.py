@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,6 @@ from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.measure.rollout_metrics import gap_metrics
 from grpobench.runs.measure.tally import Tally
 from grpobench.runs.models.optimiser import NonFinite
-from grpobench.runs.models.packing import micro_batches
 from grpobench.runs.models.roles import Ruined
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
@@ -34,6 +33,18 @@ class Updated:
     """Updates whose loss, rewards or gradient were not finite."""
     ruined: str = ""
     """Why the weights are of no use any more; empty: they are finite."""
+
+
+@dataclass
+class Differentiated:
+    """What the micro-batches of a minibatch came to, whose gradients are added up in the models."""
+
+    loss: torch.Tensor
+    """A scalar."""
+    tally: Tally
+    fresh: Fresh = field(default_factory=list)
+    tokens: int = 0
+    """That were trained on."""
 
 
 class Updater:
@@ -64,7 +75,10 @@ class Updater:
             part = batch[rows]
             if anew and place:
                 part = dataclasses.replace(part, old_logp=later[place - 1])
+            layout = self.models.budget
             loss = self.accumulate(part, signal[rows], roles, tally, fresh, weight, anew and not place)
+            if anew and not place and self.models.budget != layout:
+                later = self._old_logp_of(batch, signal, plan[1:])
             if fresh:  # the first minibatch read the very weights that sampled
                 made.row |= check_gap(gap_metrics(fresh), self.sampler.largest_gap)
                 fresh = None
@@ -92,9 +106,13 @@ class Updater:
         return rounded and self.source.on_policy and self.config.sampler.old_logp != "sampler"
 
     def _old_logp_of(self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """log π_old (b, T) of each minibatch, before any update."""
+        """log π_old (b, T) of each minibatch, before any update, all with one budget of tokens."""
         with self.clock("read"):
-            return [self.models.read("policy", batch[rows], signal.unit[rows]).logp for rows in plan]
+            while True:
+                layout = self.models.budget
+                found = [self.models.read("policy", batch[rows], signal.unit[rows]).logp for rows in plan]
+                if self.models.budget == layout:
+                    return found
 
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
         """Rows of every update of a step."""
@@ -113,11 +131,39 @@ class Updater:
         first: bool = False,
     ) -> torch.Tensor:
         """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
-        changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet."""
-        algorithm, whole = self.algorithm, batch.reward.new_zeros(())
-        weights = algorithm.weigh(batch)
+        changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet. What
+        memory does not hold is done again in smaller parts, and is counted once."""
+        weights = self.algorithm.weigh(batch)
         weights = weights if correction is None else correction.of(weights)
-        for rows in micro_batches(batch, signal.unit, self.models.budget):
+        made = self.models.in_parts(
+            batch,
+            signal.unit,
+            lambda parts: self._differentiate(
+                Differentiated(batch.reward.new_zeros(()), Tally(tally.catalogue)),
+                *(batch, signal, weights, roles, parts, first),
+            ),
+            self.models.clear,
+        )
+        tally.take(made.tally)
+        if fresh is not None:
+            fresh += made.fresh
+        self.trained += made.tokens
+        return made.loss
+
+    def _differentiate(
+        self,
+        made: Differentiated,
+        batch: Batch,
+        signal: Signal,
+        weights: torch.Tensor,
+        roles: Sequence[Role],
+        parts: Iterable[torch.Tensor],
+        first: bool,
+    ) -> Differentiated:
+        """Add the gradients of a minibatch's micro-batches, the rows of which are `parts`, and to `made` what
+        they come to."""
+        algorithm = self.algorithm
+        for rows in parts:
             micro = batch[rows]
             with self.clock("read"):
                 now = self.models.read_now(roles, micro, algorithm.differentiates_entropy)
@@ -128,17 +174,16 @@ class Updater:
             with self.clock("backward"):
                 total.backward()
             point("update")
-            whole += total.detach()
-            tally.add(loss.metrics, micro.written)
+            made.loss += total.detach()
+            made.tally.add(loss.metrics, micro.written)
             if "policy" in now:
                 reading = now["policy"]
-                tally.add({"trained/entropy": reading.entropy}, micro.written)
+                made.tally.add({"trained/entropy": reading.entropy}, micro.written)
                 if self.source.on_policy:
-                    tally.add(movement(reading.logp.detach(), micro.old_logp), micro.written)
-                if fresh is not None:
-                    fresh.append((reading.logp.detach(), micro))
-            self.trained += int(micro.written.sum())
-        return whole
+                    made.tally.add(movement(reading.logp.detach(), micro.old_logp), micro.written)
+                made.fresh.append((reading.logp.detach(), micro))
+            made.tokens += int(micro.written.sum())
+        return made
 
 
 def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:

@@ -226,14 +226,15 @@ def backward(
         signal = algorithm.credit(batch, models) if signal is None else signal
     tally = Tally(catalogue())
     models.clear()
-    run = types.SimpleNamespace(
+    run = Updater.__new__(Updater)
+    vars(run).update(
         algorithm=algorithm,
         models=models,
         clock=lambda phase: torch.enable_grad(),
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    Updater.accumulate(run, batch, signal, algorithm.updates(batch.step), tally, None, correction)
+    run.accumulate(batch, signal, algorithm.updates(batch.step), tally, None, correction)
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for role, optimiser in models.optimisers.items()

@@ -140,7 +140,7 @@ def test_remembered_turns_are_not_computed_again_and_change_nothing(
 
     monkeypatch.setattr(Decoding, "_forward", counted)
     source = sampler(architecture)
-    source.shares, source.rows = share, rows
+    source.shares, source.ration.most = share, rows
     plain = conversation(source)
     again = max(widths)
     widths.clear()

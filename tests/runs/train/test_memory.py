@@ -1,0 +1,315 @@
+"""Memory gives out: what is read or decoded at once is halved, and nothing else changes.
+
+Locked here: the gradient, the metrics and what is counted are those of a run with memory enough; what is
+sampled is the same; the lowered size stays, also over a resume; where a single row does not fit the run ends
+with exit code 70 and says what to lower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.memory import at_most, hold_sequences, hold_tokens
+from helpers.sampling import requests, same, sampler
+from helpers.toys import arithmetic_run, backward, distance, models_for, off_policy, rollouts
+from helpers.whole_runs import configure, run, timeless, weights
+
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.gspo import GSPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.matrix.matrix import CODES
+from grpobench.runs.matrix.worker import Ended, Job
+from grpobench.runs.matrix.worker import run as work
+from grpobench.runs.models.errors import NoRoom
+from grpobench.runs.models.optimiser import Optimiser
+from grpobench.runs.models.packing import micro_batches, packed_tokens
+from grpobench.runs.models.rations import Ration, gave_out, portions
+from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, TrainConfig
+from grpobench.runs.tools import faults
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted
+
+CLOSE = 1e-5
+"""Of the gradient's norm: float32 sums in another order."""
+LENGTHS = [[7, 4, 9, 5], [12, 6, 3, 8], [5, 5, 10, 2]]
+
+
+def called(algorithm: Algorithm[Any]) -> str:
+    return algorithm.name + ("-shared" if getattr(algorithm, "critic", "") == "shared" else "")
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of faults, in which a name plans one."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    monkeypatch.setenv(faults.VARIABLE, str(folder))
+    monkeypatch.setattr(faults, "SEEN", Counter[str]())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "out of memory")
+        yield folder
+
+
+def batch_for(models: Any) -> Any:
+    rewards = [[1.0, 0.0, 0.5, 0.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
+    return off_policy(rollouts(LENGTHS, rewards), models)
+
+
+# The same gradient
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(), PPO(critic="shared"), GSPO(), DPO()], ids=called)
+@pytest.mark.parametrize("most", [60, 25])
+def test_halved_micro_batches_give_the_same_gradient_and_metrics(
+    algorithm: Algorithm[Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = models_for(algorithm, "llama")
+    batch = batch_for(models)
+    whole, metrics = backward(algorithm, models, batch)
+    tried = hold_tokens(monkeypatch, most)
+    found, again = backward(algorithm, models, batch)
+    assert distance(found, whole) < CLOSE
+    assert again == pytest.approx(metrics, rel=1e-4, nan_ok=True)
+    assert max(tried) > most and models.budget < 80 and models.ration.times > 0
+    tried.clear()
+    backward(algorithm, models, batch)
+    assert max(tried) <= most, "what was lowered stays lowered"
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(averaging="token_mean"), PPO(), GSPO()], ids=called)
+def test_gradients_of_a_failed_attempt_are_forgotten(algorithm: Algorithm[Any], planned: Path) -> None:
+    """The third of several micro-batches fails behind its backward pass, with the others' gradients there."""
+    models = models_for(algorithm, "llama", budget=40)
+    batch = batch_for(models)
+    whole, metrics = backward(algorithm, models, batch)
+    faults.SEEN.clear()
+    (planned / "update.3.oom").touch()
+    found, again = backward(algorithm, models, batch)
+    assert (planned / faults.STRUCK).read_text() == "update.3.oom\n"
+    assert distance(found, whole) < CLOSE and again == pytest.approx(metrics, rel=1e-4, nan_ok=True)
+    assert models.budget < 40
+
+
+def test_a_batch_is_halved_until_it_fits_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = models_for(GRPO(), "llama")
+    batch = batch_for(models)
+    every = torch.arange(len(batch))
+    assert packed_tokens(batch, every) == 3 * max(5 + 25, 3 + 29, 7 + 22)
+    whole = models.read("policy", batch).logp
+    hold_tokens(monkeypatch, 50)
+    with pytest.warns(UserWarning, match=r"out of memory with 96 tokens .* from now on 48: OutOfMemoryError"):
+        found = models.read("policy", batch).logp
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
+    assert models.budget == 48 and models.ration.times == 1
+    assert all(packed_tokens(batch, rows) <= 48 for rows in micro_batches(batch, every, 48))
+
+
+def test_a_row_that_does_not_fit_alone_is_told_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = models_for(GRPO(), "llama")
+    batch = batch_for(models)
+    hold_tokens(monkeypatch, 10)
+    with pytest.warns(UserWarning, match="out of memory"), pytest.raises(NoRoom) as raised:
+        models.read("policy", batch)
+    text = str(raised.value)
+    assert "1 row of 17 tokens (prompt 7, longest completion 10)" in text
+    assert all(name in text for name in ("tokens_per_micro_batch", "max_new_tokens", "dtype", "float32"))
+
+
+def test_errors_of_torch_and_of_the_system_are_told_apart_from_others() -> None:
+    cpu = (
+        "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+    )
+    assert gave_out(RuntimeError(cpu)) and gave_out(MemoryError()) and gave_out(torch.OutOfMemoryError("x"))
+    assert not gave_out(RuntimeError("The size of tensor a (3) must match")) and not gave_out(ValueError(cpu))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound a process's memory")
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_memory_that_the_system_refuses_is_made_do_with() -> None:
+    """The real allocator's real error, under a limit of the process: attention masks of 39 and of 20 MB."""
+    models = models_for(GRPO(), "llama")
+    batch = rollouts([[900] * 4] * 3, limit=1000)
+    models.budget = 2000
+    whole = models.read("policy", batch).logp
+    models.budget = models.ration.asked
+    with at_most(32 * 2**20):
+        found = models.read("policy", batch).logp
+    assert models.ration.times and "can't allocate memory" in models.ration.lowered[0]["why"]
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-4)
+
+
+# Portions of anything else
+
+
+def test_portions_are_taken_once_each_and_in_order() -> None:
+    ration, done = Ration("things", 8), list[int]()
+
+    def some(part: range) -> None:
+        if len(part) > 3:
+            raise MemoryError("full")
+        done.extend(part)
+
+    with pytest.warns(UserWarning, match="out of memory with"):
+        portions(ration, 11, some, "a thing")
+    assert done == [*range(11)] and ration.most == 2 and ration.times == 2
+    with pytest.raises(NoRoom, match=r"a thing alone \(MemoryError: full\); lower sampler.max_new_tokens"):
+        portions(Ration("things", 1), 1, lambda part: some(range(9)), "a thing")
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_fewer_sequences_at_once_are_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sampler()
+    whole = source.sample(requests(), 15, 1.0)
+    tried = hold_sequences(monkeypatch, 4)
+    found = source.sample(requests(), 15, 1.0)
+    assert all(
+        same(*pair) for one, two in zip(found, whole, strict=True) for pair in zip(one, two, strict=True)
+    )
+    assert tried[0] == 12 and source.ration.most == 3
+    hold_sequences(monkeypatch, 0)
+    with pytest.raises(NoRoom, match="a sequence of up to 15 tokens behind a prompt of up to 7 alone"):
+        source.sample(requests(), 15, 1.0)
+
+
+# Whole runs
+
+
+def origin(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "origin.json").read_text())["attempts"][-1]
+    return found
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(), GSPO()], ids=called)
+def test_a_run_in_which_memory_gives_out_is_the_same_run(
+    algorithm: Algorithm[Any], policy: str, planned: Path, tmp_path: Path
+) -> None:
+    config = configure(policy, algorithm)
+    plain = run(config, tmp_path / "plain")
+    faults.SEEN.clear()
+    for fault in ("update.1.oom", "update.6.oom"):
+        (planned / fault).touch()
+    found = run(config, tmp_path / "full")
+    assert len((planned / faults.STRUCK).read_text().split()) == 2
+    for one, other in zip(map(timeless, plain), map(timeless, found), strict=True):
+        halvings = other.pop("cost/memory_halvings", 0)
+        assert halvings == (0 if other["step"] == 0 else 1 if other["step"] == 1 else 2)
+        assert one["step"] == other["step"]
+        for name in ("cost/trained_tokens", "reward/mean", "grad_norm/policy", "trained/entropy"):
+            if one["step"]:
+                assert other[name] == pytest.approx(one[name], rel=1e-4)
+    first, second = origin(tmp_path / "full")["out_of_memory"]
+    assert first["step"] == 1 and first["why"] == "OutOfMemoryError: CUDA out of memory (a fail point)"
+    assert first["of"] == "tokens (train.tokens_per_micro_batch)" and first["before"] == 1024
+    assert 1024 > first["now"] == second["before"] > second["now"]
+    assert "out_of_memory" not in origin(tmp_path / "plain")
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_a_resumed_run_goes_on_with_what_was_lowered(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte, though memory would hold more by then."""
+    config = configure(policy, PPO(), checkpoint=CheckpointConfig(every=1))
+    with monkeypatch.context() as patch:
+        hold_tokens(patch, 60)
+        hold_sequences(patch, 5)
+        whole = run(config, tmp_path / "whole")
+        looks = iter([False, True])
+        with pytest.raises(Preempted):
+            run(config, tmp_path / "resumed", lambda: next(looks))
+    resumed = run(config, tmp_path / "resumed")
+    assert [*map(timeless, resumed)] == [*map(timeless, whole)]
+    assert whole[-1]["cost/memory_halvings"] >= 2
+    files = [tmp_path / name / "final" / "policy.safetensors" for name in ("whole", "resumed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert {"tokens", "sequences"} == {
+        one["of"].split()[0] for one in origin(tmp_path / "whole")["out_of_memory"]
+    }
+
+
+def test_another_size_in_the_recipe_begins_with_that_size() -> None:
+    kept = Ration("tokens", 1000)
+    with pytest.warns(UserWarning, match="out of memory"):
+        kept.lower(600, "full")
+    state = json.loads(json.dumps(kept.state()))
+    for asked, most in ((1000, 300), (500, 500)):
+        ration = Ration("tokens", asked)
+        ration.restore(state)
+        assert ration.most == most
+    ration.restore({})
+    assert ration.most == 500, "a checkpoint of a version that kept none"
+
+
+def test_ratios_stay_1_where_nothing_moved_and_memory_gave_out(planned: Path, tmp_path: Path) -> None:
+    """In bfloat16 log π_old depends on what is read together: it is read again as the updates read it."""
+    config = arithmetic_run(
+        GSPO(),
+        model=ModelConfig("nano-moe", dtype="bfloat16"),
+        train=TrainConfig(
+            steps=1,
+            prompts=4,
+            group=6,
+            minibatches=2,
+            learning_rate={"policy": 0.0},
+            tokens_per_micro_batch=256,
+        ),
+    )
+    (planned / "update.1.oom").touch()
+    row = run(config, tmp_path / "run")[-1]
+    assert (planned / faults.STRUCK).exists() and row["grad_norm/policy"] > 0
+    assert row["trained/ratio_min"] == row["trained/ratio_max"] == 1 and row["cost/memory_halvings"] == 1
+
+
+class Nobody:
+    """A launcher that wants nothing."""
+
+    def report(self, progress: Any) -> None: ...
+
+    def stop(self) -> bool:
+        return False
+
+
+def ended(config: Any, path: Path) -> Ended:
+    return work(Job(config, path, False), execute, Nobody(), 1, lambda _: None)
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_a_run_whose_single_row_does_not_fit_exits_70_and_says_what_to_lower(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(policy)
+    with monkeypatch.context() as patch:
+        from helpers import memory
+
+        memory.hold_tokens(patch, 4)
+        patch.setattr("grpobench.runs.models.roles.demand_same_reading", lambda models: None)
+        found = ended(config, tmp_path)
+    assert (found.fate, found.machine, CODES["crashed"]) == ("crashed", False, 70)
+    assert "NoRoom: out of memory with 1 row of" in found.why and "lower sampler.max_new_tokens" in found.why
+    assert "NoRoom" in (tmp_path / "crash.txt").read_text()
+    # A first attempt that crashed blocks nothing: with room enough the same command goes on.
+    assert ended(dataclasses.replace(config), tmp_path).fate == "finished"
+    assert weights(tmp_path / "final" / "policy.safetensors")
+
+
+def test_an_optimiser_that_does_not_fit_is_told_as_such(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Optimiser, scale: float) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr(Optimiser, "update", full)
+    found = ended(configure(policy), tmp_path)
+    assert found.fate == "crashed" and "another train.optimiser" in found.why and "20.00 MiB" in found.why
