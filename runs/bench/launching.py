@@ -57,7 +57,7 @@ class Watched:
 
     def __init__(self, inner: Engine, runs: int, tell: Callable[[int], None]) -> None:
         self.inner, self.every, self.tell = inner, max(1, runs // SAMPLES), tell
-        self.workers = inner.workers
+        self.workers, self.queues = inner.workers, inner.queues
         self.ended = 0
         self.memory: list[float] = []
         """MiB at every `every`-th end."""
@@ -74,6 +74,9 @@ class Watched:
                 if self.ended % self.every == 0:
                     self.memory.append(resident())
         return found
+
+    def abandon(self, run: Run) -> None:
+        self.inner.abandon(run)
 
     def stop(self) -> None:
         self.inner.stop()

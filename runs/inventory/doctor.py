@@ -139,8 +139,9 @@ def training() -> Finding:
         with tempfile.TemporaryDirectory(prefix="grpobench-") as place:
             for stop in (True, False):
                 with RunFolder.open(Path(place), config, threads=threads) as folder:
+                    halt = (lambda folder=folder: folder.step == 1) if stop else (lambda: False)
                     with contextlib.suppress(Preempted):
-                        execute(config, folder, lambda _: None, lambda stop=stop: stop)  # type: ignore[misc]
+                        execute(config, folder, lambda _: None, halt)
                     ends.append((folder.step, folder.state))
     finally:
         torch.use_deterministic_algorithms(strict)

@@ -36,6 +36,8 @@ class Engine(Protocol):
 
     workers: int
     """Runs side by side, for the display and its estimates."""
+    queues: bool
+    """Whether a run that was begun may wait for a place, and so say nothing, for any time."""
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
         """Begin as many of the first runs as there is room for now; those that were begun. Raises
@@ -44,6 +46,9 @@ class Engine(Protocol):
     def news(self, seconds: float) -> list[News]:
         """What was heard of runs, at once or after at most so many seconds. A run that was begun ends with
         exactly one `Ended` or `Lost`."""
+
+    def abandon(self, run: Run) -> None:
+        """End what executes a run that hangs; its `Lost` comes with the news."""
 
     def stop(self) -> None:
         """Ask every run to save a checkpoint and end, and begin none."""

@@ -18,6 +18,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from grpobench.runs.matrix import silence
 from grpobench.runs.matrix.display import Display
 from grpobench.runs.matrix.engine import Engine, Lost
 from grpobench.runs.matrix.run import Place, Run
@@ -54,6 +55,10 @@ class Launcher:
     grace: float = GRACE
     demand: Callable[[], None] = lambda: None
     """Raises LeaseLost where another launcher has the matrix by now."""
+    patience: float = field(default_factory=silence.patience)
+    """Seconds without a word after which a run is taken to hang."""
+    listened: float = field(default_factory=time.monotonic)
+    """When it was last seen who had said something."""
 
     def launch(self) -> float:
         """Returns the seconds that it took; NaN where there was nothing to do."""
@@ -88,15 +93,19 @@ class Launcher:
                 run.heard(message)
                 continue
             del self.active[run.name]
+            if isinstance(message, Lost) and run.hung:
+                message = Lost(silence.keep(run, run.hung))
             if isinstance(message, Lost):
                 self.lose(run, message, queue, display)
             elif message.fate == "crashed" and message.machine:
                 self.lose(run, Lost(message.why), queue, display)
             else:
                 self.end(run, message, display)
+        self.mind_silence()
 
     def begin(self, run: Run) -> None:
         run.place, run.began, run.progress = "running", time.monotonic(), None
+        run.silent, run.hung, run.logged = 0.0, "", silence.size(run)
         run.before = attempts(run)
         if not run.attempts:
             run.saved = run.checkpoint()
@@ -171,6 +180,18 @@ class Launcher:
             except LeaseLost as lost:
                 self.console.print(f"stopping: {lost}", markup=False)
                 self.stop(GRACE)
+
+    def mind_silence(self) -> None:
+        """Give up runs of which nothing was heard for too long."""
+        now = time.monotonic()
+        passed, self.listened = min(now - self.listened, silence.MOST_UNSEEN), now
+        for run in list(self.active.values()):
+            if run.progress is None and self.engine.queues:
+                continue
+            run.silent += passed
+            if run.silent >= self.patience and not run.hung:
+                run.hung = silence.hung(run)
+                self.engine.abandon(run)
 
     def stop(self, grace: float) -> None:
         self.stopping_since, self.grace = time.monotonic(), grace

@@ -57,6 +57,8 @@ class Member:
 class RayEngine:
     """At most `workers` actors, as many as the cluster has room for where that is 0."""
 
+    queues = False
+
     def __init__(
         self,
         folder: Path,
@@ -93,6 +95,7 @@ class RayEngine:
         self.crew: list[Member] = []
         self.failed_starts = 0
         self.stopped = False
+        self.given_up: list[News] = []
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
         working = sum(member.run is not None for member in self.crew)
@@ -115,7 +118,8 @@ class RayEngine:
             done, rest = self.ray.wait(list(asked), num_returns=1, timeout=seconds)
             if done and rest:
                 done += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
-        found: list[News] = list(self.board.heard(member.run for member in self.crew if member.run))
+        given_up, self.given_up = self.given_up, []
+        found: list[News] = [*given_up, *self.board.heard(member.run for member in self.crew if member.run)]
         for reference in done:
             found += self.answer(asked[reference], reference)
         return found
@@ -157,6 +161,11 @@ class RayEngine:
         self.crew.remove(member)
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.kill(member.actor)
+
+    def abandon(self, run: Run) -> None:
+        for member in [member for member in self.crew if member.run is run]:
+            self.dismiss(member)
+            self.given_up += [*self.board.last(run), (run, Lost("its Ray worker was killed"))]
 
     def stop(self) -> None:
         self.stopped = True

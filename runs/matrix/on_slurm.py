@@ -83,6 +83,8 @@ class Entry:
 class SlurmEngine:
     """Hands all runs in; at most `workers` are executed at once."""
 
+    queues = True
+
     def __init__(
         self,
         folder: Path,
@@ -112,6 +114,7 @@ class SlurmEngine:
             self.board.close()
             raise ConfigError([f"--on slurm: {error}"]) from error
         self.active: dict[str, Entry] = {}
+        self.given_up: list[News] = []
         self.looked = 0.0
 
     def settings(self, name: str, cpus: int, gpus: float | None, parameters: Sequence[str]) -> dict[str, Any]:
@@ -153,7 +156,8 @@ class SlurmEngine:
         if time.monotonic() - self.looked < LOOK:
             return []
         self.looked = time.monotonic()
-        found: list[News] = list(self.board.heard(entry.run for entry in self.active.values()))
+        given_up, self.given_up = self.given_up, []
+        found: list[News] = [*given_up, *self.board.heard(entry.run for entry in self.active.values())]
         there = set(os.listdir(self.folder))
         for entry in list(self.active.values()):
             message = self.ended(entry, there)
@@ -198,6 +202,11 @@ class SlurmEngine:
         """Remove the files of a job that told how it ended; those of others hold what it said last."""
         for path in self.folder.glob(f"{entry.job.job_id}_*"):
             path.unlink(missing_ok=True)
+
+    def abandon(self, run: Run) -> None:
+        entry = self.active.pop(run.name)
+        entry.job.cancel(check=False)
+        self.given_up += [*self.board.last(run), (run, Lost(f"its job {entry.job.job_id} was cancelled"))]
 
     def stop(self) -> None:
         """Those that have told of themselves will see it; the others are not waited for."""

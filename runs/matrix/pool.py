@@ -43,6 +43,8 @@ class Worker:
 class Pool:
     """At most `workers` processes, begun when there is work for them."""
 
+    queues = False
+
     def __init__(
         self, workers: int, execute: str, allow_change: bool = False, gpus_per_run: float | None = None
     ) -> None:
@@ -143,6 +145,11 @@ class Pool:
             process.start()
         theirs.close()
         self.crew.append(Worker(process, ours, place))
+
+    def abandon(self, run: Run) -> None:
+        for worker in self.crew:
+            if worker.run is run:
+                worker.process.kill()
 
     def stop(self) -> None:
         self.stopped = True

@@ -39,6 +39,12 @@ class Run:
     """The last checkpoint when the last of them was lost, or before the first."""
     before: int = 0
     """Attempts that its folder told of when it was last begun here."""
+    silent: float = 0.0
+    """Seconds for which nothing was heard of it while its launcher listened."""
+    hung: str = ""
+    """Why it was given up."""
+    logged: int = 0
+    """Bytes of its log.txt when it was last begun here."""
 
     @property
     def name(self) -> str:
@@ -61,7 +67,7 @@ class Run:
     def heard(self, progress: Progress) -> None:
         if self.progress is None:
             self.first_step = progress.step
-        self.progress = progress
+        self.progress, self.silent = progress, 0.0
         self.seconds = time.monotonic() - self.began
 
     def left(self) -> float:

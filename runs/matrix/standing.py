@@ -128,9 +128,7 @@ class Overview:
             lines.append("  ".join(map(str.ljust, cells, widths)).rstrip())
         lines += [f"and {len(self.runs) - len(shown)} more"] if len(shown) < len(self.runs) else []
         lines += [
-            f"{run.run}: {run.why.splitlines()[0]}"
-            for run in shown
-            if run.why and run.state not in ("running", "finished")
+            f"{run.run}: {run.why.splitlines()[0]}" for run in shown if run.why and run.state != "finished"
         ]
         return [*lines, self.summary]
 
@@ -178,6 +176,8 @@ def standing(place: Path) -> Standing:
         state, why = "damaged", damage[0]
     if state == "running" and owner is None:
         state, why = "interrupted", "its process is gone; the same `grpobench run` resumes it"
+    if state in ("running", "interrupted"):
+        why = "; ".join(filter(None, (why, _hung(place))))
     last = rows[-1] if rows else {}
     step = int(last.get("step", told.get("step", 0)))
     steps, pace = _steps(place), _pace(rows)
@@ -198,6 +198,16 @@ def standing(place: Path) -> Standing:
         process=owner.pid if owner else None,
         host=owner.host if owner else None,
     )
+
+
+def _hung(place: Path) -> str:
+    """What the launcher wrote down of the last attempt that it gave up; empty where it gave up none."""
+    found = {}
+    for path in place.glob("hung-*.txt"):
+        with contextlib.suppress(OSError, ValueError):
+            number = int(path.stem.removeprefix("hung-"))
+            found[number] = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return f"attempt {max(found)} {found[max(found)]} (hung-{max(found)}.txt)" if found else ""
 
 
 def last_rows(path: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from grpobench.runs.matrix.silence import written_down
 from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.record.status import State
 from grpobench.runs.settings import others
@@ -24,6 +25,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL
 from grpobench.runs.tools.lock import LeaseLost
 from grpobench.runs.tools.process import die_with, output_to
+from grpobench.runs.tools.safe_points import asking
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Preempted, Progress
 from grpobench.tasks.data.errors import DataError
@@ -108,19 +110,27 @@ def run(
     job: Job, execute: Callable[..., None], line: Wire, threads: int, use_threads: Callable[[int], None]
 ) -> Ended:
     """Execute one run in its folder and say how it ended."""
+
+    def heed() -> None:
+        if line.stop():
+            raise Preempted
+
     try:
-        folder = RunFolder.open(
-            job.path, job.config, allow_change=job.allow_change, threads=threads, patience=job.patience
-        )
+        with asking(heed):  # It may have to wait for an attempt before it.
+            folder = RunFolder.open(
+                job.path, job.config, allow_change=job.allow_change, threads=threads, patience=job.patience
+            )
+    except Preempted:
+        return Ended("preempted", "")
     except (ConfigError, DataError, FolderError) as error:
         return Ended("refused", str(error))
     except OSError as error:
         return failed(error)
     try:
-        with folder, output_to(job.path / "log.txt"):
+        with folder, output_to(job.path / "log.txt"), written_down(line.report) as report:
             use_threads(folder.threads)
             try:
-                execute(job.config, folder, line.report, line.stop)
+                execute(job.config, folder, report, line.stop)
                 if folder.state == "running":
                     raise RuntimeError("the run ended without folder.finish(...)")
                 return Ended(ENDS.get(folder.state, "finished"), folder.why)

@@ -19,6 +19,7 @@ from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Sampler
 from grpobench.runs.settings.config import EvaluateConfig, LongPrompts, RewardConfig
+from grpobench.runs.tools.safe_points import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
@@ -73,6 +74,7 @@ class Evaluator:
             part = problems[start : start + stride]
             for mode, written in self._write(split, part).items():
                 found.setdefault(mode, []).extend(self._grade(grader, part, written))
+                safe_point()
             if self.models and self.settings.likelihood and "likelihood" in self.task.modes:
                 judged = judge(self.models, self.loaded, self.task, part)
                 found.setdefault("likelihood", []).extend(

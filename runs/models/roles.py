@@ -22,6 +22,7 @@ from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.models.packing import Cost, micro_batches, pack, packed_tokens
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.rations import REMEDY, Ration, retried
+from grpobench.runs.tools.safe_points import safe_point
 
 T = TypeVar("T")
 CHUNK = 2**25
@@ -188,6 +189,7 @@ class Models:
         def attempt() -> T:
             def told() -> Iterator[torch.Tensor]:
                 for rows in micro_batches(batch, unit, self.budget):
+                    safe_point()
                     under_way[:] = [rows]
                     yield rows
 

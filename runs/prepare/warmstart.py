@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -29,6 +29,7 @@ from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.safe_points import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -37,6 +38,8 @@ RECIPE = 2
 SEED = 0
 """The warm start is part of the base model: the same for every seed and arm of a matrix."""
 RECORD = "warmstart.json"
+LOOK = 0.1
+"""Seconds between two looks whether another process has made what this one waits for."""
 Tell = Callable[[int, int, float], None]
 """Called with the update, the number of updates and the loss."""
 
@@ -46,7 +49,8 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
 
     AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the mean over
     the policy's tokens. Returns the cached folder, which is a model folder like any other with a record of
-    the training. It appears whole or not at all; of several processes one trains while the others wait.
+    the training. It appears whole or not at all; of several processes one trains while the others wait. One
+    that is given up is begun anew: it has no checkpoints.
     """
     lessons = demonstrations(loaded, task, config)
     folder = cache_folder() / "warm" / key(loaded, task, config, lessons)
@@ -83,11 +87,23 @@ def damage(folder: Path) -> str:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from making the same folder. The system frees the lock of a process that dies."""
+    """Keep other processes from making the same folder. The system frees the lock of a process that dies.
+    Whoever waits asks at safe points: another's warm start may take long."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not locked(file):
+            safe_point()
+            time.sleep(LOOK)
         yield
+
+
+def locked(file: IO[str]) -> bool:
+    """Whether the lock is this process's now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def adopt(loaded: Loaded, folder: Path) -> None:

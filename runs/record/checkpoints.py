@@ -19,6 +19,7 @@ from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.json_lines import read_json, size
 
 MANIFEST = "manifest.json"
+REPLACED = ".replaced"
 Logs = Mapping[str, Mapping[str, Any]]
 """By log, its length in `bytes` and its `sha256` when a checkpoint was written."""
 
@@ -77,13 +78,25 @@ def write(
         files.sync_folder(aside)
         point("save-manifest")
         demand()
-        files.remove(folder)  # A damaged one that the run has come back to.
+        replaced = folder.with_name(f".{folder.name}{REPLACED}")
+        if folder.exists():  # A damaged one that the run has come back to, or one that lacked evaluations.
+            files.remove(replaced)
+            folder.rename(replaced)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     point("save-renamed")
     files.sync_folder(folder.parent)
+    files.remove(replaced)
+
+
+def bring_back(run: Path) -> None:
+    """Give checkpoints their names again that a process was about to replace when it was killed."""
+    for path in run.glob(f"checkpoints/.step-*{REPLACED}"):
+        name = path.name.removeprefix(".").removesuffix(REPLACED)
+        if not path.with_name(name).exists():
+            path.rename(path.with_name(name))
 
 
 def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:

@@ -134,6 +134,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Remove what processes that were killed while they wrote have left. The folder is locked: whatever
         was written aside is nobody's any more."""
+        checkpoints.bring_back(self.path)
         for pattern in LEFTOVERS:
             for stray in self.path.glob(pattern):
                 files.remove(stray)

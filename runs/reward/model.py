@@ -19,6 +19,7 @@ from grpobench.runs.models.packages import cache_folder
 from grpobench.runs.models.rations import Ration, portions
 from grpobench.runs.settings.config import TINY, RewardConfig
 from grpobench.runs.settings.rules import missing_reward_model
+from grpobench.runs.tools.safe_points import safe_point
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Task
 
@@ -64,6 +65,7 @@ class Scorer:
         found: dict[int, float] = {}
 
         def read(some: range) -> None:
+            safe_point()
             chosen = order[some.start : some.stop]
             batch = self.tokenizer.pad([encoded[i][0] for i in chosen], return_tensors="pt")
             with torch.no_grad():

@@ -19,6 +19,7 @@ from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, demand_room
+from grpobench.runs.tools.safe_points import safe_point
 
 LARGEST_GAP = 1e-3
 """Nats per token: far above what the order of float32 sums can do."""
@@ -129,6 +130,7 @@ class HFSampler:
         plain = greedy.clone()  # jobs that are fed no mixtures, or no more
         mixed: list[tuple[int, torch.Tensor, Mixture]] = []
         for t in range(limit):
+            safe_point()
             logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
             logp = logits.log_softmax(-1)
             if noise is None:

@@ -73,6 +73,7 @@ DEEDS: Mapping[str, Callable[[], None]] = {
     "kill-launcher": lambda: to_launcher(signal.SIGKILL),
     "kill-group": lambda: os.killpg(0, signal.SIGKILL),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "terminate-launcher": lambda: to_launcher(signal.SIGTERM),
     "hang": lambda: time.sleep(3600),
 }

@@ -32,6 +32,7 @@ from typing import IO, Literal
 
 from grpobench.runs.tools import leases
 from grpobench.runs.tools.leases import Kept
+from grpobench.runs.tools.safe_points import safe_point
 
 SECONDS = "GRPOBENCH_LEASE"
 """Variable for the seconds of the leases that a process takes; 30 without it."""
@@ -215,6 +216,7 @@ class Lock:
             if not told and seen == "unsure":
                 told = True
                 say(f"{lease.named(self.path.parent)}; waiting to see whether it lives")
+            safe_point()
             time.sleep(LOOK)
 
     def seize(self, expected: str) -> tuple[bool, Owner | None]:

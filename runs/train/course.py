@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from grpobench.analysis.detect.registry import Findings
 from grpobench.runs.models.rations import halvings
@@ -17,6 +16,9 @@ from grpobench.runs.train.base import Base
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
+
+UNRECORDED = "unrecorded"
+"""In the state of a checkpoint: the row of its step, where not all evaluations of it were made."""
 
 
 def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
@@ -31,10 +33,13 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     tell_events(trainer, folder)
     trainer.observers.begin(trainer.config, done)
     if not checkpoint:
-        row = evaluate_all(trainer, folder, 0, base)
+        row = evaluate_all(trainer, folder, 0, base=base)
         if base.told:
             folder.note(base_evaluated_by=base.told)
         log(trainer, folder, 0, row, began)
+    elif UNRECORDED in checkpoint.state:
+        finish_record(trainer, folder, done, checkpoint.state[UNRECORDED], began)
+        folder.save(done, trainer.models.state(), trainer.state())
     return done
 
 
@@ -67,14 +72,27 @@ def pin(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
 
 
 def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
-    """Write what a step gave, with the evaluations due after it."""
+    """Write what a step gave, with the evaluations due after it. Where the run is told to stop before these
+    are made, the checkpoint keeps the step's row with what there is of them, and the next start goes on with
+    the others."""
     config = trainer.config
     if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
         folder.rollouts(step, trainer.transcript)
+    try:
+        finish_record(trainer, folder, step, row, began)
+    except Preempted:
+        folder.save(step, trainer.models.state(), trainer.state() | {UNRECORDED: row})
+        raise
+
+
+def finish_record(
+    trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float
+) -> None:
+    """The evaluations due after a step that are not yet in its row, and the row."""
     if not trainer.diverged:
-        row |= evaluate_all(trainer, folder, step)
+        evaluate_all(trainer, folder, step, row)
         if look(trainer, folder, step, row):
-            row |= evaluate_all(trainer, folder, step, done=row)
+            evaluate_all(trainer, folder, step, row)
     log(trainer, folder, step, row, began)
 
 
@@ -126,11 +144,13 @@ def evaluate_all(
     trainer: Trainer,
     folder: RunFolder,
     step: int,
+    row: dict[str, float] | None = None,
     base: Base | None = None,
-    done: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, float]:
-    """The evaluations due at a step: validation on schedule, test before and after training. At step 0 `base`
-    may know them from another arm. What the step's row holds in `done` is not made again."""
+    """Put the evaluations due at a step into its row, each when it is made and written: validation on
+    schedule, test before and after training. What the row holds is not made again. At step 0 `base` may know
+    them from another arm."""
+    row = {} if row is None else row
     settings, last = trainer.config.evaluate, trainer.config.train.steps
     due: list[Split] = []
     edge = step == last or (step == 0 and settings.before) or bool(trainer.collapsed)
@@ -138,12 +158,10 @@ def evaluate_all(
         due.append("validation")
     if settings.test_problems and edge:
         due.append("test")
-    due = [split for split in due if not any(name.startswith(f"eval/{split}/") for name in done)]
-    if not due:
-        return {}
-    numbers: dict[str, float] = {}
-    began = time.perf_counter()
     for split in due:
+        if any(name.startswith(f"eval/{split}/") for name in row):
+            continue
+        began = time.perf_counter()
         trainer.tell(step, f"evaluating on {split}")
         rows, summary = base.evaluate(split) if base else trainer.parts.evaluator.evaluate(step, split)
         point("evaluate")
@@ -151,5 +169,6 @@ def evaluate_all(
         point("evaluated")
         trainer.watch.evaluated(rows)
         trainer.observers.evaluation(step, split, summary)
-        numbers |= summary
-    return numbers | {"time/evaluate": done.get("time/evaluate", 0.0) + time.perf_counter() - began}
+        row |= summary
+        row["time/evaluate"] = row.get("time/evaluate", 0.0) + time.perf_counter() - began
+    return row

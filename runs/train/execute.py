@@ -15,20 +15,23 @@ from grpobench.runs.tools.memory import reset_peak_memory
 from grpobench.runs.train.loop import carry
 from grpobench.runs.train.parts import build
 from grpobench.runs.train.progress import Preempted, Progress, told_to
+from grpobench.runs.train.stopping import Stopping
 from grpobench.runs.train.trainer import Trainer
 
 
 def execute(
     config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> None:
-    """Carry a run from wherever its folder stands to its end. Raises Preempted after a checkpoint when
-    `stop()` becomes true; a divergence is recorded as the run's result."""
+    """Carry a run from wherever its folder stands to its end. Raises Preempted when `stop()` becomes true, at
+    the next safe point of whatever it does; a divergence is recorded as the run's result."""
     reset_peak_memory()
     deterministic()
     began = time.monotonic()
-    with explained(), observed(config, folder) as observers:
-        parts = build(config, told_to(report, config.train.steps))
-        trainer = Trainer(config, parts, report, observers)
+    stopping = Stopping(report, stop)
+    with explained(), observed(config, folder) as observers, stopping.heeded():
+        parts = build(config, told_to(stopping.report, config.train.steps))
+        trainer = Trainer(config, parts, stopping.report, observers)
+        stopping.altered = lambda: trainer.updater.begun
         with contextlib.closing(trainer.sampler):
             if config.train.backend == "trl":
                 from grpobench.runs.train import trl

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-class Preempted(Exception):
-    """Raised by the loop after it has saved a checkpoint because it was told to stop."""
+class Preempted(BaseException):
+    """Raised because the run was told to stop, once it has saved a checkpoint where there was something to
+    save. No `except Exception` of a library or of a recipe's own code may take it for an error."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.memory import peak_memory_gb
+from grpobench.runs.tools.safe_points import safe_point
 from grpobench.runs.train.corrections import correct
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress
@@ -112,7 +113,7 @@ class Trainer:
         """Collect, credit and update once; the row of metrics.jsonl without evaluations."""
         began = time.perf_counter()
         self.clock.seconds.clear()
-        self.dump = False
+        self.dump = self.updater.begun = False
         before = self.source.generated
         self.tell(step - 1, "sampling")
         sampled, groups = self.gather(step)
@@ -138,6 +139,7 @@ class Trainer:
                 with self.clock("sync"):
                     row |= self.sampler.sync()
         point("step")
+        self.updater.begun = False
         row |= trained_metrics(used, sampled) | tally.numbers()
         return self.finish_step(row, groups, began, before)
 
@@ -162,6 +164,7 @@ class Trainer:
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
             point("rollout")
+            safe_point()
             sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]

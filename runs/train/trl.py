@@ -24,8 +24,11 @@ from grpobench.runs.models.roles import Network, trunk_and_head
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.sample.rollouts import pack_groups
 from grpobench.runs.settings.trl import quiet, version
+from grpobench.runs.tools.safe_points import safe_point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.course import begin, end, record, save_when_due
+from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.stopping import Before
 from grpobench.runs.train.trainer import Trainer
 from grpobench.runs.train.trl_recorded import Recorded
 from grpobench.runs.train.trl_sampled import Sampled
@@ -59,7 +62,11 @@ def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: 
         if steps.left():
             theirs.remove_callback(PrinterCallback)
             theirs.add_callback(steps)
-            theirs.train()
+            try:
+                theirs.train()
+            except Preempted:
+                steps.keep()
+                raise
     end(trainer, folder)
 
 
@@ -89,6 +96,8 @@ class Steps(TrainerCallback):
 
     def __post_init__(self) -> None:
         self.before = self.done
+        self.kept: Before | None = None
+        """The state before the step under way; None between steps."""
 
     def left(self) -> int:
         """Steps that are to be done."""
@@ -105,7 +114,8 @@ class Steps(TrainerCallback):
     def open(self) -> None:
         self.began, self.generated = time.perf_counter(), self.ours.source.generated
         self.ours.clock.seconds.clear()
-        self.ours.dump = False
+        self.ours.dump = self.ours.updater.begun = False
+        self.kept = Before(self.ours, self.folder, self.done)
         self.updates.clear()
         self.work.begin(self.done + 1)
 
@@ -117,6 +127,14 @@ class Steps(TrainerCallback):
             self.ours.tell(self.done, "sampling" if isinstance(self.work, Sampled) else "training")
         for group in optimizer.param_groups:
             group["lr"] = self.rate()
+        safe_point()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        safe_point()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        safe_point()
+        self.ours.updater.begun = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "loss" not in logs:
@@ -136,6 +154,7 @@ class Steps(TrainerCallback):
     def close(self) -> None:
         """The step under way is over. Raises Preempted after a checkpoint when the run is told to stop."""
         trainer, step = self.ours, self.done + 1
+        self.kept, trainer.updater.begun = None, False
         groups = self.work.groups(step)
         batch = pack_groups(groups, trainer.limit, step, trainer.loaded.pad)
         row = sampled_metrics(groups) | {"policy/entropy": self.work.entropy} | self.work.row(step)
@@ -160,6 +179,11 @@ class Steps(TrainerCallback):
         self.updates.clear()
         if not trainer.over:
             save_when_due(trainer, self.folder, step, self.stop)
+
+    def keep(self) -> None:
+        """Told to stop: a checkpoint of the step before the one under way, if that has changed nothing."""
+        if self.kept is not None:
+            self.kept.save()
 
 
 def gathered(updates: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, float]:

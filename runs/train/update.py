@@ -56,6 +56,8 @@ class Updater:
         self.schedule = parts.schedule
         self.trained = 0
         """Tokens that were trained on so far."""
+        self.begun = False
+        """Whether the step under way may have changed weights."""
 
     def update(
         self, batch: Batch, signal: Signal, tally: Tally, step: int, correction: Correction | None = None
@@ -85,6 +87,7 @@ class Updater:
             with self.clock("optimise"):
                 try:
                     demand_finite(loss, batch.reward[rows])
+                    self.begun = True
                     for name, norm in self.models.step(roles, scale).items():
                         norms.setdefault(name, []).append(norm)
                 except NonFinite:

@@ -16,6 +16,7 @@ import pytest
 import torch
 import zstandard
 from helpers.toys import Letters, arithmetic_run, execute, trainer_for
+from helpers.whole_runs import after
 
 from grpobench.algorithms.ads import ADS, AdaptiveSchedule, clustered, direction, moved, reduced
 from grpobench.algorithms.curriculum import Study
@@ -334,9 +335,8 @@ def test_a_killed_run_draws_the_same_problems_when_it_goes_on(cache: Path, tmp_p
     config = on_few_problems(ADS(), steps=5, checkpoint=CheckpointConfig(every=2))
     config = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, every=1))
     whole = execute(config, tmp_path / "whole")
-    polls = iter([False, False, True])
     with pytest.raises(Preempted):
-        execute(config, tmp_path / "parts", lambda: next(polls))
+        execute(config, tmp_path / "parts", after(tmp_path / "parts", 3))
     parts = execute(config, tmp_path / "parts")
     assert parts == whole
     steps = range(1, 6)

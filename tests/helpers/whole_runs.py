@@ -54,6 +54,17 @@ def run(config: RunConfig, path: Path, stop: Callable[[], bool] = lambda: False)
     return rows(path)
 
 
+def after(path: Path, step: int) -> Callable[[], bool]:
+    """Tells a run in a folder to stop once it has written the row of a step."""
+    return lambda: last_step(path) >= step
+
+
+def last_step(path: Path) -> int:
+    """Of which a run has written the row; -1 before the first."""
+    found = rows(path) if (path / "metrics.jsonl").exists() else []
+    return found[-1]["step"] if found else -1
+
+
 def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(text) for text in (path / name).read_text().splitlines()]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.whole_runs import configure, run
+from helpers.whole_runs import after, configure, run
 from safetensors.torch import load_file
 
 from grpobench.runs import cli
@@ -120,7 +120,7 @@ def test_a_checkpoint_says_that_the_run_did_not_finish(
 ) -> None:
     config = short(policy)
     with pytest.raises(Preempted):
-        run(config, tmp_path / "run", stop=lambda: True)
+        run(config, tmp_path / "run", stop=after(tmp_path / "run", 1))
     with RunFolder.open(tmp_path / "run", config) as folder:
         folder.step = 1
         folder.finish("diverged", "gradients were not finite")

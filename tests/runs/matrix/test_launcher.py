@@ -31,6 +31,7 @@ class Told:
     """An engine of one worker: the next message is what `tell` says of the run that was begun."""
 
     workers = 1
+    queues = False
 
     def __init__(self, tell: Any) -> None:
         self.tell, self.begun, self.stopped = tell, list[Run](), False
@@ -41,6 +42,8 @@ class Told:
 
     def news(self, seconds: float) -> list[News]:
         return [(run, self.tell(run, len(self.begun))) for run in self.begun[-1:]]
+
+    def abandon(self, run: Run) -> None: ...
 
     def stop(self) -> None:
         self.stopped = True

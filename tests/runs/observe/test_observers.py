@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.whole_runs import configure, rows, run, timeless
+from helpers.whole_runs import after, configure, rows, run, timeless
 
 from grpobench.runs.observe import link
 from grpobench.runs.record import origin
@@ -184,7 +184,7 @@ def test_a_run_told_to_stop_says_so_and_the_next_attempt_what_is_done(
 ) -> None:
     config = observed(policy, mine, keeper(tmp_path / "told"))
     with pytest.raises(Preempted):
-        run(config, tmp_path / "run", stop=lambda: True)
+        run(config, tmp_path / "run", stop=after(tmp_path / "run", 1))
     assert heard(tmp_path / "told")[-1] == ["end", "preempted", "told to stop"]
     written = run(config, tmp_path / "run")
     told = heard(tmp_path / "told")
@@ -269,7 +269,7 @@ def test_their_code_is_noted_by_hash_and_is_no_part_of_the_runs(
 
 def test_a_run_goes_on_with_other_callbacks(policy: str, mine: Path, tmp_path: Path) -> None:
     with pytest.raises(Preempted):
-        run(observed(policy, mine), tmp_path / "run", stop=lambda: True)
+        run(observed(policy, mine), tmp_path / "run", stop=after(tmp_path / "run", 1))
     (mine / "mine.py").write_text(MINE + "\n# another text\n")
     found = run(observed(policy, mine, keeper(tmp_path / "told")), tmp_path / "run")
     assert [row["step"] for row in found] == [0, 1, 2, 3] == [row["step"] for row in rows(tmp_path / "run")]

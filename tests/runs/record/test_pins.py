@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
-from helpers.whole_runs import configure, run
+from helpers.whole_runs import after, configure, run
 
 from grpobench.algorithms.dpo import DPO
 from grpobench.analysis.checks.alarms import find_alarms
@@ -39,7 +39,7 @@ def begin(config: RunConfig, tmp_path: Path) -> Path:
     """Train one step and stop with a checkpoint."""
     path = tmp_path / "m" / config.folder
     with pytest.raises(Preempted):
-        run(config, path, lambda: True)
+        run(config, path, after(path, 1))
     return path
 
 

@@ -16,6 +16,7 @@ import torch
 from helpers.logs import known
 from helpers.scorers import save_scorer
 from helpers.toys import Letters
+from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.measure.rollout_metrics import group_metrics
@@ -481,9 +482,8 @@ def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy:
 def test_stopped_and_resumed_run_on_a_learned_reward_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
     config = small_run(policy, RewardConfig(kind="model", model=save_scorer(tmp_path / "scorer")))
     whole = run(config, tmp_path / "whole")
-    polls = iter([False, True])
     with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", lambda: next(polls))
+        run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
     resumed = run(config, tmp_path / "parts")
     for one, other in zip(whole, resumed, strict=True):
         timeless = {k for k in one if not k.startswith(("time/", "cost/peak"))}

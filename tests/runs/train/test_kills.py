@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from helpers.whole_runs import rows
 from rich.console import Console
 
 from grpobench.analysis.logs.load import load
-from grpobench.runs.matrix import launcher
+from grpobench.runs.matrix import launcher, silence
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import faults
@@ -78,6 +79,36 @@ def test_a_kill_behind_the_result_is_no_crash(
     outcome = carry(folder, "finished.1.kill", monkeypatch=monkeypatch)
     assert outcome.code == 0 and [run.place for run in outcome.runs] == ["finished"]
     assert torture.outcome(folder) == whole and load(folder / "torture").runs[0].attempt == 1
+
+
+def test_a_run_that_hangs_and_is_halted_is_replaced_and_the_undisturbed_one(
+    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs its patience on the clock, and next to no work."""
+    monkeypatch.setenv(silence.VARIABLE, "5")
+    folder = tmp_path / "k"
+    outcome = carry(folder, "rollout.2.hang", "update.3.stop", monkeypatch=monkeypatch)
+    struck = sorted((folder / "faults" / faults.STRUCK).read_text().split())
+    assert struck == ["rollout.2.hang", "update.3.stop"]
+    assert outcome.code == 0 and torture.outcome(folder) == whole
+    told = [path.read_text() for path in sorted(torture.run_of(folder).glob("hung-*.txt"))]
+    assert any("in gather" in text and "in execute" in text for text in told)
+    assert any(silence.NO_STACK in text for text in told)
+    assert not torture.leftovers(folder) and not torture.survivors(folder)
+
+
+def test_a_run_told_to_stop_again_and_again_ends_with_75_and_is_the_undisturbed_one(
+    whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal, as a system does that goes down: while it samples, updates and evaluates."""
+    folder = tmp_path / "k"
+    for planned in ("rollout.2.terminate", "update.2.terminate", "evaluate.2.terminate"):
+        began = time.monotonic()
+        outcome = carry(folder, planned, monkeypatch=monkeypatch)
+        assert outcome.code == 75 and time.monotonic() - began < launcher.GRACE
+        assert not torture.leftovers(folder) and not torture.survivors(folder)
+    assert carry(folder, monkeypatch=monkeypatch).code == 0
+    assert torture.outcome(folder) == whole
 
 
 @pytest.mark.parametrize(("point", "number"), [("log.3", "ENOSPC"), ("save-manifest.2", "EDQUOT")])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.logs import known
 from helpers.toys import Letters, arithmetic_run
-from helpers.whole_runs import configure, rows, run, timeless, transcript, weights
+from helpers.whole_runs import after, configure, last_step, rows, run, timeless, transcript, weights
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm, Loss, Signal
@@ -149,9 +149,8 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
 ) -> None:
     config = configure(policy, algorithm, checkpoint=CheckpointConfig(every=2))
     whole = run(config, tmp_path / "whole")
-    polls = iter([False, True])
     with pytest.raises(Preempted):
-        run(config, tmp_path / "parts", lambda: next(polls))
+        run(config, tmp_path / "parts", after(tmp_path / "parts", 2))
     assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 1, 2]
     resumed = run(config, tmp_path / "parts")
     assert [*map(timeless, resumed)] == [*map(timeless, whole)]
@@ -172,7 +171,7 @@ def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp
         pass
 
     def kill() -> bool:
-        if rows(tmp_path / "parts")[-1]["step"] == 3:
+        if last_step(tmp_path / "parts") == 3:
             raise Killed
         return False
 
@@ -428,12 +427,11 @@ def test_update_with_nan_is_left_out_and_its_rollouts_are_kept(policy: str, tmp_
 def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=(3,)), checkpoint=CheckpointConfig(every=1, keep=9))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
-    polls = iter([False, False, True])
     with pytest.raises(Preempted):
-        run(config, tmp_path, lambda: next(polls))
-    before, after = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
-    assert before.keys() == after.keys() and any(name.startswith("optimiser:exp_avg:") for name in before)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+        run(config, tmp_path, after(tmp_path, 3))
+    before, behind = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
+    assert before.keys() == behind.keys() and any(name.startswith("optimiser:exp_avg:") for name in before)
+    assert all(torch.equal(before[name], behind[name]) for name in before)
 
 
 def test_four_bad_steps_in_a_row_are_a_divergence_with_finite_weights_on_disk(
@@ -453,9 +451,8 @@ def test_four_bad_steps_in_a_row_are_a_divergence_with_finite_weights_on_disk(
 def test_three_bad_steps_are_counted_over_a_resume(policy: str, tmp_path: Path) -> None:
     config = configure(policy, Broken(bad=(1, 2, 3, 4)), evaluate=EvaluateConfig(0, 0, 0, 0))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=6))
-    polls = iter([False, True])
     with pytest.raises(Preempted):
-        run(config, tmp_path, lambda: next(polls))
+        run(config, tmp_path, after(tmp_path, 2))
     run(config, tmp_path)
     assert status(tmp_path)["state"] == "diverged"
 
@@ -540,9 +537,8 @@ def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
         next(self.models.language.parameters()).data.fill_(math.nan)
 
     config = configure(policy)
-    polls = iter([False, False, True])
     with pytest.raises(Preempted):
-        run(config, tmp_path, lambda: next(polls))
+        run(config, tmp_path, after(tmp_path, 3))
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "policy.safetensors").write_bytes(b"of an earlier attempt")
     monkeypatch.setattr(trainer.Trainer, "restore", restore)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.whole_runs import configure, rows, run, timeless
+from helpers.whole_runs import configure, last_step, run, timeless
 
 from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.record.folder import FolderError, RunFolder
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_exactly(kind: str, policy: str, mine: Path, tmp_pa
 
     def kill(at: int) -> Any:
         def stop() -> bool:
-            if rows(tmp_path / "parts")[-1]["step"] == at:
+            if last_step(tmp_path / "parts") == at:
                 raise Killed
             return False
 

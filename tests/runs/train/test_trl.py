@@ -20,6 +20,7 @@ import pytest
 import torch
 from helpers.logs import known
 from helpers.toys import Letters
+from helpers.whole_runs import after
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
@@ -471,9 +472,9 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
             modify=Modifiers(reference_every=1, reference_mix=0.5),
         )
     whole = run(config, tmp_path / "whole")
-    for _ in range(2):
+    for step in (1, 2):
         with pytest.raises(Preempted):
-            run(config, tmp_path / "parts", stop=lambda: True)
+            run(config, tmp_path / "parts", stop=after(tmp_path / "parts", step))
     parts = run(config, tmp_path / "parts")
     timed = ("time/", "cost/peak", "trl/step_time")
 

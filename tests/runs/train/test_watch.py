@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.whole_runs import configure, rows, run, timeless
+from helpers.whole_runs import after, configure, rows, run, timeless
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.logs.load import load
@@ -85,9 +85,8 @@ def test_a_resumed_run_has_the_events_of_an_uninterrupted_one(
     )
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     run(config, whole)
-    polls = iter([False, False, True])
     with pytest.raises(Preempted):
-        run(config, parted, lambda: next(polls))
+        run(config, parted, after(parted, 3))
     (parted / "events.jsonl").write_text('{"kind": "of a step that is made again"}\n')
     run(config, parted)
     assert (parted / "events.jsonl").read_bytes() == (whole / "events.jsonl").read_bytes()

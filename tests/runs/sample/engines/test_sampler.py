@@ -19,6 +19,7 @@ import torch
 from helpers import stand_ins
 from helpers.logs import known
 from helpers.toys import Copy, tiny
+from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.errors import ModelError
@@ -435,7 +436,7 @@ def test_resumed_run_hands_the_checkpoints_weights_to_its_new_engine(
 ) -> None:
     whole = run(configure(), tmp_path / "whole")
     with pytest.raises(Preempted):
-        run(configure(), tmp_path / "parts", lambda: True)
+        run(configure(), tmp_path / "parts", after(tmp_path / "parts", 1))
     parts = run(configure(), tmp_path / "parts")
     assert len(engine) == 3 and engine[1].closed
     assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]

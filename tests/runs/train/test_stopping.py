@@ -1,0 +1,239 @@
+"""A run that is told to stop does so at the next safe point of whatever it does, leaves nothing half done,
+and comes, when it is started again, to the very same bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toys import Letters
+from helpers.whole_runs import configure, last_step, rows, timeless
+
+from grpobench.algorithms.ads import ADS
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.modifiers import Modifiers
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.models.loading import load
+from grpobench.runs.models.roles import Models
+from grpobench.runs.prepare.study import study
+from grpobench.runs.prepare.warmstart import alone
+from grpobench.runs.record import checkpoints
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    ModelConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.tools.safe_points import asking, safe_point
+from grpobench.runs.train import stopping
+from grpobench.runs.train.collect import OnPolicy
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.runs.train.stopping import Stopping
+
+NEVER = 10**9
+
+
+@pytest.fixture(autouse=True)
+def at_every_safe_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run looks at each of them, not now and then."""
+    monkeypatch.setattr(stopping, "ASK", 0.0)
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
+
+
+class Told:
+    """The launcher's end: tells a run to stop at the `count`-th look within a phase behind a step."""
+
+    def __init__(self, step: int = 0, phase: str = "", count: int = NEVER) -> None:
+        self.where, self.left = (step, phase), count
+        self.now = (0, "")
+        self.heard: list[Progress] = []
+
+    def report(self, progress: Progress) -> None:
+        self.now = (progress.step, progress.phase)
+        self.heard.append(progress)
+
+    def stop(self) -> bool:
+        if self.now[0] == self.where[0] and self.now[1].startswith(self.where[1]):
+            self.left -= 1
+        return self.left <= 0
+
+
+def carry(config: RunConfig, path: Path, told: Told | None = None) -> dict[str, Any]:
+    """Execute in a folder; what must not depend on interruptions."""
+    told = told or Told()
+    with RunFolder.open(path, config) as folder:
+        execute(config, folder, told.report, told.stop)
+    files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
+    kept = {name: (path / name).read_bytes() for name in files}
+    return kept | {"metrics": json.dumps([timeless(row) for row in rows(path)])}
+
+
+def stopped(config: RunConfig, path: Path, told: Told) -> list[int]:
+    """A run that is told to stop; the steps of its checkpoints."""
+    with pytest.raises(Preempted):
+        carry(config, path, told)
+    return checkpoints.steps(path)
+
+
+def rare(config: RunConfig) -> RunConfig:
+    """Without checkpoints but those of a stop."""
+    return dataclasses.replace(config, checkpoint=CheckpointConfig(every=0))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "places"),
+    [
+        (
+            GRPO(beta=0.1),
+            [
+                (Told(0, "evaluating on validation", 3), [], -1),
+                (Told(0, "sampling", 2), [], 0),
+                (Told(1, "sampling", 4), [1], 1),
+                (Told(1, "training", 1), [1], 1),
+                (Told(2, "evaluating on validation", 2), [1, 2], 1),
+                (Told(2, "sampling", 1), [1, 2], 2),
+                (Told(3, "evaluating on test", 2), [2, 3], 2),
+            ],
+        ),
+        (PPO(), [(Told(1, "training", 1), [1], 1)]),
+        (DPO(), [(Told(0, "loading", 2), [], -1), (Told(1, "training", 1), [1], 1)]),
+    ],
+    ids=["grpo", "ppo", "dpo"],
+)
+def test_a_run_stopped_in_every_phase_is_the_undisturbed_one(
+    algorithm: Algorithm[Any], places: list[tuple[Told, list[int], int]], policy: str, tmp_path: Path
+) -> None:
+    """(where, checkpoints behind it, last row behind it), one start after the other."""
+    sampler = SamplerConfig(kind="replay", problems=6) if algorithm.off_policy else SamplerConfig()
+    config = rare(configure(policy, algorithm, sampler=sampler))
+    for told, saved, row in places:
+        assert stopped(config, tmp_path / "parts", told) == saved, told.where
+        assert last_step(tmp_path / "parts") == row, told.where
+    assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
+    assert not [*(tmp_path / "parts").glob("checkpoints/.*")]
+
+
+def test_a_stop_between_refills_keeps_what_was_before_the_first(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the first draw of the step has changed the curriculum and the count of tokens."""
+    train = TrainConfig(steps=3, prompts=4, group=2, learning_rate={"policy": 1e-3})
+    config = rare(configure(policy, ADS(), modify=Modifiers(dynamic_sampling=3), train=train))
+    whole = carry(config, tmp_path / "whole")
+    refills, plain, told = list[int](), OnPolicy.gather, Told()
+
+    def gather(self: Any, step: int, attempt: int, index: Any) -> Any:
+        refills.extend([step] * (attempt > 0 and step > 1))
+        return plain(self, step, attempt, index)
+
+    monkeypatch.setattr(OnPolicy, "gather", gather)
+    monkeypatch.setattr(told, "stop", lambda: bool(refills))
+    saved = stopped(config, tmp_path / "parts", told)
+    assert saved == [refills[0] - 1]
+    assert carry(config, tmp_path / "parts") == whole
+
+
+@pytest.mark.parametrize(("patience", "saved", "row"), [(60.0, [1], 1), (0.0, [], 0)])
+def test_a_step_that_has_changed_weights_is_finished_or_made_again(
+    patience: float, saved: list[int], row: int, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told behind the first of two updates of step 1. Where the rest takes long, the last checkpoint counts:
+    here none."""
+    config = rare(configure(policy))
+    whole = carry(config, tmp_path / "whole")
+    updates, plain, told = list[Any](), Models.step, Told()
+    with monkeypatch.context() as patch:
+        patch.setattr(stopping, "FINISH", patience)
+        patch.setattr(told, "stop", lambda: bool(updates))
+        patch.setattr(Models, "step", lambda *given: (updates.append(given), plain(*given))[1])
+        assert stopped(config, tmp_path / "parts", told) == saved
+    assert last_step(tmp_path / "parts") == row
+    assert carry(config, tmp_path / "parts") == whole
+
+
+def test_a_warm_start_that_is_stopped_leaves_nothing_and_is_made_again(policy: str, tmp_path: Path) -> None:
+    model = ModelConfig(policy, warm_start=4, warm_start_batch=4, warm_start_learning_rate=1e-3)
+    config = rare(configure(policy, model=model))
+    cache = tmp_path / "cache" / "warm"
+    assert stopped(config, tmp_path / "parts", Told(0, "warm start 2/4", 1)) == []
+    assert [path.name[-5:] for path in cache.iterdir()] == [".lock"] and last_step(tmp_path / "parts") == -1
+    found = carry(config, tmp_path / "parts")
+    (made,) = (path for path in cache.iterdir() if path.is_dir())
+    made.rename(tmp_path / "first")
+    assert found == carry(config, tmp_path / "whole")
+
+
+def give_up() -> None:
+    raise Preempted
+
+
+def test_a_study_that_is_stopped_leaves_nothing(policy: str, tmp_path: Path) -> None:
+    loaded, task = load(policy), Letters()
+    models = Models(loaded.model, ("policy",))
+    with asking(give_up), pytest.raises(Preempted):
+        study(models, loaded, task, task.problems("train"))
+    assert [path.name[-5:] for path in (tmp_path / "cache" / "study").iterdir()] == [".lock"]
+
+
+def test_who_waits_for_anothers_warm_start_can_be_stopped(tmp_path: Path) -> None:
+    held, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with alone(tmp_path / "x"):
+            held.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait(30)
+    try:
+        with asking(give_up), pytest.raises(Preempted), alone(tmp_path / "x"):
+            raise AssertionError("two have it")
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_long_phase_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    told = Told()
+    run = Stopping(told.report, told.stop)
+    run.report(Progress(1, 3, 0.5, 10.0, "sampling"))
+    with run.heeded():
+        for second in range(1, 21):
+            now[0] = float(second)
+            safe_point()
+    assert len(told.heard) == 1 + int(20 // stopping.BEAT)
+    assert set(told.heard) == {Progress(1, 3, 0.5, 10.0, "sampling")}
+
+
+def test_safe_points_mean_nothing_where_nobody_asks() -> None:
+    safe_point()
+    found: list[Callable[[], None]] = []
+    with asking(give_up):
+        thread = threading.Thread(target=lambda: found.append(safe_point()))  # type: ignore[func-returns-value]
+        thread.start()
+        thread.join()
+    assert found == [None]
+
+
+def test_a_checkpoint_that_was_about_to_be_replaced_has_its_name_again(policy: str, tmp_path: Path) -> None:
+    """Killed between the two renames: the one that was there is there again."""
+    config = rare(configure(policy))
+    told = Told(2, "evaluating on validation", 2)
+    assert stopped(config, tmp_path / "parts", told) == [2]
+    places = tmp_path / "parts" / "checkpoints"
+    (places / "step-2").rename(places / f".step-2{checkpoints.REPLACED}")
+    assert carry(config, tmp_path / "parts") == carry(config, tmp_path / "whole")
+    assert not places.exists() or not [*places.iterdir()]
