@@ -37,6 +37,22 @@ def test_files_that_the_guides_name_exist() -> None:
         assert named and not absent, f"{guide.name} names {absent}"
 
 
+def test_every_fault_has_a_test_that_exists() -> None:
+    table = (ROOT / "docs" / "faults.md").read_text().split("|---|---|---|---|\n")[1].splitlines()
+    for line in table:
+        fault, _, tests, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
+        assert named and len(named) == tests.count("`") / 2, f"{fault} names no test"
+        absent = [f"{path}::{name}" for path, name in named if f"def {name}(" not in source(path)]
+        assert not absent, f"{fault} names {absent}"
+    assert len(table) > 25
+
+
+def source(name: str) -> str:
+    path = ROOT / name
+    return path.read_text() if path.exists() else ""
+
+
 def test_every_room_of_runs_stands_in_its_guide() -> None:
     guide = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
     rooms = {path.name for path in (ROOT / "runs").iterdir() if path.is_dir() and path.name != "__pycache__"}

@@ -14,6 +14,7 @@ from grpobench.runs.models import finding, loading
 from grpobench.runs.record import pins
 from grpobench.runs.record.status import status
 from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.json_lines import read_json
 from grpobench.tasks.data.errors import DataError
 
@@ -84,6 +85,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
     files.writable(folder.absolute().parent, "DIR")
     with files.becoming(folder) as aside:
         loaded.model.save_pretrained(aside)
+        point("export")
         loaded.tokenizer.save_pretrained(aside)
         templated = bool(getattr(loaded.tokenizer, "chat_template", None))
         text = card(subject, loaded.origin, run, step, caution, dtype, templated)

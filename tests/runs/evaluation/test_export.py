@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import killed
 from helpers.whole_runs import after, configure, run
 from safetensors.torch import load_file
 
@@ -113,6 +114,21 @@ def test_a_folder_that_is_there_is_left_alone(finished: Path, tmp_path: Path) ->
     assert cli.main(["export", str(finished), str(tmp_path / "hf")]) == 2
     assert [path.name for path in (tmp_path / "hf").iterdir()] == ["mine"]
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_a_killed_export_is_no_folder_and_the_next_one_removes_what_it_left(
+    finished: Path, tmp_path: Path
+) -> None:
+    """By SIGKILL, when the weights are written and the tokenizer is not."""
+    there = tmp_path / "out"
+    there.mkdir()
+    assert killed.at("export.1.kill", tmp_path / "faults", killed.export, finished, there / "hf") == -9
+    assert [path.name[:4] for path in there.iterdir()] == [".hf."]
+    export(finished, there / "hf")
+    assert [path.name for path in there.iterdir()] == ["hf"]
+    export(finished, tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
+        assert (there / "hf" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_checkpoint_says_that_the_run_did_not_finish(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import killed
 
 from grpobench.runs import cli
 from grpobench.runs.models.errors import ModelError
@@ -199,6 +200,32 @@ def test_warm_start_that_is_killed_leaves_nothing_behind(
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
     folder = warmstart.warm_start(load("nano"), ARITHMETIC, config, lambda *_: None)
     assert load(str(folder)).model.num_parameters() == loaded.model.num_parameters()
+
+
+def test_kills_in_the_middle_cost_a_warm_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SIGKILL, between two updates and then between two files: the next start leaves what a start leaves
+    that nobody killed."""
+    config = dataclasses.replace(CONFIG, warm_start=2)
+
+    def made(cache: Path) -> dict[str, bytes]:
+        monkeypatch.setenv("GRPOBENCH_CACHE", str(cache))
+        folder = warmstart.warm_start(load("nano"), ARITHMETIC, config, lambda *_: None)
+        left = {path.name for path in (cache / "warm").iterdir()}
+        assert left == {folder.name, f".{folder.name}.lock"}
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "killed"))
+    for fault in ("warm-start.1.kill", "warm-start-save.1.kill"):
+        assert killed.at(fault, tmp_path / "faults", killed.warm_start, ARITHMETIC, config) == -9
+        assert not [path for path in (tmp_path / "killed/warm").iterdir() if not path.name.startswith(".")]
+    found, whole = made(tmp_path / "killed"), made(tmp_path / "whole")
+    timed = {warmstart.RECORD, "sums.json"}  # they hold the seconds that it took
+    assert found.keys() == whole.keys() and found["model.safetensors"] == whole["model.safetensors"]
+    assert [name for name in found if found[name] != whole[name] and name not in timed] == []
+    records = [json.loads(one[warmstart.RECORD]) | {"seconds": 0} for one in (found, whole)]
+    assert records[0] == records[1]
 
 
 def test_one_process_makes_a_warm_start_while_the_others_wait(tmp_path: Path) -> None:

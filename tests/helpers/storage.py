@@ -1,0 +1,162 @@
+"""A real file system of some MiB, which is full as soon as somebody fills it.
+
+It is a tmpfs in a mount namespace of a forked process, so that nobody else sees it and nothing has to be
+unmounted. As another user than root the process has a user namespace of its own too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpobench.runs.matrix.worker import Ended, Job
+from grpobench.runs.matrix.worker import run as work
+from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.train.progress import Progress
+from helpers.warm import FORKING, LOADED
+from helpers.whole_runs import rows, timeless
+
+NEW_MOUNTS, NEW_USERS, PRIVATE, RECURSIVE = 0x00020000, 0x10000000, 1 << 18, 1 << 14
+SIZE = 8 * 2**20
+
+
+def on_small_disk(place: Path, story: Callable[..., Any], *arguments: Any) -> Any:
+    """What `story(place, *arguments)` returns in a process for which `place` is such a file system. Skips the
+    test where the system does not allow one."""
+    FORKING.set_forkserver_preload(LOADED)
+    ours, theirs = FORKING.Pipe()
+    place.mkdir()
+    child = FORKING.Process(target=begin, args=(place, story, arguments, theirs))
+    child.start()
+    theirs.close()
+    try:
+        told, found = ours.recv()
+    finally:
+        child.join()
+    if told == "skip":
+        pytest.skip(f"no file system of one's own here: {found}")
+    assert told == "done", found
+    return found
+
+
+def begin(place: Path, story: Callable[..., Any], arguments: tuple[Any, ...], connection: Any) -> None:
+    try:
+        mount(place)
+    except OSError as error:
+        connection.send(("skip", str(error)))
+        return
+    try:
+        connection.send(("done", story(place, *arguments)))
+    except BaseException:
+        connection.send(("failed", traceback.format_exc()))
+
+
+def mount(place: Path) -> None:
+    """Raises OSError where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+
+    def call(name: str, *arguments: Any) -> None:
+        if getattr(libc, name)(*arguments):
+            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    call("unshare", NEW_MOUNTS | (NEW_USERS if user else 0))
+    if user:
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {user} 1"),
+            ("gid_map", f"0 {group} 1"),
+        ):
+            Path(f"/proc/self/{name}").write_text(text)
+    call("mount", b"none", b"/", None, PRIVATE | RECURSIVE, None)
+    call("mount", b"tmpfs", bytes(place), b"tmpfs", 0, f"size={SIZE}".encode())
+
+
+def fill(place: Path, leave: int) -> None:
+    """Leave so many bytes of the file system free."""
+    with (place / "ballast").open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)) == 2**16:
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+        file.truncate(max(0, file.tell() - leave))
+
+
+class Filler:
+    """A launcher that fills the disk when a step begins."""
+
+    def __init__(self, place: Path, step: int, leave: int) -> None:
+        self.place, self.step, self.leave = place, step, leave
+        self.since = 0.0
+
+    def report(self, progress: Progress) -> None:
+        if progress.step == self.step - 1 and progress.phase == "sampling" and not self.since:
+            fill(self.place, self.leave)
+            self.since = time.monotonic()
+
+    def stop(self) -> bool:
+        return False
+
+
+def carry(config: RunConfig, path: Path, launcher: Any) -> Ended:
+    from grpobench.runs.train.execute import execute
+
+    return work(Job(config, path, False), execute, launcher, 1, lambda _: None)
+
+
+def outcome(path: Path) -> list[Any]:
+    """What must not depend on a disk that was full."""
+    kept = [path / name for name in ("eval.jsonl", "events.jsonl", "final/policy.safetensors")]
+    return [[timeless(row) for row in rows(path)], *(file.read_bytes() for file in kept)]
+
+
+def filled(place: Path, config: RunConfig, leave: int) -> dict[str, Any]:
+    """A run whose disk is filled as its fourth step begins, and which is started again when there is
+    space."""
+    idle = Filler(place, 0, 0)
+    assert carry(config, place / "whole", idle).fate == "finished"
+    whole = outcome(place / "whole")
+    launcher = Filler(place, 4, leave)
+    first = carry(config, place / "run", launcher)
+    seconds = time.monotonic() - launcher.since
+    told = [(name, text) for name in ("metrics.jsonl", "eval.jsonl") for text in lines(place / "run" / name)]
+    (place / "ballast").unlink()
+    with RunFolder.open(place / "run", config) as folder:
+        found = folder.latest()
+        loaded = found.step if found and found.tensors("policy") else None
+    last = carry(config, place / "run", idle)
+    hidden = [path.name for path in (place / "run").rglob(".*")]
+    same = outcome(place / "run") == whole
+    return {
+        "first": first,
+        "seconds": seconds,
+        "torn": [name for name, text in told if not whole_row(text)],
+        "rows": len(told),
+        "loaded": loaded,
+        "last": last,
+        "same": same,
+        "left": hidden,
+    }
+
+
+def lines(path: Path) -> list[str]:
+    text = path.read_text()
+    return text.split("\n")[:-1] + ([text.rpartition("\n")[2]] if not text.endswith("\n") else [])
+
+
+def whole_row(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
