@@ -154,7 +154,7 @@ def test_recipes_of_any_bytes(content: bytes) -> None:
 @wild
 @given(
     section=st.sampled_from(
-        ["train", "model", "sampler", "reward", "evaluate", "checkpoint", "modify", "on", "arm"]
+        ["train", "model", "sampler", "reward", "evaluate", "checkpoint", "checks", "modify", "on", "arm"]
     ),
     key=st.sampled_from(
         ["steps", "learning_rate", "name", "weights", "every", "betas", "settings", "algorithm", "x"]

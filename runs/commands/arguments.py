@@ -340,8 +340,20 @@ def doctor_words(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="where results would go"
     )
+    doctor.add_argument(
+        "--deep",
+        nargs="?",
+        const="quickstart",
+        metavar="RECIPE",
+        help="check machine and recipe for real, in about a minute: graders, sampler, checkpoints, resuming, "
+        "the device; default: %(const)s",
+    )
+    doctor.add_argument(
+        "--set", dest="sets", metavar="K=V", action="append", default=[], help="with --deep, as with run"
+    )
     doctor.add_argument("--json", action="store_true")
     add_data(doctor)
+    add_trust(doctor)
 
 
 def serve_words(serve: argparse.ArgumentParser) -> None:

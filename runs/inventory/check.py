@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.runs.inventory import constants
+from grpobench.runs.reward.canary import accepted, corruption
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.registries import tasks
@@ -43,12 +44,12 @@ class Tally:
 
     def count(self, verdict: Verdict, wanted: bool, what: str) -> Tally:
         """With one more answer, which is to be accepted or not. Only a full `correct` counts as accepted."""
-        accepted = constants.accepted(verdict)
-        right = accepted == wanted and verdict.outcome != "infra_error"
+        taken = accepted(verdict)
+        right = taken == wanted and verdict.outcome != "infra_error"
         faults = self.faults
         if not right and len(faults) < SHOWN:
             faults += (f"{what}: {verdict.outcome}, correct = {verdict.scores.get('correct')}",)
-        return Tally(self.answers + 1, self.accepted + accepted, faults)
+        return Tally(self.answers + 1, self.accepted + taken, faults)
 
     def row(self) -> dict[str, Any]:
         share = self.accepted / self.answers if self.answers else None
@@ -210,23 +211,6 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
         lucky=len(found) - fooled.answers,
         graded=constants.graded_scores(found),
     ).settled()
-
-
-def corruption(
-    task: Task, problems: Sequence[Problem], place: int, reference: tuple[str, ...]
-) -> tuple[str, ...] | None:
-    """A wrong answer: the task's own corruption of the last turn, else the reference to the next problem that
-    has another truth and another reference; None where no problem has."""
-    problem = problems[place]
-    if (text := task.corrupt(problem)) is not None:
-        return (*reference[:-1], text)
-    for ahead_by in range(1, len(problems)):
-        other = problems[(place + ahead_by) % len(problems)]
-        if other.truth != problem.truth:
-            episode = tuple(task.demonstrate_episode(other))
-            if episode != reference:
-                return episode
-    return None
 
 
 def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:

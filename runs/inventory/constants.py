@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from grpobench.runs.reward.canary import accepted
 from grpobench.tasks.task import Problem, Task, Verdict
 
 CONSTANTS: Final = (
@@ -69,11 +70,6 @@ def others(
         if other.truth != problems[place].truth and len(found) < OTHERS:
             found[references[other.id].answer or ""] = task.demonstrate_episode(other)
     return list(found.items())
-
-
-def accepted(verdict: Verdict) -> bool:
-    """Whether an answer earns what a right one does."""
-    return verdict.outcome == "graded" and verdict.scores.get("correct", 0.0) >= 1.0
 
 
 def graded_scores(found: Sequence[Tried]) -> dict[str, float]:

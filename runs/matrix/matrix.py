@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpobench.analysis.tools.visible import visible
+from grpobench.runs.matrix import preflight
 from grpobench.runs.matrix.engines import HERE, Where, engine
 from grpobench.runs.matrix.launcher import Launcher
 from grpobench.runs.matrix.run import Place, Run
@@ -25,6 +26,7 @@ from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import read_json
 from grpobench.runs.tools.lock import Lock, living
+from grpobench.runs.tools.machine import places
 
 CODES: Mapping[Place, int] = {"disk full": 70, "preempted": 75, "crashed": 70, "refused": 2}
 """Exit codes of runs that gave no result, the gravest first."""
@@ -75,6 +77,8 @@ def run_matrix(
         write_matrix(folder, recipe)
         left = any(run.place == "waiting" for run in runs)  # for nothing no cluster is started
         count = workers or recipe.head.workers
+        if left:
+            preflight.demand(runs, folder, count or places(where.gpus_per_run), line_on(console))
         found = engine(where if left else HERE, folder, count, execute, allow_change)
         seconds = Launcher(runs, found, console, demand=lock.demand).launch()
     finally:

@@ -30,6 +30,10 @@ class ModelConfig:
     """A built-in model (`grpobench list models`), a local folder or a hub id."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of forward passes."""
+    deterministic: bool = False
+    """Whether a GPU may only use operators that add in one order; one that has none ends the run by its name.
+    Without it such operators warn, and last digits may differ between two equal runs. What it costs is not
+    measured. Nothing changes on a CPU, where all have such an order."""
     long_prompts: LongPrompts = "refuse"
     """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
     run before its first step, `drop` leaves them out, counted in origin.json."""
@@ -351,6 +355,22 @@ class CheckpointConfig:
         demand(self)
 
 
+Reaction = Literal["stop", "warn", "off"]
+
+
+@dataclass(frozen=True)
+class ChecksConfig:
+    """What keeps a run that can come to nothing from taking hours."""
+
+    start: Reaction = "stop"
+    """What becomes of a run of which nothing that it sampled from its first step on gave a gradient, because
+    all of it was cut by the limit of tokens or turns, was not graded, or earned the same reward and was never
+    right: `stop` ends it with exit 2 and the likely cause, `warn` says so in log.txt and origin.json."""
+    grader: Reaction = "stop"
+    """What becomes of a run whose task's verifier, asked about three problems before the first step, rejects
+    the reference answers of all or accepts a wrong answer to each."""
+
+
 SECTIONS: Mapping[str, type] = {
     "modify": Modifiers,
     "model": ModelConfig,
@@ -359,6 +379,7 @@ SECTIONS: Mapping[str, type] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "checkpoint": CheckpointConfig,
+    "checks": ChecksConfig,
 }
 
 
@@ -378,6 +399,7 @@ class RunConfig:
     evaluate: EvaluateConfig
     checkpoint: CheckpointConfig
     modify: Modifiers = field(default_factory=Modifiers)
+    checks: ChecksConfig = field(default_factory=ChecksConfig)
     stop_on: tuple[str, ...] = ()
     """Kinds of events that end the run."""
     dialect: str = ""

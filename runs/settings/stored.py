@@ -110,8 +110,10 @@ def defaults(config: RunConfig) -> dict[str, str]:
 
 def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
     """run.toml without what changes no number: who is told of the run, where its recipe stood, what is kept
-    of it, and a list of events to stop on that is empty, as every run's was before there were any."""
-    kept = {key: value for key, value in table.items() if key not in ("observe", "beside", "checkpoint")}
+    of it, what would stop it at its start, and a list of events to stop on that is empty, as every run's was
+    before there were any."""
+    no_part = ("observe", "beside", "checkpoint", "checks")
+    kept = {key: value for key, value in table.items() if key not in no_part}
     return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
 
 

@@ -11,7 +11,9 @@ from grpobench.runs.models.rations import halvings
 from grpobench.runs.record import pins
 from grpobench.runs.record.folder import Checkpoint, RunFolder
 from grpobench.runs.record.status import State
+from grpobench.runs.reward import canary
 from grpobench.runs.tools.faults import point
+from grpobench.runs.train import opening
 from grpobench.runs.train.base import Base
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
@@ -33,6 +35,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
     tell_events(trainer, folder)
     trainer.observers.begin(trainer.config, done)
     if not checkpoint:
+        if trainer.config.sampler.kind != "preferences":  # which no verifier grades
+            canary.demand(trainer.config.task, trainer.source.problems, trainer.config.checks.grader)
         row = evaluate_all(trainer, folder, 0, base=base)
         if base.told:
             folder.note(base_evaluated_by=base.told)
@@ -94,6 +98,7 @@ def finish_record(
         if look(trainer, folder, step, row):
             evaluate_all(trainer, folder, step, row)
     log(trainer, folder, step, row, began)
+    opening.judge(trainer, folder, step, row)
 
 
 def look(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]) -> bool:

@@ -25,7 +25,7 @@ def execute(
     """Carry a run from wherever its folder stands to its end. Raises Preempted when `stop()` becomes true, at
     the next safe point of whatever it does; a divergence is recorded as the run's result."""
     reset_peak_memory()
-    deterministic()
+    deterministic(config.model.deterministic)
     began = time.monotonic()
     stopping = Stopping(report, stop)
     with explained(), observed(config, folder) as observers, stopping.heeded():

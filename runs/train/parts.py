@@ -16,7 +16,7 @@ from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.measure.evaluator import Evaluator
 from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import Models, determinism
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
@@ -54,7 +54,7 @@ class Parts:
     limit: int
     """Most tokens of a completion."""
     origin: dict[str, Any]
-    """What origin.json says of model, data, sandbox and warm start."""
+    """What origin.json says of model, data, order of sums, sandbox and warm start."""
     pins: dict[str, str]
     """Hashes of what is only known when it has been loaded; the others are `pins.Today`'s."""
 
@@ -110,7 +110,7 @@ def told_as(tell: Tell) -> Callable[[int, int, float], None]:
 
 def origin_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     """Where model and data come from, what must be said of the task, and what stands around its programs."""
-    found: dict[str, Any] = {"model": loaded.origin}
+    found: dict[str, Any] = {"model": loaded.origin, "deterministic": determinism()}
     data = {source for split in config.task.splits for source in config.task.sources(split)}
     if data:
         ordered = sorted(data, key=lambda source: (source.table, source.place))

@@ -187,6 +187,8 @@ every = 4
 problems = 8
 samples = 0
 test_problems = 8
+[checks]
+grader = "off"
 [[arm]]
 name = "healthy"
 algorithm = "grpo"

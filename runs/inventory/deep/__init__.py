@@ -1,0 +1,1 @@
+"""`grpobench doctor --deep`: real checks of a machine and a recipe before the runs."""

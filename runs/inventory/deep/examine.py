@@ -1,0 +1,51 @@
+"""All checks of `grpobench doctor --deep`, and the folder that they work in."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from grpobench.runs.inventory.deep import agreement, device, grading, keeping
+from grpobench.runs.inventory.deep.result import Given, Look, Result, carry_out
+from grpobench.runs.settings.recipe import Recipe
+
+
+def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[Result]:
+    """The verdict of each check on a recipe whose results would go to `out`, which is left as it was. `tell`
+    hears of each check before it begins."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # `tell` has the line
+    out = out.resolve()
+    there = next(path for path in (out, *out.parents) if path.is_dir())
+    strict = torch.are_deterministic_algorithms_enabled()
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".grpobench-doctor-", dir=there) as room,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # a verdict says what matters
+            given = Given(recipe.runs(), out, Path(room))
+            yield from carry_out(looks(given), given, tell)
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+
+def looks(given: Given) -> list[tuple[str, Look]]:
+    """The checks by name, in order: what is cheap first."""
+    return [
+        ("results folder", keeping.storage),
+        *grading.tasks(given),
+        ("sandbox", grading.sandbox),
+        ("device", device.step),
+        ("same step, same bits", device.repeated),
+        ("sampler and trainer", agreement.gap),
+        ("weights reach the sampler", agreement.synchronised),
+        ("checkpoint", keeping.round_trip),
+        ("resume", keeping.resumed),
+    ]

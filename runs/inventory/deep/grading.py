@@ -1,0 +1,133 @@
+"""Whether verifiers tell right from wrong, and sandboxes end what does not end."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpobench.runs.inventory.deep.result import Finding, Given, Look, good, unknown, wrong
+from grpobench.runs.reward.canary import Canary, accepted, canaries
+from grpobench.tasks.sandbox import choose
+from grpobench.tasks.sandbox.protocol import PATIENCE, Limits
+from grpobench.tasks.task import Problem, Task
+
+ASKED = 8
+"""Problems of each task."""
+PATIENT = 30.0
+"""Seconds that grading so few may take."""
+MALFORMED: Sequence[str] = (
+    "\x00",
+    "\ud800 half a character",
+    "\u202e\u202a from right to left",
+    "```python\nwhile True: pass",
+    "((((" * 2000,
+    "\\frac{" * 500,
+    "9" * 5000,
+    "#" * 3 + "1e999",
+    "nan",
+    "a long answer " * 20_000,
+)
+"""What a policy may write that is no answer."""
+LOOP = "def f():\n    while True:\n        pass"
+SECONDS = 1.0
+"""Processor time of the program that does not end."""
+GONE = 10.0
+"""Seconds in which the processes of a sandbox that was closed must be gone."""
+
+
+def tasks(given: Given) -> list[tuple[str, Look]]:
+    """A check for each task of the recipe."""
+    found = {str(config.task): config.task for config in given.configs}
+    return [(f"grader of {task.name}", functools.partial(grader, task)) for task in found.values()]
+
+
+def grader(task: Task, given: Given) -> Finding:
+    """Right answers are accepted, wrong, empty and malformed ones are not, and it does not take long."""
+    if lack := task.missing():
+        return unknown(lack, "put the data or the package where the message says")
+    split = "train" if "train" in task.splits else task.splits[0]
+    problems = task.problems(split)
+    began = time.monotonic()
+    try:
+        found = canaries(task, problems, ASKED)
+        odd = malformed(task, problems[0])
+    except Exception as error:  # a verifier must not raise for anything that a policy can write
+        what = f"the verifier raised {type(error).__name__}: {error}"
+        return wrong(what, "mend the task's `verify`", "yours")
+    took = time.monotonic() - began
+    remedy = f"`grpobench tasks check {task.name}` says more"
+    if bad := [one for one in found if not one.graded]:
+        return wrong(f"not graded: {bad[0].told()}", f"`grpobench doctor` tries the sandboxes; {remedy}")
+    if bad := [one for one in found if not one.right]:
+        return wrong(f"{len(bad)} of {len(found)} graded wrongly, such as {bad[0].told()}", remedy, "yours")
+    if odd:
+        return wrong(f"accepts what is no answer: {odd[0]!r:.80}", remedy, "yours")
+    if took > PATIENT:
+        return wrong(f"{len(found) + len(MALFORMED)} answers took {took:.0f} s", remedy)
+    counted = [f"{sum(one.what == what for one in found)} {what}" for what in ("reference", "wrong", "empty")]
+    return good(f"right on {', '.join(counted)} and {len(MALFORMED)} malformed answers")
+
+
+def malformed(task: Task, problem: Problem) -> list[str]:
+    """The texts of `MALFORMED` that the verifier takes for right."""
+    verdicts = task.verify_all([problem], [[(text,) for text in MALFORMED]])[0]
+    reference: list[Canary] = []  # a truth that is written like one of them is none of its faults
+    reference += [one for one in canaries(task, [problem], 1) if one.what == "reference"]
+    right = {str(one.verdict.answer) for one in reference}
+    pairs = zip(MALFORMED, verdicts, strict=True)
+    return [text for text, verdict in pairs if accepted(verdict) and str(verdict.answer) not in right]
+
+
+def sandbox(given: Given) -> Finding:
+    """A program runs, one that does not end is ended, and nothing of either is left."""
+    needed = {config.task.name for config in given.configs if config.task.sandbox()}
+    tier, why = choose.choose()
+    if not needed:
+        return good("no task of the recipe runs programs")
+    if tier is None:
+        return wrong(why, choose.FIX, "yours")
+    before = descendants()
+    own = type(choose.sandbox(tier))(Limits(SECONDS))
+    try:
+        plain = own.run("def f():\n    return [1, 2]", ["f()"])
+        began = time.monotonic()
+        endless = own.run(LOOP, ["f()"])
+        took = time.monotonic() - began
+    finally:
+        own.close()
+    if plain.outcome != "pass" or plain.values != ([1, 2],):
+        return wrong(f"a plain program in {tier} gave {plain.outcome} {plain.detail}", choose.FIX)
+    if endless.outcome != "timeout":
+        return wrong(f"a program without end in {tier} gave {endless.outcome}", choose.FIX)
+    if took > PATIENCE * SECONDS + PATIENT:
+        return wrong(f"a program without end was ended after {took:.0f} s only", "see what else runs here")
+    if left := outlive(before):
+        return wrong(f"{len(left)} processes of {tier} are left: {left}", "end them; tell the developers")
+    return good(f"{tier} ran a program and ended one without end after {took:.1f} s; nothing is left")
+
+
+def outlive(before: set[int]) -> list[int]:
+    """Processes below this one that were not there before and do not go."""
+    until = time.monotonic() + GONE
+    while (left := descendants() - before) and time.monotonic() < until:
+        time.sleep(0.05)
+    return sorted(left)
+
+
+def descendants() -> set[int]:
+    """Process ids below this process, dead ones aside; none where the kernel does not tell."""
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = place.read_text().rpartition(") ")[2].split()[:2]
+        except OSError:  # it has gone
+            continue
+        if state != "Z":
+            parents[int(place.parent.name)] = int(parent)
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}

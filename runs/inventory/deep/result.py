@@ -1,0 +1,112 @@
+"""What a check of `grpobench doctor --deep` says, and how a crash of one becomes a result."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.lock import FolderError
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
+
+Verdict = Literal["good", "wrong", "could not be checked"]
+Whose = Literal["yours", "the machine's"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The verdict of one check."""
+
+    check: str
+    verdict: Verdict
+    told: str
+    """What was found, in words."""
+    remedy: str = ""
+    whose: Whose = "yours"
+    """Whose it is to mend what is not good: the user's, or whoever sees to the machine or the code."""
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is checked."""
+
+    configs: Sequence[RunConfig]
+    """Every run of the recipe."""
+    out: Path
+    """Where its results would go."""
+    room: Path
+    """A folder on that file system which is gone afterwards."""
+
+    @property
+    def first(self) -> RunConfig:
+        """The recipe's first run."""
+        return self.configs[0]
+
+
+Finding = tuple[Verdict, str, str, Whose]
+Look = Callable[[Given], Finding]
+
+
+def good(told: str) -> Finding:
+    return "good", told, "", "yours"
+
+
+def wrong(told: str, remedy: str, whose: Whose = "the machine's") -> Finding:
+    return "wrong", told, remedy, whose
+
+
+def unknown(told: str, remedy: str, whose: Whose = "yours") -> Finding:
+    return "could not be checked", told, remedy, whose
+
+
+def carry_out(
+    looks: Sequence[tuple[str, Look]], given: Given, tell: Callable[[str], None]
+) -> Iterator[Result]:
+    """Each check in turn, whatever it raises. `tell` hears of each before it begins."""
+    for number, (name, look) in enumerate(looks, 1):
+        tell(f"{name}, check {number} of {len(looks)}")
+        began = time.monotonic()
+        try:
+            found = look(given)
+        except Exception as error:  # what a broken machine raises is its result
+            found = raised(error)
+        gc.collect()  # models that a check has left
+        yield replace(Result(name, *found), seconds=round(time.monotonic() - began, 3))
+
+
+def raised(error: Exception) -> Finding:
+    """What an exception says of the recipe or the machine."""
+    from grpobench.runs.models.errors import ModelError
+
+    if isinstance(error, ConfigError | DataError | FolderError | ModelError):
+        return wrong(str(error), "mend what the message names", "yours")
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError):
+        return wrong(what, "see to the disk or the system that refused it")
+    if "out of memory" in what.lower():
+        return wrong(what, "set train.tokens_per_micro_batch or sampler.rows lower, or take a larger device")
+    return unknown(what, "run a step of the recipe alone to see where it comes from", "the machine's")
+
+
+def code(results: Sequence[Result]) -> int:
+    """The exit code: 70 where something is the machine's fault, 2 where it is the user's to mend, else 0."""
+    amiss = [result for result in results if result.verdict != "good"]
+    if not amiss:
+        return 0
+    return 70 if any(result.whose == "the machine's" for result in amiss) else 2
+
+
+def as_lines(result: Result) -> list[str]:
+    """For people."""
+    head = f"{result.verdict:<5} {result.seconds:6.1f} s  {result.check}: {result.told}"
+    return [head, *([f"                → {result.remedy}"] if result.remedy else [])]

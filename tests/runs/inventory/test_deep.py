@@ -1,0 +1,259 @@
+"""`grpobench doctor --deep`: what is sound is called good, what is broken is found, and nothing is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import Letters
+from helpers.whole_runs import configure
+
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs import cli
+from grpobench.runs.calibration.faults import Sums
+from grpobench.runs.inventory.deep import agreement, device, grading, keeping, result
+from grpobench.runs.inventory.deep.examine import looks
+from grpobench.runs.inventory.deep.result import Given, Result
+from grpobench.runs.inventory.deep.small import first_update, small
+from grpobench.runs.models.errors import ModelError
+from grpobench.runs.settings.config import RunConfig, SamplerConfig
+from grpobench.runs.settings.recipe import recipes
+from grpobench.tasks import TASKS
+from grpobench.tasks.task import Verdict
+
+
+@pytest.fixture(autouse=True)
+def order() -> Any:
+    """Runs leave torch with deterministic operators."""
+    before = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+def given(config: RunConfig, place: Path) -> Given:
+    return Given([config], place / "results", place)
+
+
+def verdict(look: Any, config: RunConfig, place: Path) -> tuple[str, str]:
+    found = look(given(config, place))
+    return found[0], found[1]
+
+
+# The run that is tried
+
+
+def test_what_is_tried_has_a_gradient_whatever_the_policy_can_do_and_ends_after_its_first_update() -> None:
+    config = small(configure("nano", PPO(critic_warmup=4)))
+    assert first_update(config) == 5 and config.train.steps == 7
+    assert config.reward.kind == "random" and config.model.warm_start == 0
+    assert small(config, 0.0).train.learning_rate == dict.fromkeys(config.train.learning_rate, 0.0)
+    assert small(configure("nano"), whole=True).train.group == configure("nano").train.group
+
+
+# Sampler and trainer
+
+
+def test_on_unmoved_weights_sampler_and_trainer_agree(policy: str, tmp_path: Path) -> None:
+    state, told = verdict(agreement.gap, configure(policy), tmp_path)
+    assert state == "good" and "every ratio is" in told
+
+
+def test_a_sampler_that_reads_something_else_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = agreement.pack_groups
+
+    def skewed(*args: Any, **settings: Any) -> Any:
+        batch = plain(*args, **settings)
+        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 0.01)
+
+    monkeypatch.setattr(agreement, "pack_groups", skewed)
+    state, told = verdict(agreement.gap, configure(policy), tmp_path)
+    assert state == "wrong" and "0.01 nats per token" in told
+
+
+def test_new_weights_reach_the_sampler(policy: str, tmp_path: Path) -> None:
+    assert verdict(agreement.synchronised, configure(policy), tmp_path)[0] == "good"
+
+
+def test_a_sampler_that_keeps_old_weights_is_found(policy: str, tmp_path: Path) -> None:
+    """It says nothing, and bounds no gap."""
+    stale = SamplerConfig(kind="grpobench.runs.calibration.faults:stale")
+    state, told = verdict(agreement.synchronised, configure(policy, sampler=stale), tmp_path)
+    assert state == "wrong" and "it has kept these" in told
+
+
+def test_recorded_rollouts_have_no_sampler_to_compare(policy: str, tmp_path: Path) -> None:
+    config = configure(policy, DPO(), sampler=SamplerConfig(kind="replay"))
+    for look in (agreement.gap, agreement.synchronised):
+        assert verdict(look, config, tmp_path) == ("good", agreement.RECORDED)
+
+
+# The device
+
+
+def test_a_step_is_made_and_repeated_to_the_bit(policy: str, tmp_path: Path) -> None:
+    state, told = verdict(device.step, configure(policy), tmp_path)
+    assert state == "good" and "gradient norm" in told and "GiB" in told
+    assert verdict(device.repeated, configure(policy), tmp_path)[0] == "good"
+
+
+def test_a_step_that_differs_from_itself_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, steps = device.up_to_update, []
+
+    def moved(made: Any) -> dict[str, float]:
+        row = plain(made)
+        steps.append(made)
+        if len(steps) == 2:
+            with torch.no_grad():
+                weight = next(made.models.language.parameters())
+                weight[-1, -1] = weight[-1, -1].nextafter(torch.tensor(torch.inf))
+        return row
+
+    monkeypatch.setattr(device, "up_to_update", moved)
+    state, told = verdict(device.repeated, configure(policy), tmp_path)
+    assert state == "wrong" and "policy model.embed_tokens.weight" in told
+
+
+# What is kept
+
+
+def test_storage_checkpoint_and_resume_are_sound(policy: str, tmp_path: Path) -> None:
+    for look in (keeping.storage, keeping.round_trip, keeping.resumed):
+        state, told = verdict(look, configure(policy), tmp_path)
+        assert state == "good", told
+
+
+def test_a_lock_that_does_not_hold_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping.fcntl, "flock", lambda file, how: None)
+    state, told = verdict(keeping.storage, configure(policy), tmp_path)
+    assert state == "wrong" and "does not hold against another process" in told
+
+
+def test_a_checkpoint_of_which_a_weight_is_another_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grpobench.runs.record import checkpoints
+
+    plain = checkpoints.write_tensors
+
+    def flipped(path: Path, tensors: Any) -> None:
+        name = next(iter(tensors))
+        plain(path, {**tensors, name: tensors[name] + 1e-3})
+
+    monkeypatch.setattr(checkpoints, "write_tensors", flipped)
+    state, told = verdict(keeping.round_trip, configure(policy), tmp_path)
+    assert state == "wrong" and "came back from the disk as other bytes" in told
+
+
+def test_a_resume_that_forgets_the_optimiser_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grpobench.runs.models.optimiser import Optimiser
+
+    monkeypatch.setattr(Optimiser, "restore", lambda *_: None)
+    assert verdict(keeping.resumed, configure(policy), tmp_path)[0] == "wrong"
+
+
+# Graders and sandboxes
+
+
+def test_graders_of_the_suite_are_sound(policy: str, tmp_path: Path) -> None:
+    for name in ("arithmetic", "nanobias"):
+        found = grading.grader(TASKS[name](), given(configure(policy), tmp_path))
+        assert found[0] == "good" and f"{grading.ASKED} reference" in found[1], found
+
+
+def test_answers_of_another_column_are_found(policy: str, tmp_path: Path) -> None:
+    found = grading.grader(Sums(misread=True), given(configure(policy), tmp_path))
+    assert (found[0], found[3]) == ("wrong", "yours") and "graded wrongly" in found[1]
+
+
+def test_a_verifier_that_raises_or_takes_anything_is_found(policy: str, tmp_path: Path) -> None:
+    class Raising(Letters):
+        def grade(self, text: str) -> Verdict:
+            return Verdict({"correct": float(text.encode() == b"AAA")}, text)
+
+    class Lax(Letters):
+        def grade(self, text: str) -> Verdict:
+            return Verdict({"correct": float(bool(text))}, text)
+
+    place = given(configure(policy), tmp_path)
+    assert "the verifier raised UnicodeEncodeError" in grading.grader(Raising(), place)[1]
+    assert "accepts what is no answer" in grading.grader(Lax(), place)[1]
+
+
+def test_a_sandbox_ends_what_does_not_end(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "SECONDS", 0.3)
+    config = configure(policy, task=TASKS["nanocode"]())
+    state, told = verdict(grading.sandbox, config, tmp_path)
+    assert state == "good" and "ended one without end" in told
+    assert "no task" in verdict(grading.sandbox, configure(policy), tmp_path)[1]
+
+
+# Verdicts
+
+
+def test_whatever_a_check_raises_is_a_verdict(policy: str, tmp_path: Path) -> None:
+    errors = [
+        ModelError("no weights"),
+        OSError(errno.EIO, "Input/output error"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        ZeroDivisionError("division by zero"),
+    ]
+
+    def raising(error: Exception) -> Any:
+        def look(_: Given) -> Any:
+            raise error
+
+        return look
+
+    told: list[str] = []
+    made = [(type(error).__name__, raising(error)) for error in errors]
+    found = [*result.carry_out(made, given(configure(policy), tmp_path), told.append)]
+    assert [one.verdict for one in found] == ["wrong", "wrong", "wrong", "could not be checked"]
+    assert [one.whose for one in found] == ["yours", *["the machine's"] * 3]
+    assert "train.tokens_per_micro_batch" in found[2].remedy
+    assert told[0] == "ModelError, check 1 of 4"
+
+
+def test_the_exit_code_says_whose_it_is_to_mend() -> None:
+    good = Result("a", "good", "")
+    mine, theirs = Result("b", "wrong", ""), Result("c", "wrong", "", whose="the machine's")
+    absent = Result("d", "could not be checked", "")
+    codes = [result.code(found) for found in ([good], [good, mine], [good, absent], [mine, theirs])]
+    assert codes == [0, 2, 2, 70]
+
+
+def test_every_check_has_its_own_name_for_every_recipe(tmp_path: Path) -> None:
+    from grpobench.runs.settings.recipe import read_recipe
+
+    for name in ("quickstart", "zoo", "horizon-nano"):
+        assert name in recipes()
+        names = [name for name, _ in looks(Given(read_recipe(name).runs(), tmp_path, tmp_path))]
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.slow
+def test_the_command_says_every_verdict_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results"
+    assert cli.main(["doctor", "--deep", "--json", "--out", str(out)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["verdict"] for row in found} == {"good"} and len(found) >= 10
+    assert not [*tmp_path.iterdir()]
+    assert cli.main(["doctor", "--deep", "--out", str(out), "--set", "model.name=nowhere"]) == 2
+    assert "unknown model 'nowhere'" in capsys.readouterr().out
