@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from grpobench.runs.bench.cases import LAUNCHER, SCALING, STEPPED, chosen, shape
+from grpobench.runs.bench.cases import KEEPING, LAUNCHER, SCALING, STEPPED, chosen, shape
 from grpobench.runs.bench.compare import Facts, compare
 from grpobench.runs.bench.course import Course
 from grpobench.runs.bench.grid import grid
+from grpobench.runs.bench.keeping import keeping
 from grpobench.runs.bench.launching import launching
 from grpobench.runs.bench.processes import Start, process
 from grpobench.runs.bench.scaling import scaling
@@ -28,7 +29,7 @@ def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
     """Bench one model and print the outcome. Raises ConfigError or DataError for what the user can put
     right, ChildProcessError when a side dies."""
     names = chosen(model, wanted)
-    if set(names) - {SCALING, LAUNCHER} and importlib.util.find_spec("trl") is None:
+    if set(names) - {SCALING, LAUNCHER, KEEPING} and importlib.util.find_spec("trl") is None:
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
     if why := missing(model):
         raise ModelError(why)
@@ -54,6 +55,8 @@ def measure(model: str, names: Sequence[str], start: Start, course: Course) -> d
             more[name], seen = scaling(start, course.tell)
         elif name == LAUNCHER:
             more[name], seen = launching(course.tell), {**facts(), "threads": 1}
+        elif name == KEEPING:
+            more[name], seen = keeping(course.tell), {**facts(), "threads": 1}
         else:
             more[name] = grid(course.tell, [f"model.name={model}"])
             seen = {**facts(), "threads": 1, "trl": version()}

@@ -11,8 +11,8 @@ from grpobench.tasks.workers.processors import cores
 
 STEPPED: Final = ("short", "long-prompt")
 """Cases in which both sides make one step after the other."""
-GRID, SCALING, LAUNCHER = "grid", "scaling", "launcher"
-NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER)
+GRID, SCALING, LAUNCHER, KEEPING = "grid", "scaling", "launcher", "keeping"
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING)
 SMALL: Final = ("nano", "nano-moe")
 """Built-in models: of the others a step has fewer prompts, and only the long ones unless asked for more."""
 MOST_WARM_UP: Final = 2
@@ -55,6 +55,8 @@ def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
         raise ConfigError([f"--case {SCALING} makes models of its own; leave --model {model} away"])
     if LAUNCHER in wanted and model != "nano":
         raise ConfigError([f"--case {LAUNCHER} trains nothing; leave --model {model} away"])
+    if KEEPING in wanted and model != "nano":
+        raise ConfigError([f"--case {KEEPING} runs the recipe quickstart; leave --model {model} away"])
     if GRID in wanted and model not in SMALL:
         raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
     return tuple(name for name in NAMES if name in wanted)

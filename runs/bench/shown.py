@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grpobench.runs.bench.floor import NOT_IN_IT
+from grpobench.runs.bench.keeping import PARTS
 from grpobench.runs.bench.sides import PHASES
 from grpobench.runs.tools.ticker import duration
 
@@ -25,6 +26,8 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
         show_scaling(outcome["scaling"], console)
     if "launcher" in outcome:
         show_launcher(outcome["launcher"], console)
+    if "keeping" in outcome:
+        show_keeping(outcome["keeping"], console)
     if "grid" in outcome:
         show_grid(outcome["grid"], console)
 
@@ -82,6 +85,29 @@ def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
         rows.add_row(name, *cells, duration(entry["wall_s"]))
     console.print(rows)
     console.print("{runs:,} runs of a stub, {workers} side by side".format(**launcher))
+
+
+def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
+    """What checkpoints and logs cost of a step."""
+    rows = table("checkpoint", "a step", *PARTS, "together", "of a step", "repeats", "a checkpoint")
+    for entry in keeping["intervals"]:
+        parts = (f"{1000 * entry['parts_s'][part]:.2f} ms" for part in PARTS)
+        shares = [f"{share:.2%}" for share in entry["shares"]]
+        rows.add_row(
+            f"every {entry['every']} steps" if entry["every"] > 1 else "every step",
+            f"{entry['step_s']:.3f} s",
+            *parts,
+            f"{1000 * entry['together_s']:.2f} ms",
+            f"{entry['share']:.2%}",
+            f"{min(shares)} to {max(shares)}",
+            f"{1000 * entry['checkpoint_s']:.1f} ms",
+        )
+    console.print(rows)
+    console.print(
+        "{repeats} runs of {steps} steps of the recipe {recipe} each, a step's part of everything that is "
+        "written, medians; a checkpoint of {checkpoint_mb:.1f} MB, of which {checksum_ms:.1f} ms are its "
+        "checksums".format(**keeping)
+    )
 
 
 def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:

@@ -13,7 +13,7 @@ from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
 IMPORTED = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
-CASES = ("short", "long-prompt", "grid", "scaling", "launcher")
+CASES = ("short", "long-prompt", "grid", "scaling", "launcher", "keeping")
 KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models")
 
 
@@ -376,7 +376,8 @@ def bench_words(bench: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="may be given again: steps with short or long prompts, each against TRL's; a grid of whole runs "
-        "against TRL's; scaling of our own step; what the launcher spends on a run. Default: "
+        "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
+        "(checkpoints and logs) costs of its steps. Default: "
         "short and long-prompt for nano and nano-moe, "
         "long-prompt for others",
     )

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,15 @@ def bring_back(run: Path) -> None:
 def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
     """Sizes and hashes of the files and of the logs at this step, under a sum over all of it. Written
     last."""
-    listed = {}
-    for path in sorted(folder.iterdir()):
-        files.sync_file(path)
-        listed[path.name] = {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+    paths = sorted(folder.iterdir())
+    with ThreadPoolExecutor(1, "checksums") as hashing:  # One computes while the other waits for the disk.
+        hashed = hashing.map(files.sha256, paths)
+        for path in paths:
+            files.sync_file(path)
+        listed = {
+            path.name: {"bytes": path.stat().st_size, "sha256": digest}
+            for path, digest in zip(paths, hashed, strict=True)
+        }
     table = sums.seal({"step": step, "attempt": attempt, "files": listed, "logs": dict(logs)})
     (folder / MANIFEST).write_text(json.dumps(table, indent=1), encoding="utf-8")
     files.sync_file(folder / MANIFEST)
