@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from grpobench.runs.matrix import silence
+from grpobench.runs.tools import faults
 from helpers.whole_runs import rows, timeless
 
 PROGRAM = """
@@ -51,6 +54,26 @@ def begin(
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(recipe), str(out), str(workers), on, address]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **around)
+
+
+def hung_and_halted(folder: Path, on: str, address: str = "") -> None:
+    """A matrix of two runs, of which one hangs and one is halted (SIGSTOP), has the results of the pool's
+    that nothing happened to."""
+    recipe, plan = write(folder, 1, 3, "grpo"), folder / "faults"
+    plan.mkdir()
+    for what in ("hang", "stop"):
+        (plan / f"rollout.2.{what}").touch()
+    around = {**os.environ, faults.VARIABLE: str(plan), silence.VARIABLE: "45"}
+    child = begin(recipe, folder / "struck", 2, on, address, env=around)
+    said = child.communicate(timeout=900)[0]
+    assert child.returncode == 0, said
+    assert said.count("hung: no word for 45 s in `sampling`") == 2 == said.count("again from step 1"), said
+    told = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/hung-1.txt"))
+    assert len(told) == 2 and sum(silence.NO_STACK in text for text in told) == 1
+    assert sum("in gather" in text for text in told) == 1
+    alone = begin(recipe, folder / "local", 2, "local")
+    assert alone.communicate(timeout=900) and alone.returncode == 0
+    assert results(folder / "struck") == results(folder / "local")
 
 
 def results(out: Path) -> dict[str, tuple[Any, ...]]:

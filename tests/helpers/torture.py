@@ -2,10 +2,10 @@
 
 A cell is an algorithm on a number of threads, on an idle machine or beside a busy program. Its kills are
 drawn from a seed: which process (worker, launcher, or the whole group), at which point of the code
-(`runs/tools/faults.py`), and whether at once or some milliseconds later. Whatever dies is started again by
-the same command, until the run is finished; then its metrics without times, its answers, its events and its
-final weights must be those of the undisturbed run, byte for byte, nothing of a killed process may be left,
-and every checksum must be right.
+(`runs/tools/faults.py`), and whether at once or some milliseconds later. Each run is also told to stop once.
+Whatever ends before the run does is started again by the same command; then the run's metrics without times,
+its answers, its events and its final weights must be those of the undisturbed run, byte for byte, nothing of
+a killed process may be left, and every checksum must be right.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ LAUNCHER = 12
 """Looks of the launcher at its workers among which its own death is drawn."""
 TARGETS = ("kill", "kill", "kill", "kill-launcher", "kill-group")
 """What dies; a third to a half of the kills comes later than its point."""
+STOP = "terminate"
+"""Beside its kills each run is told to stop once, by SIGTERM to its worker."""
 MOST_STARTS = 40
 """Starts of one run; more mean that it comes no further."""
 LAUNCH = """
@@ -112,6 +114,8 @@ class Found:
 
     kills: Counter[str] = dataclasses.field(default_factory=Counter)
     """By what died and where."""
+    stops: int = 0
+    """Times that a run was told to stop."""
     runs: int = 0
     identical: int = 0
     faults: list[str] = dataclasses.field(default_factory=list)
@@ -122,8 +126,13 @@ def draw(chance: random.Random) -> str:
     later = f"{faults.LATER}{chance.randrange(1, 250)}" if chance.random() < 0.4 else ""
     if chance.random() < 0.1:
         return f"launcher.{chance.randrange(1, LAUNCHER)}.kill{later}"
+    return f"{somewhere(chance)}.{chance.choice(TARGETS)}{later}"
+
+
+def somewhere(chance: random.Random) -> str:
+    """A point of the code, and which time that a worker comes there."""
     name = chance.choice(list(POINTS))
-    return f"{name}.{chance.randrange(1, POINTS[name] + 1)}.{chance.choice(TARGETS)}{later}"
+    return f"{name}.{chance.randrange(1, POINTS[name] + 1)}"
 
 
 def prepare(folder: Path, algorithm: str) -> None:
@@ -210,6 +219,8 @@ def torture(cell: Cell, kills: int, place: Path, whole: Mapping[str, bytes], see
             prepare(folder, cell.algorithm)
             for _ in range(min(5, kills - sum(found.kills.values()))):
                 (folder / "faults" / draw(chance)).touch()
+            later = f"{faults.LATER}{chance.randrange(1, 250)}" if chance.random() < 0.8 else ""
+            (folder / "faults" / f"{somewhere(chance)}.{STOP}{later}").touch()
             found.runs += 1
             one(folder, cell.threads, whole, found)
     return found
@@ -226,7 +237,11 @@ def one(folder: Path, threads: int, whole: Mapping[str, bytes], found: Found) ->
     struck = folder / "faults" / faults.STRUCK
     for line in struck.read_text().splitlines() if struck.exists() else []:
         name, _, what = line.split(".")
-        found.kills[f"{what.partition(faults.LATER)[0]} at {name}"] += 1
+        what = what.partition(faults.LATER)[0]
+        if what == STOP:
+            found.stops += 1
+        else:
+            found.kills[f"{what} at {name}"] += 1
     told = outcome(folder)
     other = [name for name in whole if told[name] != whole[name]]
     wrong = [f"{name} differs" for name in other]
@@ -258,7 +273,8 @@ def table(found: Mapping[Cell, Found]) -> str:
     runs, same = sum(one.runs for one in found.values()), sum(one.identical for one in found.values())
     lines += ["", *(f"{count:>5}  {what}" for what, count in every.most_common()), ""]
     lines.append(
-        f"{sum(every.values())} kills in {runs} runs; {same} of them identical to the undisturbed run"
+        f"{sum(every.values())} kills and {sum(one.stops for one in found.values())} stops in {runs} runs; "
+        f"{same} of them identical to the undisturbed run"
     )
     return "\n".join(lines)
 

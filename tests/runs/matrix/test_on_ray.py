@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers.same_runs import begin, results, write
+from helpers.same_runs import begin, hung_and_halted, results, write
 
 from grpobench.runs.record.status import status
 
@@ -110,3 +110,10 @@ def test_runs_are_told_to_stop_through_the_folder_and_go_on_by_the_same_command(
         told = status(run)
         assert told["state"] == "preempted" and 0 < told["step"] < 400
     assert not (tmp_path / "m" / ".launch").exists()
+
+
+def test_runs_that_hang_or_are_halted_go_on_in_other_actors(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    hung_and_halted(tmp_path, "ray", cluster.address)

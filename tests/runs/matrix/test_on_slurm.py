@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers.same_runs import begin, results, write
+from helpers.same_runs import begin, hung_and_halted, results, write
 
 from grpobench.runs.record.status import status
 
@@ -79,6 +79,13 @@ def test_jobs_whose_launcher_is_killed_save_and_end_and_the_next_one_goes_on(
     said = again.communicate(timeout=600)[0]
     assert again.returncode == 0, said
     assert status(run)["state"] == "finished"
+
+
+def test_jobs_that_hang_or_are_halted_are_handed_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    hung_and_halted(tmp_path, "submitit-local")
 
 
 def test_what_submitit_does_not_know_is_refused_by_name(tmp_path: Path) -> None:

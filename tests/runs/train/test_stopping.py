@@ -4,15 +4,15 @@ and comes, when it is started again, to the very same bytes."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.stops import Told, carry, stopped
 from helpers.toys import Letters
-from helpers.whole_runs import configure, last_step, rows, timeless
+from helpers.whole_runs import configure, last_step
 
 from grpobench.algorithms.ads import ADS
 from grpobench.algorithms.algorithm import Algorithm
@@ -25,7 +25,6 @@ from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import alone
 from grpobench.runs.record import checkpoints
-from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     ModelConfig,
@@ -36,11 +35,8 @@ from grpobench.runs.settings.config import (
 from grpobench.runs.tools.safe_points import asking, safe_point
 from grpobench.runs.train import stopping
 from grpobench.runs.train.collect import OnPolicy
-from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted, Progress
 from grpobench.runs.train.stopping import Stopping
-
-NEVER = 10**9
 
 
 @pytest.fixture(autouse=True)
@@ -48,41 +44,6 @@ def at_every_safe_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     """A run looks at each of them, not now and then."""
     monkeypatch.setattr(stopping, "ASK", 0.0)
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path / "cache"))
-
-
-class Told:
-    """The launcher's end: tells a run to stop at the `count`-th look within a phase behind a step."""
-
-    def __init__(self, step: int = 0, phase: str = "", count: int = NEVER) -> None:
-        self.where, self.left = (step, phase), count
-        self.now = (0, "")
-        self.heard: list[Progress] = []
-
-    def report(self, progress: Progress) -> None:
-        self.now = (progress.step, progress.phase)
-        self.heard.append(progress)
-
-    def stop(self) -> bool:
-        if self.now[0] == self.where[0] and self.now[1].startswith(self.where[1]):
-            self.left -= 1
-        return self.left <= 0
-
-
-def carry(config: RunConfig, path: Path, told: Told | None = None) -> dict[str, Any]:
-    """Execute in a folder; what must not depend on interruptions."""
-    told = told or Told()
-    with RunFolder.open(path, config) as folder:
-        execute(config, folder, told.report, told.stop)
-    files = ("eval.jsonl", "events.jsonl", "final/policy.safetensors")
-    kept = {name: (path / name).read_bytes() for name in files}
-    return kept | {"metrics": json.dumps([timeless(row) for row in rows(path)])}
-
-
-def stopped(config: RunConfig, path: Path, told: Told) -> list[int]:
-    """A run that is told to stop; the steps of its checkpoints."""
-    with pytest.raises(Preempted):
-        carry(config, path, told)
-    return checkpoints.steps(path)
 
 
 def rare(config: RunConfig) -> RunConfig:

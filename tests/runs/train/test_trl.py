@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.logs import known
+from helpers.stops import Told, stopped
 from helpers.toys import Letters
 from helpers.whole_runs import after
 
@@ -43,6 +44,7 @@ from grpobench.runs.settings.config import (
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.trl import refusals
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train import stopping
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
@@ -459,9 +461,10 @@ def transcript(path: Path, step: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["grpo", "dpo"])
 def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
-    name: str, policy: str, backend: Any, tmp_path: Path
+    name: str, policy: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a warm-up, a moving reference and several updates per step, all of which must go on."""
+    """With a warm-up, a moving reference and several updates per step, all of which must go on. Told to stop
+    between steps, before a step's first update, in an evaluation, and where a step begins."""
     if name == "dpo":
         config = through_trl(offline(policy, "dpo"))
     else:
@@ -472,9 +475,12 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(
             modify=Modifiers(reference_every=1, reference_mix=0.5),
         )
     whole = run(config, tmp_path / "whole")
-    for step in (1, 2):
-        with pytest.raises(Preempted):
-            run(config, tmp_path / "parts", stop=after(tmp_path / "parts", step))
+    with pytest.raises(Preempted):
+        run(config, tmp_path / "parts", stop=after(tmp_path / "parts", 1))
+    monkeypatch.setattr(stopping, "ASK", 0.0)
+    inside = [(1, "training", [1]), (2, "evaluating on validation", [1, 2]), (2, "sampling", [1, 2])]
+    for step, phase, saved in inside if name == "grpo" else inside[:2]:
+        assert stopped(config, tmp_path / "parts", Told(step, phase, 1)) == saved
     parts = run(config, tmp_path / "parts")
     timed = ("time/", "cost/peak", "trl/step_time")
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.logs import known
+from helpers.whole_runs import after
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
@@ -370,7 +371,7 @@ def test_run_finishes_and_logs_gap_and_correction_at_every_step(tmp_path: Path) 
 def test_interrupted_run_goes_on_with_the_checkpoints_weights(tmp_path: Path) -> None:
     whole = run(configure(), tmp_path / "whole")
     with pytest.raises(Preempted):
-        run(configure(), tmp_path / "parts", lambda: True)
+        run(configure(), tmp_path / "parts", after(tmp_path / "parts", 1))
     parts = run(configure(), tmp_path / "parts")
     assert [row["reward/mean"] for row in parts[1:]] == [row["reward/mean"] for row in whole[1:]]
     for row, other in zip(parts[1:], whole[1:], strict=True):
