@@ -24,6 +24,7 @@ from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
 from grpobench.runs.inventory import filled, pages
 from grpobench.runs.sample.sampler import GREEDY
+from grpobench.runs.settings.config import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
 from grpobench.tasks.arithmetic import Arithmetic
 
@@ -34,6 +35,10 @@ PILOT = {900, 901}
 def test_every_arm_has_labels_and_every_label_an_arm() -> None:
     arms = {config.arm for config in read_recipe(PLAN.recipe).runs()}
     assert {case.arm for case in PLAN.library.cases} == arms == set(PLAN.seeds)
+
+
+def test_what_is_broken_on_purpose_runs_to_its_end() -> None:
+    assert {config.checks for config in read_recipe(PLAN.recipe).runs()} == {ChecksConfig("off", "off")}
 
 
 def test_labels_and_thresholds_are_those_of_detectors() -> None:

@@ -199,8 +199,37 @@ def test_a_sandbox_ends_what_does_not_end(
     monkeypatch.setattr(grading, "SECONDS", 0.3)
     config = configure(policy, task=TASKS["nanocode"]())
     state, told = verdict(grading.sandbox, config, tmp_path)
-    assert state == "good" and "ended one without end" in told
+    assert state == "good" and told.startswith("monty ran a program and ended one without end after")
     assert "no task" in verdict(grading.sandbox, configure(policy), tmp_path)[1]
+
+
+def test_a_sandbox_that_runs_on_is_found(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up on the program, and leaves its process to itself."""
+    import subprocess
+
+    from grpobench.tasks.sandbox.monty import MontySandbox
+    from grpobench.tasks.sandbox.protocol import Execution
+
+    left: list[subprocess.Popen[bytes]] = []
+
+    def forgetful(self: Any, program: str, calls: Any) -> Execution:
+        if program != grading.LOOP:
+            return plain(self, program, calls)
+        left.append(subprocess.Popen(["sleep", "60"]))
+        return Execution("timeout")
+
+    plain = MontySandbox.run
+    monkeypatch.setattr(MontySandbox, "run", forgetful)
+    monkeypatch.setattr(grading, "GONE", 0.2)
+    try:
+        state, told = verdict(grading.sandbox, configure(policy, task=TASKS["nanocode"]()), tmp_path)
+    finally:
+        for process in left:
+            process.kill()
+            process.wait()
+    assert state == "wrong" and f"1 processes of monty are left: [{left[0].pid}]" in told
 
 
 # Verdicts
@@ -256,4 +285,4 @@ def test_the_command_says_every_verdict_and_leaves_nothing(
     assert {row["verdict"] for row in found} == {"good"} and len(found) >= 10
     assert not [*tmp_path.iterdir()]
     assert cli.main(["doctor", "--deep", "--out", str(out), "--set", "model.name=nowhere"]) == 2
-    assert "unknown model 'nowhere'" in capsys.readouterr().out
+    assert "unknown model 'nowhere'" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from helpers.whole_runs import configure, run
 
 from grpobench.runs.reward.canary import canaries, demand, faults
 from grpobench.runs.settings.config import ChecksConfig, EvaluateConfig, TrainConfig
+from grpobench.runs.settings.findings import findings, read_finding
+from grpobench.runs.settings.recipe import Recipe, read_recipe, recipes
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks import TASKS
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
@@ -48,6 +52,26 @@ def test_a_sound_verifier_is_asked_about_three_problems_and_has_no_faults() -> N
 @pytest.mark.parametrize("name", ["arithmetic", "nanocode", "nanobias", "horizon", "nano_one_shot"])
 def test_tasks_of_the_suite_have_no_faults(name: str) -> None:
     assert not asked(TASKS[name]())
+
+
+@pytest.mark.slow
+def test_no_shipped_recipe_is_stopped_for_its_grader() -> None:
+    """Of recipes and findings of every scale whose data is here."""
+    asked_about = {}
+    found: list[Recipe] = []
+    for name in recipes():
+        with contextlib.suppress(ConfigError):  # data or packages that are not here
+            found.append(read_recipe(name))
+    for name in findings():
+        study = read_finding(name)
+        for scale in study.scales:
+            with contextlib.suppress(ConfigError):
+                found.append(study.recipe(scale))
+    for config in (config for recipe in found for config in recipe.runs()):
+        if config.checks.grader == "stop" and not config.task.missing():
+            asked_about[str(config.task)] = config.task
+    assert len(asked_about) > 10
+    assert {name: told for name, task in asked_about.items() if (told := asked(task))} == {}
 
 
 def test_what_is_wrong_on_every_problem_is_a_fault_with_an_example() -> None:
