@@ -20,6 +20,7 @@ from typing import Any
 from grpobench.runs.matrix.elsewhere import LOOK, Board, Post, carry_out, extend_search, surroundings
 from grpobench.runs.matrix.engine import Lost, News
 from grpobench.runs.matrix.run import Run
+from grpobench.runs.matrix.squeue import FORGOTTEN, OVER, Queue
 from grpobench.runs.matrix.worker import Ended
 from grpobench.runs.settings.overrides import parse_set
 from grpobench.runs.tools import machine
@@ -32,6 +33,7 @@ LARGEST_ARRAY = 1000
 MINUTES = 24 * 60
 """Time of a job, unless --job timeout_min=N says otherwise. A run that needs longer is queued again."""
 MOST_TIMEOUTS = 1000
+CANCELLED = "its job was cancelled (scancel); the next start resumes from the last checkpoint"
 SETTLING = 10.0
 """Seconds that a result gets to appear on the storage after its job has ended."""
 
@@ -76,7 +78,9 @@ class Entry:
     run: Run
     job: Any
     over: float | None = None
-    """When Slurm first said that it is over, on the monotonic clock."""
+    """When it was first seen to be over, on the monotonic clock."""
+    answers: int = 0
+    """How many answers of Slurm there had been by then, or when it was handed in."""
     cancelled: bool = False
 
 
@@ -115,6 +119,7 @@ class SlurmEngine:
             raise ConfigError([f"--on slurm: {error}"]) from error
         self.active: dict[str, Entry] = {}
         self.given_up: list[News] = []
+        self.queue = Queue()
         self.looked = 0.0
 
     def settings(self, name: str, cpus: int, gpus: float | None, parameters: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +153,7 @@ class SlurmEngine:
             except Exception as error:  # Submitit raises what sbatch says as one of many classes.
                 raise RuntimeError(f"jobs could not be handed in: {error}") from error
         for run, job in zip(begun, jobs, strict=True):
-            self.active[run.name] = Entry(run, job)
+            self.active[run.name] = Entry(run, job, answers=self.queue.answers)
         return begun
 
     def news(self, seconds: float) -> list[News]:
@@ -158,6 +163,8 @@ class SlurmEngine:
         self.looked = time.monotonic()
         given_up, self.given_up = self.given_up, []
         found: list[News] = [*given_up, *self.board.heard(entry.run for entry in self.active.values())]
+        if not self.local:
+            self.queue.look()
         there = set(os.listdir(self.folder))
         for entry in list(self.active.values()):
             message = self.ended(entry, there)
@@ -183,20 +190,46 @@ class SlurmEngine:
                 why = str(error).strip().splitlines()[-1]
                 return Lost(f"its job {job.job_id} failed: {why} (see {job.paths.stderr})")
             if outcome.fate == "preempted" and not (self.board.path / "stop").exists():
-                return Lost(f"its job {job.job_id} was taken away", preempted=True)
+                return self.taken(entry)
             return outcome  # type: ignore[no-any-return]
-        if not job.done():
+        state = self.over(entry)
+        if not state:
             entry.over = None
             return None
         if entry.over is None:  # The result may have come after `there` was read.
-            entry.over = time.monotonic()
+            entry.over, entry.answers = time.monotonic(), self.queue.answers
             return None
-        if not self.local and time.monotonic() - entry.over < SETTLING:
-            return None
-        state = job.state
+        if not self.local:
+            again = self.queue.answers > entry.answers  # Slurm may have been about to queue it again.
+            if not again or time.monotonic() - entry.over < SETTLING:
+                return None
+            if state == "CANCELLED":
+                return Ended("preempted", CANCELLED)
         preempted = state.startswith(("PREEMPTED", "REQUEUED"))
         why = f"its job {job.job_id} ended as {state} without a result (see {job.paths.stderr})"
         return Lost(why, preempted)
+
+    def over(self, entry: Entry) -> str:
+        """The state of a job of which nothing more is to be expected; empty while it goes on."""
+        if self.local:
+            return str(entry.job.state) if entry.job.done() else ""
+        state = self.queue.state(entry.job.job_id)
+        known = state != FORGOTTEN or self.queue.answers > entry.answers + 1
+        return state if known and (state in OVER or state == FORGOTTEN) else ""
+
+    def taken(self, entry: Entry) -> Ended | Lost | None:
+        """What became of a job whose run was told to end by others than this launcher; None while Slurm
+        does not say yet."""
+        job = entry.job
+        if not self.local:
+            self.queue.ask()
+            state = self.queue.state(job.job_id)
+            if state == "CANCELLED":
+                return Ended("preempted", CANCELLED)
+            entry.over = entry.over or time.monotonic()
+            if state in ("RUNNING", "COMPLETING") and time.monotonic() - entry.over < SETTLING:
+                return None
+        return Lost(f"its job {job.job_id} was taken away", preempted=True)
 
     def tidy(self, entry: Entry) -> None:
         """Remove the files of a job that told how it ended; those of others hold what it said last."""

@@ -1,5 +1,6 @@
-"""Runs as submitit's jobs, here its local ones: the results are those of the pool, a job that is warned saves
-and is queued again, one that dies is handed in again."""
+"""Runs as submitit's jobs, its local ones and those of a real Slurm where its programs are installed: the
+results are those of the pool, a job that is warned saves and is queued again, one that dies is handed in
+again."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
+from helpers import mini_slurm
 from helpers.same_runs import begin, hung_and_halted, results, write
 
 from grpobench.runs.record.status import status
 
 submitit = pytest.importorskip("submitit", reason="submitit is not installed; make test-launchers brings it")
 pytestmark = [pytest.mark.launchers, pytest.mark.slow]
+real = pytest.mark.skipif(bool(mini_slurm.why_not()), reason=mini_slurm.why_not())
 
 
 def attempts(run: Path) -> list[dict[str, Any]]:
@@ -104,3 +107,70 @@ def test_what_submitit_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
         engine(Where("slurm"), tmp_path, 1, "no.matter", False)
     assert not (tmp_path / ".launch").exists()
     Lock(tmp_path).release()
+
+
+def job_of(run: Path) -> str:
+    """The job in which a run is being executed, as Slurm names it."""
+    environ = Path(f"/proc/{attempts(run)[-1]['pid']}/environ").read_text()
+    found = dict(part.partition("=")[::2] for part in environ.split("\0"))
+    if "SLURM_ARRAY_JOB_ID" in found:
+        return f"{found['SLURM_ARRAY_JOB_ID']}_{found['SLURM_ARRAY_TASK_ID']}"
+    return found["SLURM_JOB_ID"]
+
+
+def wait_for(run: Path, count: int, child: Any) -> None:
+    """Wait until a run is at work in its attempt of this number."""
+    deadline = time.monotonic() + 300
+    while not (status(run).get("state") == "running" and len(attempts(run)) == count):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@real
+def test_jobs_of_a_real_slurm_have_the_results_of_the_pool_though_they_and_their_node_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is warned, as before preemption; one's process is killed; then the node goes down under both."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    recipe = write(tmp_path, 1, 60, "grpo", "rloo")
+    with mini_slurm.cluster(tmp_path / "slurm") as node:
+        child = begin(recipe, tmp_path / "jobs", 2, "slurm")
+        matrix = tmp_path / "jobs" / "m"
+        warned, killed = matrix / "grpo-arithmetic-s0", matrix / "rloo-arithmetic-s0"
+        os.kill(behind_a_checkpoint(warned, child), signal.SIGUSR2)
+        doomed = behind_a_checkpoint(killed, child)
+        os.kill(doomed, signal.SIGKILL)
+        wait_for(warned, 2, child)
+        mini_slurm.fail(node)
+        said = child.communicate(timeout=1200)[0]
+        assert child.returncode == 0, said
+        assert len(attempts(warned)) >= 3 and len(attempts(killed)) >= 2
+        assert f"{killed.name}: its job" in said and "ended as FAILED" in said
+        assert "sacct" not in said
+        assert mini_slurm.idle(30)
+    alone = begin(recipe, tmp_path / "local", 2, "local")
+    assert alone.communicate(timeout=1200) and alone.returncode == 0
+    expected = results(tmp_path / "local")
+    assert len(expected) == 4 and all(state == "finished" for state, _, _ in expected.values())
+    assert results(tmp_path / "jobs") == expected
+
+
+@real
+def test_a_job_that_its_user_cancels_is_not_handed_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves a checkpoint, and the next start goes on from there."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    recipe = write(tmp_path, 1, 60, "grpo")
+    run, other = (tmp_path / "m" / f"grpo-{task}-s0" for task in ("arithmetic", "nanobias"))
+    with mini_slurm.cluster(tmp_path / "slurm"):
+        child = begin(recipe, tmp_path, 2, "slurm")
+        behind_a_checkpoint(run, child)
+        mini_slurm.tell("scancel", job_of(run))
+        said = child.communicate(timeout=600)[0]
+        assert child.returncode == 75 and "scancel" in said, said
+        assert status(run)["state"] == "preempted" and status(other)["state"] == "finished"
+        again = begin(recipe, tmp_path, 2, "slurm")
+        said = again.communicate(timeout=600)[0]
+        assert again.returncode == 0, said
+    assert status(run)["state"] == "finished" and len(attempts(run)) == 2
