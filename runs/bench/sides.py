@@ -202,7 +202,7 @@ def ours(case: Case, line: Line) -> None:
     """`runs/train/trainer.py`'s own trainer, in the precision and with the defaults of a run."""
     import torch
 
-    from grpobench.runs.models.roles import deterministic
+    from grpobench.runs.models.determinism import deterministic
     from grpobench.runs.tools.memory import peak_memory_gb, reset_peak_memory
 
     torch.set_num_threads(case.threads)

@@ -19,11 +19,12 @@ import torch
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch
 from grpobench.analysis.logs import sums
+from grpobench.runs.models.determinism import deterministic
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.optimiser import NonFinite
 from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.roles import Models, Ruined, deterministic
+from grpobench.runs.models.roles import Models, Ruined
 from grpobench.runs.sample.episodes import demonstrated
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import ModelConfig

@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from grpobench.runs.models.determinism import deterministic
 from grpobench.runs.models.rations import explained
-from grpobench.runs.models.roles import deterministic
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig

@@ -14,9 +14,10 @@ from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.models.determinism import determinism
 from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models, determinism
+from grpobench.runs.models.roles import Models
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction

@@ -15,14 +15,16 @@ import pytest
 import torch
 from helpers.batches import data
 from helpers.toys import backward, models_for, off_policy, rollouts
-from helpers.whole_runs import rows, timeless
+from helpers.whole_runs import configure, rows, run, timeless
 from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs.matrix.matrix import run_matrix
-from grpobench.runs.models.roles import deterministic
+from grpobench.runs.models.determinism import STRICT, determinism, deterministic
+from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.json_lines import read_json
 
 
 class Watch(TorchDispatchMode):
@@ -94,6 +96,41 @@ def test_runs_have_torch_add_in_one_order() -> None:
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def left_as_it_was() -> Iterator[None]:
+    strict = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(strict, warn_only=warns)
+
+
+def test_a_run_may_refuse_operators_that_have_no_order(
+    policy: str, tmp_path: Path, left_as_it_was: None
+) -> None:
+    """On a CPU all that a run uses have one, and its bytes are those of any run; origin.json says so."""
+    ends, told = [], []
+    for strictly in (False, True):
+        path = tmp_path / str(strictly)
+        run(configure(policy, model=ModelConfig(policy, deterministic=strictly)), path)
+        ends.append((path / "final" / "policy.safetensors").read_bytes())
+        told.append(read_json(path / "origin.json")["attempts"][0]["deterministic"]["operators"])
+    assert ends[0] == ends[1]
+    assert told == ["deterministic where there are such", STRICT]
+
+
+def test_what_a_run_does_on_its_way_does_not_make_it_less_strict(left_as_it_was: None) -> None:
+    """A warm start asks for deterministic operators too."""
+    unordered = torch.zeros(3)  # torch has no order for writes to one place
+    deterministic(True)
+    deterministic()
+    assert determinism()["operators"] == STRICT
+    with pytest.raises(RuntimeError, match="put_"):
+        unordered.put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+    deterministic(False)
+    with pytest.warns(UserWarning, match="put_"):
+        unordered.put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.slow
