@@ -29,12 +29,9 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
     Only a last line without a line end may be malformed. A missing file has no lines. Where there are sums
     over the lines, or the sum `kept` over all of them, they must be right.
     """
-    side = path.with_name(path.name + sums.SIDE)
-    marks = read_bytes(side) if side.exists() else b""  # Before the log, to which a run may be adding.
     if not path.exists():
         return [], 0
-    content = read_bytes(path)
-    demand_written(path, content, marks, kept)
+    content = written(path, kept)
     lines = content.split(b"\n")
     read: list[tuple[int, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
@@ -51,6 +48,27 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
             raise LogError(f"{path}, line {number}: {what}") from error
         read.append((number, row))
     return read, 0
+
+
+def written(path: Path, kept: str = "") -> bytes:
+    """The content of a log that is what was written. Raises LogError for any other. A run that resumes while
+    it is read cuts sums and log one after the other; both are then read again."""
+    side = path.with_name(path.name + sums.SIDE)
+
+    def marks() -> bytes:
+        return read_bytes(side) if side.exists() else b""
+
+    before = marks()  # Before the log, to which a run may be adding.
+    while True:
+        content = read_bytes(path)
+        try:
+            demand_written(path, content, before, kept)
+        except LogError:
+            if (now := marks()) == before:
+                raise
+            before = now
+            continue
+        return content
 
 
 def demand_written(path: Path, content: bytes, marks: bytes, kept: str) -> None:

@@ -89,24 +89,22 @@ def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
 
 def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
     """What checkpoints and logs cost of a step."""
-    rows = table("checkpoint", "a step", *PARTS, "together", "of a step", "repeats", "a checkpoint")
-    for entry in keeping["intervals"]:
-        parts = (f"{1000 * entry['parts_s'][part]:.2f} ms" for part in PARTS)
-        shares = [f"{share:.2%}" for share in entry["shares"]]
-        rows.add_row(
-            f"every {entry['every']} steps" if entry["every"] > 1 else "every step",
-            f"{entry['step_s']:.3f} s",
-            *parts,
-            f"{1000 * entry['together_s']:.2f} ms",
-            f"{entry['share']:.2%}",
-            f"{min(shares)} to {max(shares)}",
-            f"{1000 * entry['checkpoint_s']:.1f} ms",
-        )
+    intervals = keeping["intervals"]
+    words = ["every step" if one["every"] == 1 else f"every {one['every']} steps" for one in intervals]
+    rows = table("a checkpoint", *words)
+    rows.add_row("a step", *(f"{one['step_s']:.3f} s" for one in intervals))
+    for part in PARTS:
+        rows.add_row(part, *(f"{1000 * one['parts_s'][part]:.2f} ms" for one in intervals))
+    rows.add_row("together", *(f"{1000 * one['together_s']:.2f} ms" for one in intervals))
+    rows.add_row("of a step", *(f"{one['share']:.2%}" for one in intervals))
+    shares = [one["shares"] for one in intervals]
+    rows.add_row("in the runs", *(f"{min(found):.2%} to {max(found):.2%}" for found in shares))
+    rows.add_row("one checkpoint", *(f"{1000 * one['checkpoint_s']:.1f} ms" for one in intervals))
     console.print(rows)
     console.print(
-        "{repeats} runs of {steps} steps of the recipe {recipe} each, a step's part of everything that is "
-        "written, medians; a checkpoint of {checkpoint_mb:.1f} MB, of which {checksum_ms:.1f} ms are its "
-        "checksums".format(**keeping)
+        "{repeats} runs of {steps} steps of the recipe {recipe} each, medians, a step's part of everything "
+        "that is written; a checkpoint has {checkpoint_mb:.1f} MB, whose checksums take "
+        "{checksum_ms:.1f} ms".format(**keeping)
     )
 
 

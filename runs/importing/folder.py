@@ -127,4 +127,4 @@ def write_matrix(
         "imported": True,
         "faults": merged("faults", faults),
     }
-    files.write_atomic(folder / "matrix.json", json.dumps(table, indent=1).encode())
+    files.write_atomic(folder / "matrix.json", json.dumps(sums.seal(table), indent=1).encode())

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from grpobench.analysis.logs import sums
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.matrix import preflight
 from grpobench.runs.matrix.engines import HERE, Where, engine
@@ -155,7 +156,7 @@ def write_matrix(folder: Path, recipe: Recipe) -> None:
         for key in ("seeds", "arms", "tasks"):
             table[key] = list(dict.fromkeys([*table[key], *before.get(key, [])]))
         table["doses"] = before.get("doses", {}) | table["doses"]
-    files.write_atomic(folder / "matrix.json", json.dumps(table, indent=1).encode())
+    files.write_atomic(folder / "matrix.json", json.dumps(sums.seal(table), indent=1).encode())
 
 
 def exit_code(runs: Sequence[Run], fail_on_divergence: bool) -> int:

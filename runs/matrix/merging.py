@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.logs import sums
 from grpobench.runs.record.status import settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.overrides import parse_set
@@ -79,13 +80,13 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
         for name in PLANS:
             if (first := sources[0].folder / name).exists():
                 shutil.copy2(first, aside / name)
-        (aside / "matrix.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
+        (aside / "matrix.json").write_text(json.dumps(sums.seal(table), indent=1), encoding="utf-8")
     return Merged(out, taken, tuple(name for name in table["runs"] if name not in taken))
 
 
 def read(folder: Path) -> Source:
     table = read_json(folder / "matrix.json")
-    if not isinstance(table, dict) or not isinstance(table.get("runs"), list):
+    if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or sums.broken(table):
         raise DataError(f"{folder} is no matrix folder: its matrix.json is missing or damaged")
     return Source(folder, table)
 

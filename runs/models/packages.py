@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.hashes import kept_sha256
+from grpobench.runs.tools import files
 from grpobench.tasks.data import sources
 from grpobench.tasks.data.tables import Packaged
 
@@ -65,13 +65,9 @@ def unpacked(name: str, packaged: Packaged) -> Path:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None  # the weights are plain floating-point numbers by now
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    model.to(torch.bfloat16).save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
-    try:
-        aside.rename(folder)
-    except OSError:  # another process was first
-        shutil.rmtree(aside)
+    with files.becoming(folder) as aside:
+        model.to(torch.bfloat16).save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
     return folder
 
 

@@ -46,7 +46,7 @@ def study(
     with alone(folder):
         if not folder.exists():
             found = read(models, loaded, lessons, tell)
-            with files.becoming(folder) as aside:
+            with files.becoming(folder, alone=True) as aside:
                 save_file({"embedding": found.embedding, "nll": found.nll}, aside / TENSORS)
     tensors = load_file(folder / TENSORS)
     return Study(tensors["embedding"], tensors["nll"])

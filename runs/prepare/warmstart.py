@@ -62,7 +62,7 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
         if not folder.exists():
             began = time.monotonic()
             losses = train(loaded, config, lessons, tell)
-            with files.becoming(folder) as aside:
+            with files.becoming(folder, alone=True) as aside:
                 loaded.model.save_pretrained(aside)
                 point("warm-start-save")
                 loaded.tokenizer.save_pretrained(aside)

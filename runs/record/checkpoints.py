@@ -68,7 +68,7 @@ def write(
 ) -> None:
     """Write a checkpoint, which appears whole or not at all in the place of what is there. `demand` raises
     where the folder is another's by now."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    aside = files.beside(folder)
     aside.mkdir(parents=True)
     try:
         for name, entries in tensors.items():

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -76,7 +75,7 @@ class RunFolder:
         allow_change: bool = False,
         threads: int = 1,
         patience: float = 0.0,
-    ) -> RunFolder:
+    ) -> Self:
         """Create or reopen the folder of a run and lock it.
 
         Raises `FolderError` when a living process owns it after `patience` seconds, or when the
@@ -85,8 +84,11 @@ class RunFolder:
         """
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, config, allow_change)
-        folder.lock.take(patience)
+        before = folder.lock.take(patience)
         try:
+            if before is not None and not before.here():
+                for log in folder.logs.values():
+                    log.renew()
             folder.begin(threads)
         except BaseException:
             folder.lock.release()
@@ -282,7 +284,8 @@ class RunFolder:
         """Write final/NAME.safetensors; with it `finish` drops the checkpoints."""
         folder = self.path / "final"
         folder.mkdir(exist_ok=True)
-        aside, path = folder / f".{name}.{os.getpid()}", folder / f"{name}.safetensors"
+        path = folder / f"{name}.safetensors"
+        aside = files.beside(path)
         try:
             checkpoints.write_tensors(aside, tensors)
             point("final")

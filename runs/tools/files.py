@@ -7,13 +7,13 @@ import errno
 import hashlib
 import json
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from grpobench.analysis.logs import sums
+from grpobench.runs.tools.lock import host, space
 from grpobench.runs.tools.strict import ConfigError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -57,15 +57,27 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where what is to have a name is written first; the name tells host and process."""
-    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+    """Where what is to have a name is written first. The name tells host, pid namespace and process: two
+    containers on one storage may have all but the namespace in common."""
+    return path.with_name(f".{path.name}.{machine()}.{namespace()}-{os.getpid()}.tmp")
+
+
+def machine() -> str:
+    """This machine, as a part of a file's name."""
+    return host().replace(os.sep, "-")
+
+
+def namespace() -> str:
+    """This process's pid namespace, as a part of a file's name."""
+    return "".join(filter(str.isdecimal, space()))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes of this host left that were killed while they wrote aside in a folder."""
-    for path in folder.glob(f".*.{platform.node()}.*.tmp"):
-        number = path.name.removesuffix(".tmp").rpartition(".")[2]
-        if number.isdecimal() and not running(int(number)):
+    """Remove what processes of this host left that were killed while they wrote aside in a folder. Of another
+    pid namespace's processes nothing is known; older versions named none."""
+    for path in folder.glob(f".*.{machine()}.*.tmp"):
+        where, _, number = path.name.removesuffix(".tmp").rpartition(".")[2].rpartition("-")
+        if where in ("", namespace()) and number.isdecimal() and not running(int(number)):
             remove(path)
 
 
@@ -98,11 +110,14 @@ def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
 
 
 @contextlib.contextmanager
-def becoming(folder: Path) -> Iterator[Path]:
+def becoming(folder: Path, alone: bool = False) -> Iterator[Path]:
     """A folder beside `folder` to be filled, which then takes its name: `folder` appears whole or not at all.
-    Where another process was first, its folder stays."""
+    Where another process was first, its folder stays. `alone`: nobody else can be making it now, so that
+    whatever is left of an attempt, wherever it was made, is nobody's any more."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
+    for stray in folder.parent.glob(f".{folder.name}.*.tmp") if alone else ():
+        remove(stray)
     aside = beside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()

@@ -18,6 +18,7 @@ from helpers.synthetic import Synthetic
 
 import grpobench
 from grpobench.analysis.checks.alarms import DAMAGED
+from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.machine import as_json, json_ready
@@ -184,6 +185,16 @@ def test_a_matrix_json_that_is_cut_is_named_and_the_runs_are_found_by_their_fold
     half(root / "matrix.json")
     found = told(root)
     assert f"{root / 'matrix.json'}, line 1: not JSON" in found["alarms"][DAMAGED][0]
+    assert found["accounting"] == {"finished": 6}
+
+
+def test_a_matrix_json_with_another_number_is_named(root: Path) -> None:
+    described = root / "matrix.json"
+    described.write_text(json.dumps(sums.seal(json.loads(described.read_text()))))
+    assert DAMAGED not in told(root)["alarms"]
+    described.write_text(json.dumps(json.loads(described.read_text()) | {"margin": 3}))
+    found = told(root)
+    assert f"{described}: is not what was written, by its own `sha256`" in found["alarms"][DAMAGED][0]
     assert found["accounting"] == {"finished": 6}
 
 

@@ -55,5 +55,6 @@ def test_what_is_slow_is_found_where_it_is(tmp_path: Path, monkeypatch: pytest.M
     text = io.StringIO()
     shown.show_keeping(found, Console(file=text, width=200))
     assert (
-        "every 3 steps" in text.getvalue() and "1 runs of 3 steps of the recipe quickstart" in text.getvalue()
+        "every 3 steps" in text.getvalue()
+        and "1 runs of 3 steps of the recipe quickstart each" in text.getvalue()
     )

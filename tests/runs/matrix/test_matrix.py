@@ -20,6 +20,7 @@ from helpers.matrices import HEAD, launch, places, recipe
 from helpers.whole_runs import rows
 from rich.console import Console
 
+from grpobench.analysis.logs import sums
 from grpobench.runs.matrix.display import INTERVAL, Display
 from grpobench.runs.matrix.launcher import MOST_AGAIN
 from grpobench.runs.matrix.matrix import exit_code
@@ -63,7 +64,9 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert "SIGKILL" in status(folder / "kill-sums-s0")["why"]
     assert status(folder / "diverge-sums-s0")["state"] == "diverged"
     assert (folder / "fine1-sums-s0" / "log.txt").read_text() == "running fine1\n"
-    assert json.loads((folder / "matrix.json").read_text())["arms"][:2] == ["fine1", "raise"]
+    described = json.loads((folder / "matrix.json").read_text())
+    assert described["arms"][:2] == ["fine1", "raise"] and sums.SEAL in described
+    assert not sums.broken(described)
 
     (folder / "mended").touch()
     outcome, printed = launch(given, tmp_path)

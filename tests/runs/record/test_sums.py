@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from helpers.folders import CONFIG
 from helpers.whole_runs import rows
 
 import grpobench
+from grpobench.analysis.logs import files as log_files
 from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.rollouts import read_rollouts
@@ -29,6 +31,7 @@ from grpobench.runs.matrix.matrix import survey
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.standing import standing
 from grpobench.runs.record.folder import FolderError, RunFolder
+from grpobench.runs.record.logs import Log
 from grpobench.runs.record.status import mark, result_damage, settled, status
 from grpobench.runs.tools import files
 
@@ -140,6 +143,29 @@ def test_lines_behind_the_sums_and_a_sum_that_is_damaged_itself_are_no_fault() -
     assert sums.check(content, marks.replace(marks[17:19], b"zz")) == sums.Found(covered=3)
     assert sums.check(content, marks[:20]) == sums.Found(covered=1)  # the second sum is torn
     assert sums.check(content, b"") == sums.Found()
+
+
+def test_a_run_that_resumes_while_it_is_read_raises_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sums are read, then it cuts sums and log, and then the log is read."""
+    log = Log(tmp_path / "metrics.jsonl")
+    log.append([{"step": step} for step in range(6)])
+    length, plain = len(b'{"step": 0}\n' * 4), log_files.read_bytes
+
+    def resumes(path: Path) -> bytes:
+        content = plain(path)
+        if path.name.endswith(sums.SIDE) and not list(tmp_path.glob("*.orphan-1.jsonl")):
+            log.cut(length)
+        return content
+
+    monkeypatch.setattr(log_files, "read_bytes", resumes)
+    read, cut = log_files.read_lines(log.path)
+    assert [row["step"] for _, row in read] == [0, 1, 2, 3] and cut == 0
+    monkeypatch.undo()
+    log.path.write_bytes(log.path.read_bytes()[:-12])  # what is gone for good is named as ever
+    with pytest.raises(LogError, match="line 4: 1 lines that were written are missing"):
+        log_files.read_lines(log.path)
 
 
 def test_a_kill_between_a_row_and_its_sum_costs_nothing(
@@ -351,12 +377,25 @@ def test_asides_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     living = files.beside(tmp_path / "a")
-    dead = living.with_name(living.name.replace(f".{living.name.split('.')[-2]}.", f".{child.pid}."))
+    dead = living.with_name(living.name.replace(f"-{os.getpid()}.", f"-{child.pid}."))
+    older = living.with_name(living.name.replace(f".{living.name.split('.')[-2]}.", f".{child.pid}."))
     elsewhere = tmp_path / ".a.another-host.1.tmp"
-    for one in (living, dead, elsewhere):
+    neighbour = tmp_path / f".a.{files.machine()}.1-{child.pid}.tmp"
+    for one in (living, dead, older, elsewhere, neighbour):
         one.mkdir()
     files.sweep(tmp_path)
-    assert living.exists() and elsewhere.exists() and not dead.exists()
+    left = [one.exists() for one in (living, dead, older, elsewhere, neighbour)]
+    assert left == [True, False, False, True, True]
+    with files.becoming(tmp_path / "a", alone=True):
+        assert not elsewhere.exists() and not neighbour.exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_containers_of_one_host_write_aside_under_different_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same pid, as process 1 of each is."""
+    ours = files.beside(Path("a"))
+    monkeypatch.setattr(files, "space", lambda: "pid:[4026599999]")
+    assert files.beside(Path("a")) != ours and f".4026599999-{os.getpid()}." in files.beside(Path("a")).name
 
 
 # Older folders

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.folders import CONFIG
 
+from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import FolderError, LeaseLost, Lock, Owner, living
 
@@ -121,6 +123,24 @@ def test_an_owner_that_was_stopped_writes_no_more_once_it_was_taken_over(
     after = lock.parse(lock.file_text(mine.path))
     assert text is not None and after is not None and after.token == text.token
     mine.release()
+
+
+def test_a_row_in_flight_of_who_was_taken_over_lands_in_no_log(tmp_path: Path) -> None:
+    """On NFS a write may reach the server after its writer's lease was over."""
+    with RunFolder.open(tmp_path, CONFIG) as run:
+        run.rewind(0)
+        run.log({"step": 1})
+        run.evaluations([{"step": 1}])
+    late = [os.open(tmp_path / name, os.O_WRONLY | os.O_APPEND) for name in ("metrics.jsonl", "eval.jsonl")]
+    (tmp_path / "lock").write_text(lock.Lease(Owner(1, "far", "b", "1"), "token", 7, SECONDS).text())
+    os.utime(tmp_path / "lock", (0, 0))
+    with RunFolder.open(tmp_path, CONFIG, patience=10 * SECONDS) as run:
+        for descriptor in late:
+            os.write(descriptor, b'{"step": 2}\n')
+            os.close(descriptor)
+        assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+        assert (tmp_path / "eval.jsonl").read_bytes() == b'{"step": 1}\n'
+        run.rewind(0)
 
 
 def test_a_lease_is_renewed_by_its_thread_and_lost_with_its_file(
