@@ -12,7 +12,7 @@ from grpobench.analysis.summary.origins import digests
 from grpobench.analysis.summary.settings import IDENTITY, resolved_settings
 from grpobench.analysis.tools.text import listed
 
-WITHOUT_EFFECT = ("checkpoint.",)
+WITHOUT_EFFECT = ("checkpoint.", "checks.")
 """Settings that change no number."""
 PINNED_BY: Mapping[str, Sequence[str]] = {
     "train problems": ("task",),

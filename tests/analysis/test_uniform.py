@@ -229,6 +229,13 @@ def test_who_is_told_of_a_seed_is_no_setting(root: Path) -> None:
     assert not {"observe", "beside"} & {setting.key for setting in all_settings(load(root))}
 
 
+def test_what_would_have_stopped_a_seed_is_no_setting_that_seeds_must_share(root: Path) -> None:
+    """One was made by an older version, or was let go on: its numbers are what they are."""
+    path = root / RUN / "run.toml"
+    path.write_text(path.read_text() + '\n[checks]\nstart = "warn"\ngrader = "off"\n')
+    assert not told(root)
+
+
 def test_mixed_versions_are_named(root: Path) -> None:
     edit(root / RUN / "origin.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
     assert told(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
