@@ -93,7 +93,8 @@ every = 2
 algorithm = "{algorithm}"
 {more}
 """
-MORE = {"ppo": "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"}
+CRITIC = "settings.critic_warmup = 1\ntrain.learning_rate = { policy = 1e-3, critic = 1e-3 }"
+MORE = {"ppo": CRITIC, "vapo": CRITIC, "passk": "settings.k = 2"}
 
 
 @dataclasses.dataclass(frozen=True)
