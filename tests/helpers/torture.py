@@ -80,8 +80,6 @@ prompts = 4
 group = 4
 minibatches = 2
 learning_rate = 1e-3
-[sampler]
-max_new_tokens = 12
 [evaluate]
 every = 2
 problems = 4
@@ -175,6 +173,13 @@ def outcome(folder: Path) -> dict[str, bytes]:
     return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
 
 
+def learnt(found: Mapping[str, bytes]) -> bool:
+    """Whether an outcome is of a run whose policy has moved in most of its steps: of one that stood still,
+    equal weights would say nothing."""
+    norms = [row.get("grad_norm/policy", 0.0) for row in json.loads(found["metrics.jsonl"])[1:]]
+    return sum(norm > 0 for norm in norms) > len(norms) / 2
+
+
 def leftovers(folder: Path) -> list[str]:
     """Files that a killed process wrote aside."""
     found = [*folder.rglob(".*")]
@@ -260,7 +265,10 @@ def undisturbed(algorithm: str, threads: int, place: Path) -> dict[str, bytes]:
     prepare(folder, algorithm)
     if start(folder, threads):
         raise RuntimeError(f"{algorithm}: the undisturbed run fails, see {folder / 'output.txt'}")
-    return outcome(folder)
+    found = outcome(folder)
+    if not learnt(found):
+        raise RuntimeError(f"{algorithm}: the undisturbed run learns nothing, see {folder}")
+    return found
 
 
 def table(found: Mapping[Cell, Found]) -> str:

@@ -43,5 +43,6 @@ def test_a_killed_run_beside_busy_programs_is_the_undisturbed_one(
     monkeypatch.setattr(launcher, "PAUSES", (0.0,))
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     whole = carry(tmp_path / "whole", name, ())
+    assert torture.learnt(whole)
     with torture.company(True):
         assert carry(tmp_path / "killed", name, KILLS) == whole

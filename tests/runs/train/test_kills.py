@@ -51,7 +51,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         patch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
         folder = tmp_path_factory.mktemp("whole") / "w"
         assert carry(folder, monkeypatch=patch).code == 0
-        return torture.outcome(folder)
+        found = torture.outcome(folder)
+        assert torture.learnt(found)
+        return found
 
 
 KILLS = (
