@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from grpobench.algorithms.grpo import GRPO
 from grpobench.runs.models.roles import Models
 from grpobench.runs.sample.decoding import Decoding
+from helpers.toys import models_for, rollouts
+from helpers.warm import FORKING, LOADED
 
 
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
@@ -56,3 +59,29 @@ def at_most(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def read_with_little(sender: Any) -> None:
+    """Read a batch whose attention masks take 39 MB, or 20 after one halving, with 32 MiB to be had; sends
+    why less was read at once, and the largest difference from what is read without a limit."""
+    models = models_for(GRPO(), "llama")
+    batch = rollouts([[900] * 4] * 3, limit=1000)
+    models.budget = 2000
+    whole = models.read("policy", batch).logp
+    models.budget = models.ration.asked
+    with at_most(32 * 2**20):
+        found = models.read("policy", batch).logp
+    sender.send(([one["why"] for one in models.ration.lowered], (found - whole).abs().max().item()))
+
+
+def in_a_fresh_process(target: Callable[[Any], None]) -> Any:
+    """What a function sends: in a process whose memory nobody has used before."""
+    FORKING.set_forkserver_preload(LOADED)
+    receiver, sender = FORKING.Pipe(duplex=False)
+    process = FORKING.Process(target=target, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()

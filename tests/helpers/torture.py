@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 from grpobench.analysis.logs.load import load
 from grpobench.runs.tools import faults
@@ -56,6 +57,8 @@ TARGETS = ("kill", "kill", "kill", "kill-launcher", "kill-group")
 """What dies; a third to a half of the kills comes later than its point."""
 STOP = "terminate"
 """Beside its kills each run is told to stop once, by SIGTERM to its worker."""
+CHILDREN: list[subprocess.Popen[bytes]] = []
+"""What was started and is there, each with a group of its own."""
 MOST_STARTS = 40
 """Starts of one run; more mean that it comes no further."""
 LAUNCH = """
@@ -148,11 +151,12 @@ def start(folder: Path, threads: int) -> int:
     with (folder / "output.txt").open("a") as output:
         command = [sys.executable, str(folder / "launch.py"), str(folder)]
         child = subprocess.Popen(command, env=around, stdout=output, stderr=output, start_new_session=True)
+        CHILDREN.append(child)
         try:
             return child.wait(600)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
+            child.kill()
+            CHILDREN.remove(child)
 
 
 def run_of(folder: Path) -> Path:
@@ -207,13 +211,24 @@ def mentioning(text: str) -> list[int]:
 def company(busy: bool) -> Iterator[None]:
     """A program that keeps every core busy."""
     count = os.cpu_count() or 1 if busy else 0
-    spin = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    command = [sys.executable, "-c", "while True: pass"]
+    spin = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    CHILDREN.extend(spin)
     try:
         yield
     finally:
         for child in spin:
             child.kill()
             child.wait()
+            CHILDREN.remove(child)
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """Told to stop: what was started goes first."""
+    for child in CHILDREN:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    os._exit(75)
 
 
 def torture(cell: Cell, kills: int, place: Path, whole: Mapping[str, bytes], seed: int) -> Found:
@@ -308,7 +323,7 @@ def main(words: Sequence[str] | None = None) -> int:
     ]
     each = -(-options.kills // (len(threads) * len(loads)))
     place = Path(tempfile.mkdtemp(prefix="grpobench-torture-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    signal.signal(signal.SIGTERM, end)
     found: dict[Cell, Found] = {}
     with ThreadPoolExecutor(options.workers) as pool:
         pairs = list(dict.fromkeys((cell.algorithm, cell.threads) for cell in cells))

@@ -21,7 +21,13 @@ from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, Tra
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no namespaces")
 
 
-@pytest.mark.parametrize("leave", [0, 100_000], ids=["nothing left", "half a checkpoint left"])
+@pytest.mark.parametrize(
+    "leave",
+    [
+        pytest.param(0, id="nothing left", marks=pytest.mark.slow),
+        pytest.param(100_000, id="half a checkpoint left"),
+    ],
+)
 def test_a_full_disk_ends_a_run_at_once_and_costs_it_nothing(policy: str, tmp_path: Path, leave: int) -> None:
     config = configure(
         policy,
