@@ -109,6 +109,10 @@ def test_dead_owners_of_many_folders_are_watched_together(tmp_path: Path) -> Non
 def test_an_owner_that_was_stopped_writes_no_more_once_it_was_taken_over(
     tmp_path: Path, elsewhere: subprocess.Popen[str]
 ) -> None:
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "rows").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     elsewhere.send_signal(signal.SIGSTOP)
     mine = Lock(tmp_path)
     assert mine.take(patience=10 * SECONDS) is not None
