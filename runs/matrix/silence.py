@@ -43,7 +43,7 @@ NO_STACK = (
 
 
 def patience() -> float:
-    """Seconds; infinite where the user's are not a number above 0."""
+    """Seconds: the user's, infinite where these are not above 0; the default where they are no number."""
     text = os.environ.get(VARIABLE, "")
     try:
         seconds = float(text) if text else SECONDS

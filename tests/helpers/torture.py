@@ -178,10 +178,10 @@ def outcome(folder: Path) -> dict[str, bytes]:
 
 
 def learnt(found: Mapping[str, bytes]) -> bool:
-    """Whether an outcome is of a run whose policy has moved in most of its steps: of one that stood still,
-    equal weights would say nothing."""
+    """Whether an outcome is of a run whose policy has moved in at least half of its steps: of one that
+    stood still, equal weights would say nothing."""
     norms = [row.get("grad_norm/policy", 0.0) for row in json.loads(found["metrics.jsonl"])[1:]]
-    return sum(norm > 0 for norm in norms) > len(norms) / 2
+    return sum(norm > 0 for norm in norms) >= len(norms) / 2 > 0
 
 
 def leftovers(folder: Path) -> list[str]:

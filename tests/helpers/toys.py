@@ -22,7 +22,7 @@ from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
-from grpobench.runs.settings.config import EvaluateConfig, RunConfig
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import execute as whole
 from grpobench.runs.train.corrections import Correction
@@ -363,6 +363,24 @@ def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -
     train = dataclasses.replace(config.train, steps=steps, prompts=4, group=6, minibatches=1)
     quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
     return dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
+
+
+def resting_run(algorithm: Algorithm[Any], epochs: int = 1) -> RunConfig:
+    """A step of the mixture of experts in bfloat16 at learning rate 0, in two minibatches of micro-batches of
+    256 tokens: with every other layout it rounds differently."""
+    return arithmetic_run(
+        algorithm,
+        model=ModelConfig("nano-moe", dtype="bfloat16"),
+        train=TrainConfig(
+            steps=1,
+            prompts=4,
+            group=6,
+            minibatches=2,
+            epochs=epochs,
+            learning_rate={"policy": 0.0},
+            tokens_per_micro_batch=256,
+        ),
+    )
 
 
 def trainer_for(config: RunConfig, tell: Callable[[str], None] = lambda phase: None) -> Trainer:

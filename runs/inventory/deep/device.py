@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from grpobench.runs.inventory.deep.keeping import TIMED, other_bytes, unsteady
+from grpobench.runs.inventory.deep.keeping import other_bytes, unsteady
 from grpobench.runs.inventory.deep.result import Finding, Given, good, unknown, wrong
 from grpobench.runs.inventory.deep.small import small, trainer, up_to_update
+from grpobench.runs.matrix.merging import TIMED
 from grpobench.runs.models.determinism import determinism, deterministic
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.memory import peak_memory_gb, reset_peak_memory

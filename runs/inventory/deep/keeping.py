@@ -14,13 +14,12 @@ import torch
 from grpobench.runs.inventory.deep.result import Finding, Given, good, wrong
 from grpobench.runs.inventory.deep.small import first_update, run, small, trainer, up_to_update
 from grpobench.runs.matrix import preflight
+from grpobench.runs.matrix.merging import TIMED
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.tools.json_lines import finite, read_rows
 from grpobench.runs.train.trainer import Trainer
 
-TIMED = ("time/", "cost/peak_memory_gb")
-"""Metrics in which two equal runs may differ."""
 TRY = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
 ELSEWHERE = "name an --out on another file system (on NFS: version 4; on Lustre: mounted with flock)"
 

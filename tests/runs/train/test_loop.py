@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.logs import known
-from helpers.toys import Letters, arithmetic_run
+from helpers.toys import Letters, resting_run
 from helpers.whole_runs import after, configure, last_step, rows, run, timeless, transcript, weights
 
 from grpobench.algorithms import ALGORITHMS
@@ -209,19 +209,7 @@ def test_second_minibatch_is_off_policy(policy: str, tmp_path: Path) -> None:
 def test_nothing_moves_in_bfloat16_at_learning_rate_0(algorithm: Algorithm[Any], tmp_path: Path) -> None:
     """Ratios are exactly 1 in every minibatch of every pass: log π_old is read as the update reads it. A
     mixture of experts rounds differently with every other layout."""
-    config = arithmetic_run(
-        algorithm,
-        model=ModelConfig("nano-moe", dtype="bfloat16"),
-        train=TrainConfig(
-            steps=1,
-            prompts=4,
-            group=6,
-            minibatches=2,
-            epochs=2,
-            learning_rate={"policy": 0.0},
-            tokens_per_micro_batch=256,
-        ),
-    )
+    config = resting_run(algorithm, epochs=2)
     for row in run(config, tmp_path)[1:]:
         assert row["grad_norm/policy"] > 0
         assert row["trained/ratio_min"] == row["trained/ratio_max"] == 1

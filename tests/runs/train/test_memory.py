@@ -20,7 +20,7 @@ import pytest
 import torch
 from helpers.memory import hold_sequences, hold_tokens, in_a_fresh_process, read_with_little
 from helpers.sampling import requests, same, sampler
-from helpers.toys import arithmetic_run, backward, distance, models_for, off_policy, rollouts
+from helpers.toys import backward, distance, models_for, off_policy, resting_run, rollouts
 from helpers.whole_runs import after, configure, run, timeless, weights
 
 from grpobench.algorithms.algorithm import Algorithm
@@ -35,7 +35,7 @@ from grpobench.runs.models.errors import NoRoom
 from grpobench.runs.models.optimiser import Optimiser
 from grpobench.runs.models.packing import micro_batches, packed_tokens
 from grpobench.runs.models.rations import Ration, gave_out, portions
-from grpobench.runs.settings.config import CheckpointConfig, ModelConfig, TrainConfig
+from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import faults
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
@@ -251,18 +251,7 @@ def test_another_size_in_the_recipe_begins_with_that_size() -> None:
 
 def test_ratios_stay_1_where_nothing_moved_and_memory_gave_out(planned: Path, tmp_path: Path) -> None:
     """In bfloat16 log π_old depends on what is read together: it is read again as the updates read it."""
-    config = arithmetic_run(
-        GSPO(),
-        model=ModelConfig("nano-moe", dtype="bfloat16"),
-        train=TrainConfig(
-            steps=1,
-            prompts=4,
-            group=6,
-            minibatches=2,
-            learning_rate={"policy": 0.0},
-            tokens_per_micro_batch=256,
-        ),
-    )
+    config = resting_run(GSPO())
     (planned / "update.1.oom").touch()
     row = run(config, tmp_path / "run")[-1]
     assert (planned / faults.STRUCK).exists() and row["grad_norm/policy"] > 0
