@@ -15,7 +15,7 @@ from rich.text import Text
 
 from grpobench.analysis.logs import sums
 from grpobench.analysis.tools.visible import visible
-from grpobench.runs.matrix import preflight
+from grpobench.runs.matrix import preflight, silence
 from grpobench.runs.matrix.engines import HERE, Where, engine
 from grpobench.runs.matrix.launcher import Launcher
 from grpobench.runs.matrix.run import Place, Run
@@ -63,10 +63,11 @@ def run_matrix(
     `workers` overrides the recipe; 0 means as many as `where` they run has room for: here one per GPU, and
     one per core without one. `execute` is the dotted name of the function that does a run (tests put a
     stand-in there). Raises `FolderError` before anything starts when another launcher owns the folder or a
-    run's configuration has changed; ConfigError where what `where` asks for is not here; RuntimeError where
-    no worker comes to work.
+    run's configuration has changed; ConfigError where what `where` asks for is not here or a variable of the
+    environment is no number; RuntimeError where no worker comes to work.
     """
     console = console or Console()
+    patience = silence.patience()
     folder = files.writable(out / recipe.name, "--out")
     lock = Lock(folder)
     lock.take(say=line_on(console))
@@ -81,7 +82,7 @@ def run_matrix(
         if left:
             preflight.demand(runs, folder, count or places(where.gpus_per_run), line_on(console))
         found = engine(where if left else HERE, folder, count, execute, allow_change)
-        seconds = Launcher(runs, found, console, demand=lock.demand).launch()
+        seconds = Launcher(runs, found, console, demand=lock.demand, patience=patience).launch()
     finally:
         lock.release()
     code = exit_code(runs, recipe.head.fail_on_divergence)

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -16,7 +16,7 @@ from grpobench.runs.matrix.engine import Lost, News
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.worker import QUIT, STOP, Ended, Job, Ready, serve
 from grpobench.runs.tools import machine
-from grpobench.runs.tools.process import death, environment, without_main
+from grpobench.runs.tools.process import death, environment, starvations, without_main
 from grpobench.runs.train.progress import Progress
 
 GRACE_RETIRED = 5.0
@@ -38,6 +38,8 @@ class Worker:
     run: Run | None = None
     retired: float | None = None
     """When it was told to go, on the monotonic clock: after a crash the device may not be sound for it."""
+    starvations: int = field(default_factory=starvations)
+    """How many processes the machine had killed for their memory before this one began."""
 
 
 class Pool:
@@ -122,7 +124,7 @@ class Pool:
         self.crew.remove(worker)
         worker.process.join()
         worker.connection.close()
-        why = death(worker.process.exitcode)
+        why = death(worker.process.exitcode, starvations() > worker.starvations)
         if not worker.ready:
             self.failed_starts += 1
             self.rests_until = time.monotonic() + REST

@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.record.status import status
 from grpobench.runs.tools.files import write_atomic
+from grpobench.runs.tools.strict import user_seconds
 from grpobench.runs.tools.ticker import duration
 from grpobench.runs.train.progress import Progress
 
@@ -43,13 +43,9 @@ NO_STACK = (
 
 
 def patience() -> float:
-    """Seconds: the user's, infinite where these are not above 0; the default where they are no number."""
-    text = os.environ.get(VARIABLE, "")
-    try:
-        seconds = float(text) if text else SECONDS
-    except ValueError:
-        return SECONDS
-    return seconds if seconds > 0 and math.isfinite(seconds) else math.inf
+    """Seconds: the user's, infinite where these are not above 0. Raises ConfigError for what is no number."""
+    seconds = user_seconds(VARIABLE, SECONDS)
+    return seconds if seconds > 0 else math.inf
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from typing import IO, Literal
 from grpobench.runs.tools import leases
 from grpobench.runs.tools.leases import Kept
 from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.tools.strict import user_seconds
 
 SECONDS = "GRPOBENCH_LEASE"
 """Variable for the seconds of the leases that a process takes; 30 without it."""
@@ -149,11 +150,8 @@ def start(pid: int) -> str:
 
 
 def lease_seconds() -> float:
-    """Of leases that this process takes."""
-    try:
-        return max(0.1, float(os.environ.get(SECONDS, "")))
-    except ValueError:
-        return leases.SECONDS
+    """Of leases that this process takes. Raises ConfigError where the user's is no number."""
+    return max(0.1, user_seconds(SECONDS, leases.SECONDS))
 
 
 class Sight:

@@ -46,13 +46,31 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def death(code: int | None) -> str:
-    """How a process ended, in words."""
+def death(code: int | None, starved: bool = False) -> str:
+    """How a process ended, in words. `starved`: the system killed some for their memory while it lived."""
     if code is None or code >= 0:
         return f"exited with {code}"
     name = signal.Signals(-code).name
-    hint = " (out of memory, or killed by hand)" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    if name != "SIGKILL":
+        return f"was killed by {name}"
+    return f"was killed by {name} ({STARVED if starved else 'out of memory, or killed by hand'})"
+
+
+STARVED = (
+    "memory gave out, and the system killed a process meanwhile: take fewer --workers, or lower "
+    "train.tokens_per_micro_batch and sampler.rows"
+)
+VMSTAT = Path("/proc/vmstat")
+
+
+def starvations() -> int:
+    """How many processes this machine has killed for their memory since it started, those of containers with
+    a limit included; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in VMSTAT.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.removeprefix("oom_kill "))
+    return 0
 
 
 @contextlib.contextmanager

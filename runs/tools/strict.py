@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import os
 import re
 import types
 import typing
@@ -32,6 +33,21 @@ class ConfigError(Exception):
         head = f"{self.source}: " if self.source else ""
         lines = "".join(f"\n  {fault}" for fault in self.faults)
         return f"{head}{count} error{'s' if count > 1 else ''}{lines}"
+
+
+def user_seconds(variable: str, default: float) -> float:
+    """The seconds in an environment variable; `default` where it is unset or empty. Raises ConfigError where
+    it holds no finite number."""
+    text = os.environ.get(variable, "").strip()
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise ConfigError(
+            [f"the environment's {variable}: must be a number of seconds such as {default:g}, not {text!r}"]
+        )
+    return seconds
 
 
 class Bad:

@@ -100,16 +100,15 @@ def trouble(rows: Sequence[Row], config: RunConfig, limit: int) -> Trouble | Non
     weights = config.reward.components(config.task)
     if {name for name, weight in weights.items() if weight} <= {"constant"} or not all(map(still, steps)):
         return None
-    group, told = config.train.group, figures(steps, config)
+    group = config.train.group
+    told = seen(steps, group) + share_cut(steps)
     right = max((number(row, "score/correct") or 0.0 for row in steps), default=0.0)
     if UNGRADED.met(steps, group) and all(number(row, "outcome/infra_error") == 1 for row in steps):
         return Trouble(f"{told}, and none could be graded: {UNGRADED_REMEDY.format(config.task.name)}", True)
     if CUT.met(steps, group) and all(number(row, "length/truncated") == 1 for row in steps):
         certain = not right or config.modify.mask_truncated
-        cause = (
-            f"{told}, every one of them cut by the limit of {limit:,} tokens or of turns, and no update had"
-        )
-        return Trouble(f"{cause} a gradient: {CUT_REMEDY}", certain)
+        cause = f"{seen(steps, group)}, every one of them cut by the limit of {limit:,} tokens or of turns"
+        return Trouble(f"{cause}, and no update had a gradient: {CUT_REMEDY}", certain)
     same = {number(row, "reward/mean") for row in steps}
     equal = len(same) == 1 and None not in same and all(number(row, "reward/std") == 0 for row in steps)
     if not equal or not SILENT.met(steps, group):
@@ -149,15 +148,18 @@ def silent_remedy(rows: Sequence[Row], config: RunConfig) -> str:
     )
 
 
-def figures(steps: Sequence[Row], config: RunConfig) -> str:
-    """How much was seen."""
+def seen(steps: Sequence[Row], group: int) -> str:
+    """How much was sampled, and how long it was."""
     lengths = [length for row in steps if (length := number(row, "length/mean")) is not None]
-    cut = [share for row in steps if (share := number(row, "length/truncated")) is not None]
-    count = completions(steps, config.train.group)
+    count = completions(steps, group)
     text = f"nothing was learnt in the first {len(steps)} steps of the policy: {count:,} completions"
-    if lengths and cut:
-        text += f" of {sum(lengths) / len(lengths):.1f} tokens, {sum(cut) / len(cut):.0%} cut by the limit"
-    return text
+    return text + (f" of {sum(lengths) / len(lengths):.1f} tokens" if lengths else "")
+
+
+def share_cut(steps: Sequence[Row]) -> str:
+    """How many of them the limit cut."""
+    cut = [share for row in steps if (share := number(row, "length/truncated")) is not None]
+    return f", {sum(cut) / len(cut):.0%} cut by the limit" if cut else ""
 
 
 def sample(trainer: Trainer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from grpobench.runs.matrix.run import Run
 from grpobench.runs.record.folder import FolderError
 from grpobench.runs.record.status import mark, status
 from grpobench.runs.settings.recipe import Recipe, read_recipe
-from grpobench.runs.tools import lock, machine
+from grpobench.runs.tools import lock, machine, process
 from grpobench.runs.tools.process import death
 from grpobench.runs.tools.ticker import duration
 from grpobench.runs.train.progress import Progress
@@ -128,9 +129,20 @@ def test_a_matrix_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> None:
     assert "1 of 1 runs have a result already" in launch(recipe(tmp_path, "fine", steps=5), tmp_path)[1]
 
 
+class Vmstat:
+    """Of a machine that has killed one more process for its memory each time that it is asked."""
+
+    def __init__(self) -> None:
+        self.killed = itertools.count()
+
+    def read_text(self) -> str:
+        return f"pgfault 9000\noom_kill {next(self.killed)}\n"
+
+
 def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_further(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(process, "VMSTAT", Vmstat())
     given = recipe(tmp_path, "kill-often", "storage", "raise", "fine", steps=6)
     outcome, printed = launch(given, tmp_path)
     assert places(outcome) == {
@@ -143,6 +155,7 @@ def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_f
     # killed after each of its six checkpoints, more often than a run may fail that comes no further
     assert attempts == {"kill-often": 7, "storage": 2, "raise": 1, "fine": 1}
     assert "storage-sums-s0: OSError: [Errno 5] Input/output error; again from step 1" in printed
+    assert f"killed by SIGKILL ({process.STARVED}); again from step 5" in printed
     logs = {(run.path / "metrics.jsonl").read_bytes() for run in outcome.runs if run.place == "finished"}
     assert len(logs) == 1
 
@@ -427,6 +440,18 @@ def test_durations_and_deaths_in_words() -> None:
     assert [duration(s) for s in (0.4, 59, 60, 3725, math.nan)] == ["0 s", "59 s", "1:00", "1:02:05", ""]
     assert death(-11) == "was killed by SIGSEGV"
     assert death(1) == "exited with 1"
+    assert death(-9) == "was killed by SIGKILL (out of memory, or killed by hand)"
+
+
+def test_a_system_that_does_not_say_whom_it_killed_has_killed_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("", "pgfault 9000\n", "oom_kill\n", "oom_kill many\n"):
+        monkeypatch.setattr(process, "VMSTAT", tmp_path / "vmstat")
+        (tmp_path / "vmstat").write_text(text)
+        assert process.starvations() == 0
+    monkeypatch.setattr(process, "VMSTAT", tmp_path / "nowhere")
+    assert process.starvations() == 0
 
 
 def test_mark_on_a_run_without_status(tmp_path: Path) -> None:

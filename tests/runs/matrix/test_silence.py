@@ -24,6 +24,8 @@ from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.standing import standing
 from grpobench.runs.matrix.worker import Ended
 from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools import lock
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.progress import Progress
 
 CONFIG = read_recipe("quickstart", ["tasks=arithmetic", "arms=grpo"]).configs[0]
@@ -141,8 +143,19 @@ def test_status_says_of_a_run_at_work_which_attempt_hung(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("", 1800.0), ("90", 90.0), ("0", math.inf), ("-1", math.inf), ("soon", 1800.0)]
+    ("given", "seconds"), [("", 1800.0), (" 90 ", 90.0), ("0", math.inf), ("-1", math.inf)]
 )
 def test_patience_is_the_users(given: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(silence.VARIABLE, given)
     assert silence.patience() == seconds
+
+
+@pytest.mark.parametrize("variable", [silence.VARIABLE, lock.SECONDS])
+@pytest.mark.parametrize("given", ["soon", "30m", "nan", "inf"])
+def test_seconds_that_are_none_are_refused_before_anything_is_written(
+    variable: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, given)
+    with pytest.raises(ConfigError, match=f"{variable}: must be a number of seconds"):
+        launch(recipe(tmp_path, "fine"), tmp_path)
+    assert not list(tmp_path.rglob("m/*.toml")) and not list(tmp_path.rglob("fine*"))
