@@ -6,8 +6,9 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Problem, Split
 
 SHARES: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
@@ -18,6 +19,7 @@ SHARES: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "tes
 class Generated:
     """Settings of a generated task."""
 
+    name: ClassVar[str]
     seed: int = 0
     train: int = 4096
     """Problems in the training split."""
@@ -53,7 +55,7 @@ def distinct(
     """As many different problems as the split has, in a fixed order.
 
     `identity` says what two splits must not share (the whole problem by default; a task may choose the
-    hidden function or the template). Raises ValueError where the generator runs dry.
+    hidden function or the template). Raises DataError where the generator runs dry.
     """
     size: int = getattr(task, split)
     rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
@@ -64,4 +66,7 @@ def distinct(
             found.setdefault(problem.id, problem)
             if len(found) == size:
                 return tuple(found.values())
-    raise ValueError(f"{split} = {size}: the generator has only about {len(found)} different problems")
+    raise DataError(
+        f"{task.name}: {split} = {size:,}: with these settings the generator has only about {len(found):,} "
+        f"different problems for that split; ask for fewer (settings.{split}), or let them vary more"
+    )

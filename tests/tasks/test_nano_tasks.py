@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
+from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.kinds.generated import Generated
 from grpobench.tasks.nanobias import GROUPS, NanoBias
 from grpobench.tasks.nanocode import NanoCode
@@ -89,7 +90,7 @@ def test_split_beyond_what_the_generator_holds_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="train: must be at least 1"):
         small(name, train=0)
     if name == "arithmetic":
-        with pytest.raises(ValueError, match=r"validation = 99: the generator has only about \d+"):
+        with pytest.raises(DataError, match=r"arithmetic: validation = 99: .* has only about \d+ different"):
             Arithmetic(operations=(1,), largest=9, validation=99).problems("validation")
 
 

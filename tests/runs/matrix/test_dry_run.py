@@ -120,6 +120,10 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
         (["--set", "train.stps=1"], "did you mean"),
         (["--set", "model.name=nobody/nothing"], "model 'nobody/nothing'"),
         (["--set", "train.group=4"], "train.group: 2 -> 4"),
+        (
+            ["--set", "task.operations=[1]", "--set", "task.largest=9", "--set", "task.test=500"],
+            "arithmetic: test = 500: with these settings the generator has only about",
+        ),
     ],
 )
 def test_what_would_stop_a_run_is_exit_2_at_once(

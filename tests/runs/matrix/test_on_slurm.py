@@ -91,7 +91,9 @@ def test_jobs_that_hang_or_are_halted_are_handed_in_again(
     hung_and_halted(tmp_path, "submitit-local")
 
 
-def test_what_submitit_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_submitit_does_not_know_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from grpobench.runs.matrix.engines import Where, engine
     from grpobench.runs.tools.lock import Lock
     from grpobench.runs.tools.strict import ConfigError
@@ -103,6 +105,7 @@ def test_what_submitit_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             engine(Where("submitit-local", job=(given,)), tmp_path, 1, "no.matter", False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # as where no Slurm is installed
     with pytest.raises(ConfigError, match="srun"):
         engine(Where("slurm"), tmp_path, 1, "no.matter", False)
     assert not (tmp_path / ".launch").exists()
