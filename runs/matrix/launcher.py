@@ -32,7 +32,7 @@ from grpobench.runs.train.progress import Progress
 POLL = 0.25
 """Seconds between looks at signals and at the display."""
 GRACE = 25.0
-"""Seconds that runs get to save a checkpoint; the launcher itself must be gone after 30."""
+"""Seconds that runs get to come to where they can save; who then writes a checkpoint is waited for."""
 GRACE_FULL = 2.0
 """The same when the disk is full, where nothing can be saved and 5 seconds are promised."""
 MOST_AGAIN = 3
@@ -57,6 +57,10 @@ class Launcher:
     """Raises LeaseLost where another launcher has the matrix by now."""
     patience: float = field(default_factory=silence.patience)
     """Seconds without a word after which a run is taken to hang."""
+    waited_for: set[str] = field(default_factory=set)
+    """Runs that are late to stop because they write a checkpoint, as was last said."""
+    given_up: set[str] = field(default_factory=set)
+    """Those that were ended because they were late."""
     listened: float = field(default_factory=time.monotonic)
     """When it was last seen who had said something."""
 
@@ -168,9 +172,27 @@ class Launcher:
         if self.signals and self.stopping_since is None:
             self.console.print("stopping: runs save a checkpoint (Ctrl-C again kills them)")
             self.stop(GRACE)
-        late = self.stopping_since is not None and time.monotonic() - self.stopping_since > self.grace
-        if self.signals > 1 or late:
+        if self.signals > 1:
             self.engine.kill()
+        elif self.stopping_since is not None and time.monotonic() - self.stopping_since > self.grace:
+            self.end_late()
+
+    def end_late(self) -> None:
+        """End the runs that have not stopped in time, but not those that are writing a checkpoint, which may
+        be large. On a full disk none can be written."""
+        full = any(run.place == "disk full" for run in self.runs)
+        saving = {name for name, run in self.active.items() if run.saving and not full}
+        if not saving:
+            self.engine.kill()
+            return
+        if saving != self.waited_for:
+            self.console.print(
+                f"still saving: {', '.join(sorted(saving))} (Ctrl-C again kills)", markup=False
+            )
+            self.waited_for = saving
+        for name in self.active.keys() - saving - self.given_up:
+            self.given_up.add(name)
+            self.engine.abandon(self.active[name])
 
     def mind_lease(self) -> None:
         """Where another launcher has taken the matrix over, ask the runs to stop and begin none."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.train.progress import Progress
+from grpobench.runs.train.progress import SAVING, Progress
 
 FORWARD_AND_BACKWARD = 3
 """What an update costs, in forward passes."""
@@ -58,6 +58,11 @@ class Run:
         written = 0 if algorithm.off_policy else 1
         read = train.epochs * (len(algorithm.reads) + FORWARD_AND_BACKWARD * len(algorithm.trains))
         return train.steps * tokens * (written + read)
+
+    @property
+    def saving(self) -> bool:
+        """Whether it said last that it writes a checkpoint or its final weights."""
+        return self.progress is not None and self.progress.phase == SAVING
 
     def checkpoint(self) -> int:
         """The step of its last checkpoint; 0 without any."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from grpobench.analysis.detect.registry import Findings
 from grpobench.runs.models.rations import halvings
@@ -15,7 +16,7 @@ from grpobench.runs.reward import canary
 from grpobench.runs.tools.faults import point
 from grpobench.runs.train import opening
 from grpobench.runs.train.base import Base
-from grpobench.runs.train.progress import Preempted
+from grpobench.runs.train.progress import SAVING, Preempted
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
@@ -43,7 +44,7 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
         log(trainer, folder, 0, row, began)
     elif UNRECORDED in checkpoint.state:
         finish_record(trainer, folder, done, checkpoint.state[UNRECORDED], began)
-        folder.save(done, trainer.models.state(), trainer.state())
+        save(trainer, folder, done)
     return done
 
 
@@ -85,7 +86,7 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
     try:
         finish_record(trainer, folder, step, row, began)
     except Preempted:
-        folder.save(step, trainer.models.state(), trainer.state() | {UNRECORDED: row})
+        save(trainer, folder, step, {UNRECORDED: row})
         raise
 
 
@@ -118,13 +119,19 @@ def tell_events(trainer: Trainer, folder: RunFolder) -> Findings:
     return findings
 
 
+def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any] | None = None) -> None:
+    """Write a checkpoint, after saying so. `more` goes into its state."""
+    trainer.tell(step, SAVING)
+    folder.save(step, trainer.models.state(), trainer.state() | dict(more or {}))
+
+
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
     """A checkpoint after the steps that have one, and one before Preempted when the run is told to stop."""
     config = trainer.config
     halting = stop()
     due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
     if due or halting:
-        folder.save(step, trainer.models.state(), trainer.state())
+        save(trainer, folder, step)
     if halting:
         raise Preempted
 
@@ -137,8 +144,9 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         folder.lock.demand()
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
+        trainer.tell(trainer.config.train.steps, SAVING)
         if not trainer.over and trainer.config.checkpoint.final:
-            folder.save(trainer.config.train.steps, trainer.models.state(), trainer.state())
+            save(trainer, folder, trainer.config.train.steps)
         folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})
     tell_events(trainer, folder)
     state: State = "diverged" if trainer.diverged else "collapsed" if trainer.collapsed else "finished"

@@ -12,6 +12,10 @@ class Preempted(BaseException):
     save. No `except Exception` of a library or of a recipe's own code may take it for an error."""
 
 
+SAVING = "saving"
+"""The phase in which a run writes a checkpoint or its final weights: who stops it waits for that."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run is. `reward` and `tokens_per_second` are NaN before the first step."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from grpobench.runs.tools.safe_points import asking
-from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.runs.train.progress import SAVING, Preempted, Progress
 
 if TYPE_CHECKING:
     from grpobench.runs.record.folder import RunFolder
@@ -27,7 +27,7 @@ BEAT = 2.0
 """Seconds after which a phase that has nothing to tell says that it goes on."""
 FINISH = 10.0
 """Seconds that a step in the middle of its updates may go on for when it is told to stop; a launcher gives
-25 for that and a checkpoint."""
+25 until it hears that a checkpoint is being written."""
 
 
 class Stopping:
@@ -79,6 +79,7 @@ class Before:
         """A checkpoint of the step before, if it can be made and there is none. Before the first step there
         is nothing to keep: the next start begins with the same weights."""
         if self.done and not self.trainer.updater.begun and self.done not in self.folder.steps():
+            self.trainer.tell(self.done, SAVING)
             self.folder.save(self.done, self.trainer.models.state(), json.loads(self.state))
 
 

@@ -12,7 +12,7 @@ from grpobench.runs.record import checkpoints
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.execute import execute
-from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.runs.train.progress import SAVING, Preempted, Progress
 from helpers.whole_runs import rows, timeless
 
 NEVER = 10**9
@@ -47,7 +47,11 @@ def carry(config: RunConfig, path: Path, told: Told | None = None) -> dict[str, 
 
 
 def stopped(config: RunConfig, path: Path, told: Told) -> list[int]:
-    """A run that is told to stop; the steps of its checkpoints."""
+    """A run that is told to stop; the steps of its checkpoints. Of each that it writes it says so first."""
+    before = checkpoints.steps(path)
     with pytest.raises(Preempted):
         carry(config, path, told)
-    return checkpoints.steps(path)
+    found = checkpoints.steps(path)
+    said = {progress.step for progress in told.heard if progress.phase == SAVING}
+    assert {*found} - {*before} <= said
+    return found

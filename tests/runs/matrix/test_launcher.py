@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from grpobench.runs.record.logs import Log
 from grpobench.runs.record.status import status
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.lock import LeaseLost, Lock
+from grpobench.runs.train.progress import SAVING, Progress
 
 CONFIG = read_recipe("quickstart", ["tasks=arithmetic", "arms=grpo"]).configs[0]
 
@@ -116,6 +118,67 @@ def test_a_launcher_whose_matrix_was_taken_over_begins_nothing_more(tmp_path: Pa
     run, engine, printed = launched(tmp_path, lambda run, begun: Ended("finished", ""), demand=demand)
     assert run.place == "waiting" and not engine.begun and engine.stopped
     assert "stopping: another has it" in printed
+
+
+class Stopped:
+    """An engine of two runs. One writes a checkpoint for `looks` looks after it was told to stop, the other
+    does not stop."""
+
+    workers = 2
+    queues = False
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.ended, self.killed = looks, list[str](), False
+        self.runs = list[Run]()
+
+    def start(self, queue: Sequence[Run]) -> list[Run]:
+        self.runs += queue
+        return list(queue)
+
+    def news(self, seconds: float) -> list[News]:
+        if self.killed:
+            return [(run, Lost("killed")) for run in self.runs if run.name not in self.ended]
+        saving, deaf = self.runs
+        self.looks -= 1
+        if self.looks == 3:
+            return [(deaf, Lost("it was given up"))]
+        return [] if self.looks > 0 else [(saving, Ended("preempted", ""))]
+
+    def abandon(self, run: Run) -> None:
+        self.ended.append(run.name)
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_who_writes_a_checkpoint_when_it_is_late_is_waited_for_unless_the_disk_is_full(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "GRACE", 0.0)
+    runs = [Run(dataclasses.replace(CONFIG, seed=seed), tmp_path / f"run-{seed}") for seed in range(2)]
+    ended = [Run(CONFIG, tmp_path / "before", place="disk full")] if full else []
+    engine, console = Stopped(6), Console(file=io.StringIO(), width=200)
+    begun = Launcher([*runs, *ended], engine, console)
+    begun.signals = 1
+    begun.stop(0.0)
+    engine.start(runs)
+    for run, phase in zip(runs, (SAVING, "training"), strict=True):  # at work when the signal came
+        begun.begin(run)
+        run.heard(Progress(3, 9, 0.5, 9.0, phase))
+    begun.launch()
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert [run.place for run in runs] == ["preempted", "preempted"]
+    if full:
+        assert engine.killed and not engine.ended and "still saving" not in printed
+    else:
+        assert engine.ended == ["run-1"] and not engine.killed  # once, and the other never
+        assert printed.count("still saving: run-0 (Ctrl-C again kills)") == 1
 
 
 def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
