@@ -31,15 +31,16 @@ HEADER = (
     *(
         "task",
         "pair",
+        "verdict",
         "difference",
         "95% interval",
         "over problems too",
         "seeds",
         "p",
         "Holm p",
-        "equivalence p",
+        "equiv. p",
     ),
-    *("MDE", "power", "P(1st wins)", "verdict", "why"),
+    *("MDE", "power", "P(1st wins)", "why"),
 )
 
 
@@ -88,6 +89,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
         [
             pair.task,
             f"{pair.first} − {pair.second}",
+            pair.verdict,
             points(pair.effect),
             interval(pair.low, pair.high, points),
             interval(pair.crossed_low, pair.crossed_high, points),
@@ -98,13 +100,13 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
             _detectable(pair),
             _power(pair),
             number(pair.improvement, 2),
-            pair.verdict,
             "; ".join(filter(None, (pair.needs, pair.disagrees))),
         ]
         for pair in compared
     ]
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
-    return Table(name, title, HEADER, rows, frame, wide=2, note=note)
+    said = "Why each verdict, and what one would take"
+    return Table(name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, said=said)
 
 
 def _margin(compared: Sequence[Comparison]) -> str:

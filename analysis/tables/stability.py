@@ -50,7 +50,8 @@ def stability_table(matrix: Matrix, findings: Mapping[str, Findings], runs: pd.D
     ]
     header = ["task", "arm", "collapsed", "at", "recovered", "surviving (%)", "spikes", "drawdown"]
     header += ["spread", "late slope", "events", "in words"]
-    return Table("stability", "How steadily each arm trained", header, rows, frame, wide=2, note=NOTE)
+    title, said = "How steadily each arm trained", "The same in words"
+    return Table("stability", title, header, rows, frame, wide=2, note=NOTE, said=said)
 
 
 def machinery(row: Mapping[str, object]) -> str:

@@ -20,18 +20,28 @@ class Table:
     rows: Sequence[Sequence[str]]
     frame: pd.DataFrame
     text_columns: int = 2
-    """How many leading columns hold names, set flush left; `wide` columns at the end hold sentences."""
+    """How many leading columns hold names, set flush left; `wide` columns at the end hold text."""
     wide: int = 0
     note: str = ""
+    said: str = ""
+    """Where the last column holds whole sentences: a heading for them, under which the page lists them below
+    the table, since a column of them would be wider than the page or its rows mostly white."""
+
+    @property
+    def columns(self) -> int:
+        """Those that are printed as such."""
+        return len(self.header) - bool(self.said)
+
+    @property
+    def sentences(self) -> Sequence[tuple[str, str]]:
+        """What the sentences are about, and they themselves."""
+        names = [", ".join(row[: self.text_columns]) for row in self.rows] if self.said else []
+        return [(name, row[-1]) for name, row in zip(names, self.rows, strict=False) if row[-1]]
 
 
 def tex(table: Table) -> str:
     """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
-    last = (
-        len(table.header) - 1
-        if table.name in ("comparisons", "against_base", "stability")
-        else len(table.header)
-    )
+    last = table.columns
     left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
     align = "".join("l" if i in left else "r" for i in range(last))
     lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]

@@ -91,6 +91,28 @@ def test_nothing_is_clipped_and_the_console_is_silent(
         assert all(330 <= across <= 390 for across, _ in shown)
 
 
+WIDER = """
+[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => box.parentNode.id)
+"""
+"""Tables that need scrolling."""
+
+
+def test_no_table_needs_scrolling_on_a_wide_screen_and_its_sentences_stand_below(
+    browser: Browser, page: Path
+) -> None:
+    browser.show(page, 1400, "light")
+    browser.ask("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert browser.ask(WIDER) == []
+    heads = "[...document.querySelectorAll('#table-comparisons th')].map(head => head.textContent.trim())"
+    assert browser.ask(heads)[:4] == ["task", "pair", "verdict", "difference"]
+    said = browser.ask(
+        "[...document.querySelectorAll('#table-comparisons .said li')].map(one => one.textContent)"
+    )
+    pairs = browser.ask("document.querySelectorAll('#table-comparisons tbody tr').length")
+    assert len(said) == pairs == 2 and all("seeds" in text for text in said)
+
+
 def rows(browser: Browser, column: int) -> list[str]:
     found: list[str] = browser.ask(
         "[...document.querySelectorAll('#table-accuracy tbody tr')].filter(row => !row.hidden)"
