@@ -52,7 +52,8 @@ class Kind:
             if drawing is None:
                 return None
             lay_out(drawing.figure)
-        return replace(drawing, caption=drawing.caption + left_out)
+        apart = f" {numbers.matrix.apart}" if numbers.matrix.apart else ""
+        return replace(drawing, caption=drawing.caption + left_out + apart)
 
     def serves(self, matrix: Matrix | Numbers) -> bool:
         """Whether the logs hold anything to draw."""

@@ -133,6 +133,8 @@ class Matrix:
     """What could not be read: file, line where there is one, fault and remedy."""
     unimported: tuple[str, ...] = ()
     """Logs of others that no run could be made of when they were imported."""
+    apart: str = ""
+    """Where it is put together from several matrices, whose runs nothing pairs: what captions say of it."""
 
     @cached_property
     def logged(self) -> Mapping[str, frozenset[str]]:

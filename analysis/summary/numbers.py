@@ -57,8 +57,8 @@ class Numbers:
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:
-        """Every pair of arms on every task; none in a map, whose arms are doses."""
-        return () if self.matrix.doses else compare_arms(self.matrix, self.runs)
+        """Every pair of arms on every task; none in a map, whose arms are doses, and none across matrices."""
+        return () if self.matrix.doses or self.matrix.apart else compare_arms(self.matrix, self.runs)
 
     @cached_property
     def against_base(self) -> Sequence[Comparison]:
@@ -94,8 +94,8 @@ class Numbers:
 
     @cached_property
     def on_axes(self) -> Sequence[OnAxes]:
-        """Every pair of arms at equal updates, tokens and seconds; none in a map."""
-        return () if self.matrix.doses else compare_on_axes(self.matrix, self.runs)
+        """Every pair of arms at equal updates, tokens and seconds; none in a map and none across matrices."""
+        return () if self.matrix.doses or self.matrix.apart else compare_on_axes(self.matrix, self.runs)
 
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:

@@ -157,7 +157,13 @@ def figure_words(figure: argparse.ArgumentParser) -> None:
     figure.add_argument(
         "name", metavar="NAME", help="one of grpobench list figures, or all that the logs allow"
     )
-    figure.add_argument("folder", type=Path, metavar="DIR", help="such as results/quickstart")
+    figure.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="such as results/quickstart; of several all arms are drawn in one figure",
+    )
     figure.add_argument(
         "--width",
         choices=("column", "text"),

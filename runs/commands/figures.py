@@ -14,7 +14,9 @@ def figure_command(options: argparse.Namespace) -> int:
     # These load pandas and matplotlib.
     from grpobench.analysis.figures.catalogue import FIGURES
     from grpobench.analysis.logs.files import LogError
-    from grpobench.runs.interface.results import load
+    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.logs.together import together
+    from grpobench.runs.interface.results import Results
 
     formats = [part.strip() for part in options.format.split(",") if part.strip()]
     faults = [wrong("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
@@ -22,13 +24,15 @@ def figure_command(options: argparse.Namespace) -> int:
         faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
     if options.name not in ("all", *FIGURES):
         faults.append(wrong("figure", options.name, ("all", *FIGURES)))
-    if not options.folder.is_dir():
-        faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
+    for folder in options.folders:
+        if not folder.is_dir():
+            faults.append(f"{folder}: no such folder; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
     names = FIGURES if options.name == "all" else [options.name]
     try:
-        written = load(options.folder).write_figures(options.out, names, formats, options.width)
+        results = Results(together([load(folder) for folder in options.folders]))
+        written = results.write_figures(options.out, names, formats, options.width)
     except (LogError, ValueError, RuntimeError) as error:  # a folder, nothing to draw, no LaTeX for pgf
         raise DataError(str(error)) from error
     say("\n".join(map(str, written)))

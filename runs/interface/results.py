@@ -199,7 +199,8 @@ class Results:
         asked = list(FIGURES) if names is None else list(names)
         drawn = [one for name in asked if (one := self._drawing(name, width)) is not None]
         if not drawn:
-            raise ValueError(f"{self.folder}: nothing is logged that {', '.join(asked)} would show")
+            among = " of matrices that nothing pairs" if self.matrix.apart else ""
+            raise ValueError(f"{self.folder}: nothing is logged that {', '.join(asked)} would show{among}")
         Path(folder).mkdir(parents=True, exist_ok=True)
         wide = width == "text"
         return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]

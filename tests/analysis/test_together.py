@@ -1,0 +1,89 @@
+"""Figures across result folders: whose arm is whose, what is told of problems, and no pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.synthetic import Synthetic
+
+from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.logs.load import load
+from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.logs.together import together
+from grpobench.analysis.summary.numbers import Numbers
+from grpobench.runs import cli
+
+SMALL = {"seeds": (1, 2), "steps": 8, "every": 4, "problems": 4, "test_problems": 8}
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    """Two matrices that share an arm and a task, and have the same problems of it."""
+    ours = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), name="ours", **SMALL)
+    theirs = Synthetic(arms=("grpo", "dapo"), tasks=("arithmetic", "function"), name="theirs", **SMALL)
+    return [ours.write(tmp_path), theirs.write(tmp_path / "elsewhere")]
+
+
+def values(matrix: Matrix, arm: str) -> list[float]:
+    frame = matrix.select("reward/mean")
+    return [float(value) for value in frame[(frame["arm"] == arm) & (frame["task"] == "arithmetic")]["value"]]
+
+
+def test_arms_of_several_folders_keep_their_logs_and_are_told_apart(tmp_path: Path) -> None:
+    ours, theirs = map(load, folders(tmp_path))
+    found = together([ours, theirs])
+    assert found.arms == ("grpo (ours)", "ppo", "grpo (theirs)", "dapo")
+    assert found.tasks == ("arithmetic", "function") and len(found.runs) == len(ours.runs) + len(theirs.runs)
+    assert values(found, "grpo (ours)") == values(ours, "grpo")
+    assert values(found, "grpo (theirs)") == values(theirs, "grpo") and values(found, "dapo") == values(
+        theirs, "dapo"
+    )
+    assert all((found.folder / run.name / "run.toml").exists() for run in found.runs)
+    final, own = Numbers(found).runs, Numbers(theirs).runs
+    assert final[final["arm"] == "dapo"]["final"].tolist() == own[own["arm"] == "dapo"]["final"].tolist()
+    assert not Numbers(found).compared and not Numbers(found).on_axes
+    assert together([ours]) is ours
+
+
+def test_matrices_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    roots = [
+        Synthetic(arms=("grpo",), tasks=("arithmetic",), **SMALL).write(tmp_path / part) for part in "ab"
+    ]
+    assert together([load(root) for root in roots]).arms == ("grpo (a/synthetic)", "grpo (b/synthetic)")
+
+
+def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path: Path) -> None:
+    same = [load(root) for root in folders(tmp_path / "same")]
+    alike = "Runs of 2 matrices, which nothing pairs."
+    drawing = FIGURES["accuracy_updates"](together(same))
+    assert drawing is not None and drawing.caption.endswith(alike)
+    more = SMALL | {"test_problems": 9}
+    other = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), **more).write(tmp_path / "more"))
+    drawing = FIGURES["final_accuracy"](together([same[0], other]))
+    told = "On arithmetic they were evaluated on different problems, so accuracies do not compare."
+    assert drawing is not None and drawing.caption.endswith(f"{alike} {told}")
+    silent = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), name="silent", **SMALL).write(tmp_path))
+    silent = Matrix(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
+    assert together([same[0], silent]).apart.endswith(
+        "not all logs say on which problems they were evaluated."
+    )
+
+
+def test_the_command_draws_one_figure_of_several_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roots = [str(root) for root in folders(tmp_path)]
+    assert cli.main(["figure", "reward", *roots, "--format", "svg", "--out", str(tmp_path / "paper")]) == 0
+    assert "Runs of 2 matrices" in (tmp_path / "paper" / "reward.tex").read_text()
+    drawn = (tmp_path / "paper" / "reward.svg").read_text()
+    assert "grpo (ours) on arithmetic" in drawn and "grpo (theirs) on arithmetic" in drawn
+    for given, message in (
+        (
+            ["differences", *roots],
+            "nothing is logged that differences would show of matrices that nothing pairs",
+        ),
+        (["reward", roots[0], roots[0]], "given twice; name each folder once"),
+        (["reward", *roots, str(tmp_path / "none")], "none: no such folder"),
+    ):
+        assert cli.main(["figure", *given, "--out", str(tmp_path / "paper")]) == 2
+        assert message in capsys.readouterr().err
