@@ -1,24 +1,37 @@
 """The wall clock jumps: nothing that waits or measures follows it, and rows are ordered by step.
 
-Setting the machine's own clock would move it for everybody, so Python's is moved; that nothing else asks for
-the time of day is read off the code.
+Setting the machine's own clock would move it for everybody. So that of a launcher and its workers is moved, C
+code included, where there is a C compiler, and Python's everywhere; that nothing else asks for the time of
+day is read off the code.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import torture
 from helpers.whole_runs import configure, rows, run, timeless
 
+from grpobench.runs.matrix import silence
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import FolderError, Lock
 
 ROOMS = Path(__file__).parents[3]
 HOUR = 3600.0
+COMPILER = shutil.which("cc")
 ASKED = {
     "runs/matrix/standing.py": "the age of a log, for people",
     "runs/tools/lock.py": "the age of a lease elsewhere, for people; taking it over goes by counting",
@@ -68,3 +81,58 @@ def test_a_lease_outlives_a_jump_of_its_owners_clock(
         Lock(tmp_path).take()
     first.demand()
     first.release()
+
+
+@contextlib.contextmanager
+def jumping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Processes that are started within have a clock that is an hour ahead, an hour behind and right again,
+    in turn."""
+    library, clock, over = folder / "clock.so", folder / "clock", threading.Event()
+    source = Path(torture.__file__).with_name("clock.c")
+    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    clock.write_bytes(struct.pack("q", 0))
+
+    def jump() -> None:
+        with clock.open("r+b", buffering=0) as file:
+            for ahead in itertools.cycle([HOUR, -HOUR, 0]):
+                os.pwrite(file.fileno(), struct.pack("q", int(ahead)), 0)
+                if over.wait(0.3):
+                    return
+
+    with monkeypatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("JUMPING_CLOCK", str(clock))
+        thread = threading.Thread(target=jump)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.skipif(
+    COMPILER is None or sys.platform != "linux", reason="no C compiler for a clock that jumps"
+)
+def test_a_matrix_under_a_system_clock_that_jumps_is_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launcher, worker, leases that beat six times a second, and a patience of seconds."""
+    monkeypatch.setenv(lock.SECONDS, "1")
+    monkeypatch.setenv(silence.VARIABLE, "60")
+    for name in ("whole", "jumping"):
+        torture.prepare(tmp_path / name, "grpo")
+    assert torture.start(tmp_path / "whole", 1) == 0
+    look = "import time; print([[time.time(), time.monotonic(), time.sleep(0.1)][:2] for _ in range(15)])"
+    with jumping(tmp_path, monkeypatch):
+        seen = json.loads(subprocess.check_output([sys.executable, "-c", look]))
+        assert torture.start(tmp_path / "jumping", 1) == 0
+    days, ours = zip(*seen, strict=True)
+    assert max(days) - min(days) > 1.9 * HOUR and ours[-1] - ours[0] < 60  # one jumped, the other did not
+    whole, found = torture.outcome(tmp_path / "whole"), torture.outcome(tmp_path / "jumping")
+    assert torture.learnt(whole) and found == whole
+    said = (tmp_path / "jumping" / "output.txt").read_text()
+    assert "finished  step 6/6" in said and "again from" not in said
+    logged = rows(torture.run_of(tmp_path / "jumping"))
+    took = [value for row in logged for name, value in row.items() if name.startswith("time/")]
+    assert took and all(0 <= value < HOUR for value in took)
