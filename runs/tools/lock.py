@@ -268,7 +268,10 @@ class Lock:
         with guarded(self.path) as file:
             found = parse(file_text(self.path))
             if found is not None and found.owner == Owner.me() and found.token in (token, ""):
-                replace(file.fileno(), "")
+                try:
+                    replace(file.fileno(), "")
+                except OSError:  # A quota, where a file that is emptied takes room (copy on write).
+                    self.path.unlink()
 
     def owner(self) -> Owner | None:
         """The living owner, if there is one, as far as one look tells: one elsewhere lives if its lease was

@@ -1,15 +1,18 @@
 """A real file system of some MiB, which is full as soon as somebody fills it.
 
-It is a tmpfs in a mount namespace of a forked process, so that nobody else sees it and nothing has to be
-unmounted. As another user than root the process has a user namespace of its own too.
+It is a tmpfs, or a btrfs with a quota, in a mount namespace of a forked process, so that nobody else sees it
+and nothing has to be unmounted. As another user than root the process has a user namespace of its own too,
+and no quota.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import json
+import math
 import os
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
@@ -28,15 +31,20 @@ from helpers.whole_runs import rows, timeless
 
 NEW_MOUNTS, NEW_USERS, PRIVATE, RECURSIVE = 0x00020000, 0x10000000, 1 << 18, 1 << 14
 SIZE = 8 * 2**20
+QUOTA = 16 * 2**20
+"""Of a btrfs, whose own trees count as well."""
+IMAGE = 128 * 2**20
 
 
-def on_small_disk(place: Path, story: Callable[..., Any], *arguments: Any) -> Any:
-    """What `story(place, *arguments)` returns in a process for which `place` is such a file system. Skips the
-    test where the system does not allow one."""
+def on_small_disk(
+    place: Path, mount: Callable[[Path], None], story: Callable[..., Any], *arguments: Any
+) -> Any:
+    """What `story(place, *arguments)` returns in a process for which `place` is such a file system, `small`
+    or `limited`. Skips the test where the system does not allow one."""
     FORKING.set_forkserver_preload(LOADED)
     ours, theirs = FORKING.Pipe()
     place.mkdir()
-    child = FORKING.Process(target=begin, args=(place, story, arguments, theirs))
+    child = FORKING.Process(target=begin, args=(place, mount, story, arguments, theirs))
     child.start()
     theirs.close()
     try:
@@ -49,10 +57,17 @@ def on_small_disk(place: Path, story: Callable[..., Any], *arguments: Any) -> An
     return found
 
 
-def begin(place: Path, story: Callable[..., Any], arguments: tuple[Any, ...], connection: Any) -> None:
+def begin(
+    place: Path,
+    mount: Callable[[Path], None],
+    story: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    connection: Any,
+) -> None:
     try:
+        alone()
         mount(place)
-    except OSError as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         connection.send(("skip", str(error)))
         return
     try:
@@ -61,15 +76,15 @@ def begin(place: Path, story: Callable[..., Any], arguments: tuple[Any, ...], co
         connection.send(("failed", traceback.format_exc()))
 
 
-def mount(place: Path) -> None:
-    """Raises OSError where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def call(name: str, *arguments: Any) -> None:
+    """Of the C library. Raises OSError."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def alone() -> None:
+    """Have mounts of one's own. Raises OSError where that is not allowed."""
     user, group = os.getuid(), os.getgid()
-
-    def call(name: str, *arguments: Any) -> None:
-        if getattr(libc, name)(*arguments):
-            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
-
     call("unshare", NEW_MOUNTS | (NEW_USERS if user else 0))
     if user:
         for name, text in (
@@ -79,18 +94,48 @@ def mount(place: Path) -> None:
         ):
             Path(f"/proc/self/{name}").write_text(text)
     call("mount", b"none", b"/", None, PRIVATE | RECURSIVE, None)
+
+
+def small(place: Path) -> None:
+    """A file system that is small. Raises OSError where that is not allowed."""
     call("mount", b"tmpfs", bytes(place), b"tmpfs", 0, f"size={SIZE}".encode())
+
+
+def limited(place: Path) -> None:
+    """One with room, of which a quota allows little. Raises OSError or CalledProcessError where that cannot
+    be: it takes root, a loop device and btrfs-progs."""
+    image = place.with_name(f"{place.name}.img")
+    with image.open("wb") as file:
+        file.truncate(IMAGE)
+
+    def do(*words: str | Path) -> None:
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    do("mkfs.btrfs", "-q", image)
+    do("mount", "-o", "loop", image, place)
+    do("btrfs", "subvolume", "create", place / "allowed")
+    do("btrfs", "quota", "enable", place)
+    do("btrfs", "qgroup", "limit", str(QUOTA), place / "allowed")
+    do("mount", "--bind", place / "allowed", place)
 
 
 def fill(place: Path, leave: int) -> None:
     """Leave so many bytes of the file system free."""
-    with (place / "ballast").open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(2**16)) == 2**16:
+    ballast = place / "ballast"
+    room = stuff(ballast, math.inf)
+    if leave:
+        ballast.unlink()
+        os.sync()  # a quota counts what was given back when that is on the disk
+        stuff(ballast, room - leave)
+
+
+def stuff(ballast: Path, room: float) -> int:
+    """Write as many bytes, or as there is room for; how many."""
+    with ballast.open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while file.tell() + 2**16 <= room and file.write(bytes(2**16)):
                 pass
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-        file.truncate(max(0, file.tell() - leave))
+        return file.tell()
 
 
 class Filler:
@@ -132,6 +177,7 @@ def filled(place: Path, config: RunConfig, leave: int) -> dict[str, Any]:
     seconds = time.monotonic() - launcher.since
     told = [(name, text) for name in ("metrics.jsonl", "eval.jsonl") for text in lines(place / "run" / name)]
     (place / "ballast").unlink()
+    os.sync()
     with RunFolder.open(place / "run", config) as folder:
         found = folder.latest()
         loaded = found.step if found and found.tensors("policy") else None
