@@ -27,7 +27,7 @@ from grpobench.runs.tools import lock
 from grpobench.runs.tools.files import write_atomic
 from grpobench.runs.tools.lock import Sight
 from grpobench.runs.tools.machine import SPIN, SPINS
-from grpobench.runs.train.progress import SAVING, Progress
+from grpobench.runs.train.progress import Progress
 
 FOLDER = ".launch"
 LOOK = 1.0
@@ -115,7 +115,7 @@ class Post:
 
     def report(self, progress: Progress) -> None:
         now = time.monotonic()
-        if now - self.reported >= LOOK or progress.step >= progress.steps or progress.phase == SAVING:
+        if now - self.reported >= LOOK or progress.pressing:
             self.reported = now
             with contextlib.suppress(OSError):
                 write_atomic(self.told, json.dumps(asdict(progress)).encode(), durable=False)

@@ -60,7 +60,9 @@ class Launcher:
     waited_for: set[str] = field(default_factory=set)
     """Runs that are late to stop because they write a checkpoint, as was last said."""
     given_up: set[str] = field(default_factory=set)
-    """Those that were ended because they were late."""
+    """Those that were ended because they were late, or hung, in the attempt under way."""
+    killed: str = ""
+    """Why runs are ended that do not stop."""
     listened: float = field(default_factory=time.monotonic)
     """When it was last seen who had said something."""
 
@@ -99,6 +101,8 @@ class Launcher:
             del self.active[run.name]
             if isinstance(message, Lost) and run.hung:
                 message = Lost(silence.keep(run, run.hung))
+            elif isinstance(message, Lost) and self.killed:
+                message = Lost(self.killed)
             if isinstance(message, Lost):
                 self.lose(run, message, queue, display)
             elif message.fate == "crashed" and message.machine:
@@ -111,6 +115,7 @@ class Launcher:
         run.place, run.began, run.progress = "running", time.monotonic(), None
         run.silent, run.hung, run.logged = 0.0, "", silence.size(run)
         run.before = attempts(run)
+        self.given_up.discard(run.name)
         if not run.attempts:
             run.saved = run.checkpoint()
         self.active[run.name] = run
@@ -173,6 +178,7 @@ class Launcher:
             self.console.print("stopping: runs save a checkpoint (Ctrl-C again kills them)")
             self.stop(GRACE)
         if self.signals > 1:
+            self.killed = "killed by a second Ctrl-C"
             self.engine.kill()
         elif self.stopping_since is not None and time.monotonic() - self.stopping_since > self.grace:
             self.end_late()
@@ -181,6 +187,7 @@ class Launcher:
         """End the runs that have not stopped in time, but not those that are writing a checkpoint, which may
         be large. On a full disk none can be written."""
         full = any(run.place == "disk full" for run in self.runs)
+        self.killed = f"killed: it had not begun to save {self.grace:g} s after it was told to stop"
         saving = {name for name, run in self.active.items() if run.saving and not full}
         if not saving:
             self.engine.kill()
@@ -191,8 +198,12 @@ class Launcher:
             )
             self.waited_for = saving
         for name in self.active.keys() - saving - self.given_up:
-            self.given_up.add(name)
-            self.engine.abandon(self.active[name])
+            self.give_up(self.active[name])
+
+    def give_up(self, run: Run) -> None:
+        """End what executes a run, once."""
+        self.given_up.add(run.name)
+        self.engine.abandon(run)
 
     def mind_lease(self) -> None:
         """Where another launcher has taken the matrix over, ask the runs to stop and begin none."""
@@ -211,9 +222,9 @@ class Launcher:
             if run.progress is None and self.engine.queues:
                 continue
             run.silent += passed
-            if run.silent >= self.patience and not run.hung:
+            if run.silent >= self.patience and run.name not in self.given_up:
                 run.hung = silence.hung(run)
-                self.engine.abandon(run)
+                self.give_up(run)
 
     def stop(self, grace: float) -> None:
         self.stopping_since, self.grace = time.monotonic(), grace

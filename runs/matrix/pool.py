@@ -16,7 +16,7 @@ from grpobench.runs.matrix.engine import Lost, News
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.worker import QUIT, STOP, Ended, Job, Ready, serve
 from grpobench.runs.tools import machine
-from grpobench.runs.tools.process import death, environment, starvations, without_main
+from grpobench.runs.tools.process import death, environment, starvations, without_interrupts, without_main
 from grpobench.runs.train.progress import Progress
 
 GRACE_RETIRED = 5.0
@@ -39,7 +39,7 @@ class Worker:
     retired: float | None = None
     """When it was told to go, on the monotonic clock: after a crash the device may not be sound for it."""
     starvations: int = field(default_factory=starvations)
-    """How many processes the machine had killed for their memory before this one began."""
+    """How many processes the machine had killed for their memory before this one began its run."""
 
 
 class Pool:
@@ -101,13 +101,16 @@ class Pool:
             return [(worker.run, message)]
         elif isinstance(message, Ended) and worker.run:
             run, worker.run = worker.run, None
+            if message.fate == "preempted" and not self.stopped:
+                worker.retired = time.monotonic()  # It goes by itself.
+                return [(run, Lost("its worker process was told to stop (SIGTERM)", preempted=True))]
             if message.fate == "crashed":
                 self.retire(worker)
             return [(run, message)]
         return []
 
     def assign(self, worker: Worker, run: Run) -> None:
-        worker.run = run
+        worker.run, worker.starvations = run, starvations()
         with contextlib.suppress(OSError):  # A dead worker is found by its sentinel.
             patience = GRACE_RETIRED + 1 if run.attempts else 0.0  # One that goes may still have the lock.
             worker.connection.send(Job(run.config, run.path, self.allow_change, patience))
@@ -143,7 +146,7 @@ class Pool:
         threads = machine.threads(self.workers)
         process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
         own = machine.environment(self.workers, place, self.gpus_per_run)
-        with environment(**own), without_main():
+        with environment(**own), without_main(), without_interrupts():
             process.start()
         theirs.close()
         self.crew.append(Worker(process, ours, place))

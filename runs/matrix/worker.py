@@ -86,6 +86,7 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
     die_with(parent)
     line = Line(connection)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, lambda *_: line.tell_stop())
     import torch
 
@@ -192,9 +193,9 @@ class Line:
         return self.stopping
 
     def report(self, progress: Progress) -> None:
-        """Tell the launcher, at most ten times a second; the last step always."""
+        """Tell the launcher, at most ten times a second but for what it must hear."""
         now = time.monotonic()
-        if now - self.last >= LEAST_INTERVAL or progress.step >= progress.steps:
+        if now - self.last >= LEAST_INTERVAL or progress.pressing:
             self.last = now
             with contextlib.suppress(OSError):
                 self.connection.send(progress)

@@ -89,6 +89,17 @@ def environment(**values: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Processes that are started inside keep a Ctrl-C for themselves until they unblock it, as soon as they
+    know what to do with it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
 def without_main() -> Iterator[None]:
     """Processes that are spawned inside do not import the user's program.
 

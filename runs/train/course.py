@@ -144,7 +144,7 @@ def end(trainer: Trainer, folder: RunFolder) -> None:
         folder.lock.demand()
         (folder.path / "final" / "policy.safetensors").unlink(missing_ok=True)  # an earlier attempt's
     else:
-        trainer.tell(trainer.config.train.steps, SAVING)
+        trainer.tell(folder.step, SAVING)
         if not trainer.over and trainer.config.checkpoint.final:
             save(trainer, folder, trainer.config.train.steps)
         folder.keep_final("policy", {name: p.detach() for name, p in trainer.models.named("policy").items()})

@@ -26,6 +26,11 @@ class Progress:
     tokens_per_second: float
     phase: str
 
+    @property
+    def pressing(self) -> bool:
+        """Whether the launcher must hear of it: others may be left out where there are many."""
+        return self.step >= self.steps or self.phase == SAVING
+
 
 def told_to(report: Callable[[Progress], None], steps: int) -> Callable[[str], None]:
     """Reports what is going on before the first of `steps` steps."""

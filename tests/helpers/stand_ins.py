@@ -202,6 +202,8 @@ def execute(
             time.sleep(60)
         if trouble == "hang" and not done:
             ctypes.PyDLL(None).sleep(600)  # in C, with the interpreter's lock
+        if trouble == "terminate" and not done:
+            os.kill(os.getpid(), signal.SIGTERM)
         if trouble == "halt" and not done:
             os.kill(os.getpid(), signal.SIGSTOP)
         if stop():

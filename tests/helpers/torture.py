@@ -55,8 +55,8 @@ LAUNCHER = 12
 """Looks of the launcher at its workers among which its own death is drawn."""
 TARGETS = ("kill", "kill", "kill", "kill-launcher", "kill-group")
 """What dies; a third to a half of the kills comes later than its point."""
-STOP = "terminate"
-"""Beside its kills each run is told to stop once, by SIGTERM to its worker."""
+STOPS = ("terminate", "terminate-launcher")
+"""Beside its kills each run is told to stop once, by SIGTERM to its worker or to its launcher."""
 CHILDREN: list[subprocess.Popen[bytes]] = []
 """What was started and is there, each with a group of its own."""
 MOST_STARTS = 40
@@ -241,7 +241,7 @@ def torture(cell: Cell, kills: int, place: Path, whole: Mapping[str, bytes], see
             for _ in range(min(5, kills - sum(found.kills.values()))):
                 (folder / "faults" / draw(chance)).touch()
             later = f"{faults.LATER}{chance.randrange(1, 250)}" if chance.random() < 0.8 else ""
-            (folder / "faults" / f"{somewhere(chance)}.{STOP}{later}").touch()
+            (folder / "faults" / f"{somewhere(chance)}.{chance.choice(STOPS)}{later}").touch()
             found.runs += 1
             one(folder, cell.threads, whole, found)
     return found
@@ -259,7 +259,7 @@ def one(folder: Path, threads: int, whole: Mapping[str, bytes], found: Found) ->
     for line in struck.read_text().splitlines() if struck.exists() else []:
         name, _, what = line.split(".")
         what = what.partition(faults.LATER)[0]
-        if what == STOP:
+        if what in STOPS:
             found.stops += 1
         else:
             found.kills[f"{what} at {name}"] += 1

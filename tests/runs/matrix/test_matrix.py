@@ -160,6 +160,15 @@ def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_f
     assert len(logs) == 1
 
 
+def test_a_worker_that_is_told_to_stop_costs_neither_its_run_nor_the_next_one(tmp_path: Path) -> None:
+    """As a guard of memory or a user tells a process of whose launcher he knows nothing."""
+    outcome, printed = launch(recipe(tmp_path, "terminate", "fine"), tmp_path, workers=1)
+    assert outcome.code == 0 and places(outcome) == {"terminate": "finished", "fine": "finished"}
+    attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
+    assert attempts == {"terminate": 2, "fine": 1}
+    assert "its worker process was told to stop (SIGTERM); again from step 1" in printed
+
+
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
     given = recipe(tmp_path, "sticky", "fine1", "fine2")
     outcome, _ = launch(given, tmp_path, workers=1)

@@ -1,8 +1,9 @@
-"""What a worker does with a run whose folder another process has taken over."""
+"""What a worker tells its launcher, and does with a run whose folder another process has taken over."""
 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from helpers import stand_ins
 from helpers.matrices import recipe
 
-from grpobench.runs.matrix.worker import Job, run
+from grpobench.runs.matrix.worker import STOP, Job, Line, run
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.tools import lock
+from grpobench.runs.train.progress import SAVING, Preempted, Progress
+from grpobench.runs.train.stopping import Stopping
 
 
 class Nobody:
@@ -48,3 +51,21 @@ def test_a_run_whose_folder_was_taken_over_ends_without_another_word(
     assert ended.fate == "refused" and "has taken it over" in ended.why
     assert before["metrics.jsonl"] == b'{"step": 1}\n'
     assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
+
+
+def test_the_launcher_hears_that_a_run_saves_however_much_it_was_told_just_before() -> None:
+    """A run is found to be told to stop right after it has said something."""
+    ours, theirs = multiprocessing.Pipe()
+    line = Line(theirs)
+    stopping = Stopping(line.report, line.stop)
+    stopping.asked = -1.0
+    ours.send(STOP)
+    for phase in ("sampling", "training"):
+        stopping.report(Progress(3, 9, 0.5, 9.0, phase))
+    with pytest.raises(Preempted):
+        stopping.ask()
+    stopping.report(Progress(3, 9, 0.5, 9.0, SAVING))
+    heard = []
+    while ours.poll():
+        heard.append(ours.recv().phase)
+    assert heard == ["sampling", SAVING]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from rich.console import Console
 from grpobench.analysis.logs.load import load
 from grpobench.runs.matrix import launcher, silence
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.runs.record.status import status
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import faults
 
@@ -101,18 +101,17 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
     assert not torture.leftovers(folder) and not torture.survivors(folder)
 
 
-def test_a_run_told_to_stop_again_and_again_ends_with_75_and_is_the_undisturbed_one(
+def test_a_run_whose_process_is_told_to_stop_again_and_again_is_the_undisturbed_one(
     whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a signal, as a system does that goes down: while it samples, updates and evaluates. A step may end
-    before it looks at the launcher again, so that each start comes at most one step further."""
+    """By a signal, as a guard of memory sends it: while it samples, updates and evaluates. It saves, and goes
+    on in another process."""
     folder = tmp_path / "k"
-    for planned in ("rollout.1.terminate", "update.1.terminate", "evaluate.1.terminate"):
-        began = time.monotonic()
-        outcome = carry(folder, planned, monkeypatch=monkeypatch)
-        assert outcome.code == 75 and time.monotonic() - began < launcher.GRACE
-        assert not torture.leftovers(folder) and not torture.survivors(folder)
-    assert carry(folder, monkeypatch=monkeypatch).code == 0
+    planned = ("rollout.1.terminate", "update.2.terminate", "evaluate.1.terminate")
+    assert carry(folder, *planned, monkeypatch=monkeypatch).code == 0
+    struck = (folder / "faults" / faults.STRUCK).read_text().split()
+    assert sorted(struck) == sorted(planned) and status(torture.run_of(folder))["attempt"] > 2
+    assert not torture.leftovers(folder) and not torture.survivors(folder)
     assert torture.outcome(folder) == whole
 
 
