@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def environment(**values: str) -> Iterator[None]:
 def without_interrupts() -> Iterator[None]:
     """Processes that are started inside keep a Ctrl-C for themselves until they unblock it, as soon as they
     know what to do with it."""
+    resource_tracker.ensure_running()  # which unblocks it here when it is begun
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from helpers.matrices import recipe
 from grpobench.runs.matrix.worker import STOP, Job, Line, run
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.tools import lock
+from grpobench.runs.tools.process import without_interrupts
 from grpobench.runs.train.progress import SAVING, Preempted, Progress
 from grpobench.runs.train.stopping import Stopping
 
@@ -69,3 +73,12 @@ def test_the_launcher_hears_that_a_run_saves_however_much_it_was_told_just_befor
     while ours.poll():
         heard.append(ours.recv().phase)
     assert heard == ["sampling", SAVING]
+
+
+def test_a_process_that_begins_keeps_a_ctrl_c_until_it_asks_for_it() -> None:
+    """Else one that is still importing ends with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    look = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with without_interrupts():
+        told = subprocess.check_output([sys.executable, "-c", look], text=True)
+    assert told == "True\n" and signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
