@@ -15,11 +15,13 @@ from matplotlib.ticker import MaxNLocator
 
 from grpobench.analysis.figures.drawing import tip
 from grpobench.analysis.figures.labels import name_arms
-from grpobench.analysis.figures.panels import grid_of, leftmost
+from grpobench.analysis.figures.panels import grid_of, leftmost, panel_height
 from grpobench.analysis.figures.scales import Scale, apply, mark_outside, plain, scale_of
 from grpobench.analysis.figures.style import BAND, FAINT, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
+AROUND = 0.65
+"""Inches of a panel's height that its title and labels take from its curves."""
 MARKS = 6
 """About so many markers stand on a long curve."""
 TOLD = 12
@@ -46,7 +48,8 @@ def curves(matrix: Matrix, rows: Sequence[Row], label: str, sheet: Sheet, points
     """A grid: for each block of tasks that stand side by side, one row of panels per metric. With `points`
     every value has a marker, else a few of them."""
     tasks = [task for task in matrix.tasks if any((row.frame["task"] == task).any() for row in rows)]
-    figure, grid = grid_of(len(rows), tasks, sheet)
+    height = panel_height(len(rows), tasks, sheet)
+    figure, grid = grid_of(len(rows), tasks, sheet, height)
     style = look(matrix.arms)
     drawn: set[str] = set()
     stopped = False
@@ -70,7 +73,7 @@ def curves(matrix: Matrix, rows: Sequence[Row], label: str, sheet: Sheet, points
     arms = [arm for arm in matrix.arms if arm in drawn]
     if tasks:
         beside = grid[0, tasks[sheet.columns(len(tasks)) - 1]]
-        name_arms(figure, beside, _ends(beside), arms, style, height=1.1, failed=stopped)
+        name_arms(figure, beside, _ends(beside), arms, style, height - AROUND, failed=stopped)
     return figure
 
 

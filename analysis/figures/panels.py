@@ -17,15 +17,30 @@ from grpobench.analysis.figures.drawing import tip
 from grpobench.analysis.figures.style import BASE_COLOUR, TEXT, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
 
+PANEL = 1.75
+"""Inches that a panel is high."""
+TALLEST = 8.8
+"""Inches that a figure may be high: what a page of a paper has for figure and caption."""
+LOWEST = 1.2
+"""Inches below which no panel is pressed for that."""
+ABOVE = 0.35
+"""Inches above the panels."""
+
+
+def panel_height(rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL) -> float:
+    """Inches that panels of curves are high: `height`, or what a page has room for."""
+    blocks = math.ceil(len(tasks) / sheet.columns(len(tasks))) or 1
+    return min(height, max(LOWEST, (TALLEST - ABOVE) / (rows * blocks)))
+
 
 def grid_of(
-    rows: int, tasks: Sequence[str], sheet: Sheet, height: float = 1.75
+    rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
     """Panels keyed by (row, task), as many tasks side by side as the sheet holds."""
     across = sheet.columns(len(tasks))
     blocks = math.ceil(len(tasks) / across) or 1
     width = min(sheet.width, (3.4, 5.0, TEXT.width)[min(across, 3) - 1])
-    figure = new_figure(width, height * rows * blocks + 0.35)
+    figure = new_figure(width, height * rows * blocks + ABOVE)
     spec = figure.add_gridspec(rows * blocks, across)
     grid = {}
     for position, task in enumerate(tasks):

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.labels import arm_handle
-from grpobench.analysis.figures.panels import grid_of, leftmost, legend_above
+from grpobench.analysis.figures.panels import grid_of, leftmost, legend_above, panel_height
 from grpobench.analysis.figures.style import BAND, BASE_COLOUR, BASE_DASH, FAINT, MARKERS, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
@@ -26,7 +26,7 @@ def draw_sampling(matrix: Matrix, curves: pd.DataFrame | None, sheet: Sheet) -> 
         return None
     kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
     places = list(dict.fromkeys(curves["place"]))
-    figure, grid = grid_of(len(kinds), places, sheet, height=1.9)
+    figure, grid = grid_of(len(kinds), places, sheet, panel_height(len(kinds), places, sheet, 1.9))
     style = look(matrix.arms)
     for (row, place), axes in grid.items():
         kind, label = kinds[row]

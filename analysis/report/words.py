@@ -12,6 +12,7 @@ from grpobench.analysis.statistics.comparison import Comparison, pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.summary.comparisons import most_shared
 from grpobench.analysis.summary.doses import Axes, axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
@@ -168,16 +169,17 @@ def decidable(facts: Facts) -> str:
     pairs = len(pairs_of(matrix.arms))
     if not pairs:
         return "There is one arm: nothing to compare."
-    needed, seeds = seeds_needed(ALPHA, pairs), len(matrix.seeds)
+    needed, seeds = seeds_needed(ALPHA, pairs), most_shared(matrix)
     can = (
         "so verdicts are possible" + (", but not where a run has no result" if late else "")
         if seeds >= needed
         else f"so no verdict is possible with {seeds}, whatever the accuracies are"
     )
     every = pairs == len(matrix.arms) * (len(matrix.arms) - 1) // 2
+    shared = "" if seeds == len(matrix.seeds) else f", the most of {len(matrix.seeds)} that two arms share,"
     only = "" if every else f"Of {len(matrix.arms)} arms each is compared with the first, {matrix.arms[0]}. "
     return (
-        f"{only}With {seeds} seed{'s' * (seeds > 1)} the smallest two-sided p of the exact test is "
+        f"{only}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest two-sided p of the exact test is "
         f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
         f"needs at least {needed} seeds, {can}. Arms are equivalent where "
         f"two one-sided exact tests rule out a difference of {margin_points(matrix.margin)} points or more, "

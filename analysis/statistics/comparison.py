@@ -30,8 +30,8 @@ from grpobench.analysis.statistics.verdicts import (
 
 BySeed: TypeAlias = Mapping[int, float]
 """Seed -> score of a run."""
-Waiting: TypeAlias = Mapping[str, Sequence[int | str]]
-"""Arm -> its seeds without a result, each as it is to be named."""
+Waiting: TypeAlias = Mapping[str, Mapping[int, str]]
+"""Arm -> its seeds without a result -> how each is to be named."""
 BASE = "base"
 """What every arm was before training, in comparisons with it."""
 MOST_ARMS = 40
@@ -238,11 +238,22 @@ def compare_pairs(
             p_equivalence=float(adjusted_close[index]),
             pairs=len(pairs),
             margin=margin,
-            late={arm: tuple((waiting or {}).get(arm, ())) for arm in (pair.first, pair.second)},
+            late=_late(pair, waiting or {}),
             alpha=alpha,
             looks=pair.looks,
         )
         found.append(_compared(task, pair, known, p[index], close[index]))
+    return found
+
+
+def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
+    """Arm -> its seeds that the pair waits for: without a result, while the other has run them or is to. Any
+    other seed would pair with nothing."""
+    found = {}
+    both = ((pair.first, pair.second, pair.against), (pair.second, pair.first, pair.values))
+    for arm, other, theirs in both:
+        own, there = waiting.get(arm, {}), {*theirs, *waiting.get(other, {})}
+        found[arm] = tuple(name for seed, name in own.items() if pair.second == BASE or seed in there)
     return found
 
 

@@ -36,8 +36,8 @@ class Evidence:
     pairs: int
     """How many pairs Holm pays for."""
     margin: float
-    late: Mapping[str, Sequence[int | str]]
-    """Arm -> its seeds without a result."""
+    late: Mapping[str, Sequence[str]]
+    """Arm -> its seeds without a result that the pair waits for."""
     alpha: float = ALPHA
     looks: str = ""
     """Which of several looks this is; empty: there is one."""
@@ -53,7 +53,7 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
     needed = seeds_needed(known.alpha, pairs)
     over = f"over {seeds} paired seeds and {pairs} pair{'s' * (pairs > 1)}"
     if any(known.late.values()):
-        named = "; ".join(f"{arm} seed {', '.join(map(str, own))}" for arm, own in known.late.items() if own)
+        named = "; ".join(f"{arm} seed {', '.join(own)}" for arm, own in known.late.items() if own)
         return "unresolved", f"waits for runs without a result: {named}"
     if seeds == 0:
         return "unresolved", f"no seed that both arms ran; needs {needed}"

@@ -48,13 +48,25 @@ def by_seed(matrix: Matrix, runs: pd.DataFrame, task: str, column: str) -> dict[
     return found
 
 
-def waiting_of(matrix: Matrix, runs: pd.DataFrame, task: str) -> dict[str, list[str]]:
-    """Arm -> its seeds without a result, each with how the run stands."""
+def waiting_of(matrix: Matrix, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
+    """Arm -> its seeds without a result -> the seed with how the run stands."""
     late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
     return {
-        arm: [f"{row.seed} ({row.standing})" for row in late[late["arm"] == arm].itertuples()]
+        arm: {int(row.seed): f"{row.seed} ({row.standing})" for row in late[late["arm"] == arm].itertuples()}
         for arm in matrix.arms
     }
+
+
+def most_shared(matrix: Matrix) -> int:
+    """The most seeds that a pair of arms shares on a task, whatever became of their runs."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for run in matrix.runs:
+        seeds.setdefault((run.task, run.arm), set()).add(run.seed)
+    return max(
+        len(seeds.get((task, first), set()) & seeds.get((task, second), set()))
+        for task in matrix.tasks
+        for first, second in pairs_of(matrix.arms)
+    )
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ def test_every_figure_keeps_to_its_width_in_letters_that_can_be_read_and_words_f
                 continue
             figure = drawing.figure
             assert figure.get_figwidth() <= sheet.width
+            assert figure.get_figheight() <= 9, name  # with its caption, what a page has room for
             slug = r"\b(policy|trained|groups|reward|length|critic|grad_norm)/"
             assert not re.search(slug, drawing.caption), name
             for axes in figure.axes:  # no 1e−5 in the corner

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -245,6 +246,18 @@ def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) ->
         page = words(root)
         assert "so verdicts are possible" in page
         assert ("but not where a run has no result" in page) == bool(more)
+
+
+def test_a_page_counts_the_seeds_that_two_arms_share(tmp_path: Path) -> None:
+    """Runs that were merged or imported: arms may have seeds of their own."""
+    root = Synthetic(**SMALL, arms=("a", "b"), tasks=("arithmetic",), seeds=range(8)).write(tmp_path)  # type: ignore[arg-type]
+    for seed in range(3):
+        for run in (f"a-arithmetic-s{seed}", f"b-arithmetic-s{7 - seed}"):
+            shutil.rmtree(root / run)
+    (root / "matrix.json").unlink()
+    page = words(root)
+    assert "With 2 seeds, the most of 8 that two arms share, the smallest two-sided p" in page
+    assert "so no verdict is possible with 2" in page and "so verdicts are possible" not in page
 
 
 def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:

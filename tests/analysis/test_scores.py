@@ -20,7 +20,7 @@ from grpobench.analysis.statistics.aggregates import (
     interquartile_mean,
     probability_of_improvement,
 )
-from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.comparison import compare, compare_with_base
 from grpobench.analysis.statistics.intervals import (
     clustered_error,
     item_interval,
@@ -264,8 +264,20 @@ def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitio
 def test_a_run_still_to_come_blocks_the_verdict() -> None:
     first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
     values = arms(first, [value - 0.1 for value in first])
-    (pair,) = compare("t", values, {"B": [7]})
+    (pair,) = compare("t", values, {"A": {7: "7"}, "B": {7: "7 (crashed)"}})
+    assert pair.verdict == "unresolved"
+    assert pair.needs == "waits for runs without a result: A seed 7; B seed 7 (crashed)"
+
+
+def test_a_run_that_would_pair_with_nothing_blocks_no_verdict() -> None:
+    first = [0.60, 0.62, 0.61, 0.63, 0.60, 0.64]
+    values = arms(first, [value - 0.1 for value in first])
+    (pair,) = compare("t", values, {"B": {7: "7"}})  # of which A has no run
+    assert pair.verdict == "better"
+    (pair,) = compare("t", values | {"A": {**values["A"], 7: 0.6}}, {"B": {7: "7"}})
     assert pair.verdict == "unresolved" and pair.needs == "waits for runs without a result: B seed 7"
+    (pair, _) = compare_with_base("t", values, values, {"A": {7: "7"}})  # its own base
+    assert pair.needs == "waits for runs without a result: A seed 7"
 
 
 def test_only_shared_seeds_are_paired() -> None:
