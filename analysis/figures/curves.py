@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,8 @@ from grpobench.analysis.figures.scales import Scale, apply, mark_outside, plain,
 from grpobench.analysis.figures.style import BAND, FAINT, Look, Sheet, look
 from grpobench.analysis.logs.matrix import Matrix
 
+FURTHEST = 1e100
+"""Values beyond it stand at it: scales are computed from sums and ratios of them."""
 AROUND = 0.65
 """Inches of a panel's height that its title and labels take from its curves."""
 MARKS = 6
@@ -47,6 +49,7 @@ class Row:
 def curves(matrix: Matrix, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False) -> Figure:
     """A grid: for each block of tasks that stand side by side, one row of panels per metric. With `points`
     every value has a marker, else a few of them."""
+    rows = [_drawable(row) for row in rows]
     tasks = [task for task in matrix.tasks if any((row.frame["task"] == task).any() for row in rows)]
     height = panel_height(len(rows), tasks, sheet)
     figure, grid = grid_of(len(rows), tasks, sheet, height)
@@ -75,6 +78,14 @@ def curves(matrix: Matrix, rows: Sequence[Row], label: str, sheet: Sheet, points
         beside = grid[0, tasks[sheet.columns(len(tasks)) - 1]]
         name_arms(figure, beside, _ends(beside), arms, style, height - AROUND, failed=stopped)
     return figure
+
+
+def _drawable(row: Row) -> Row:
+    """With values that a renderer can place."""
+    values = row.frame["value"]
+    if not (values.abs() > FURTHEST).any():
+        return row
+    return replace(row, frame=row.frame.assign(value=values.clip(-FURTHEST, FURTHEST)))
 
 
 def _compared(rows: Sequence[Row], row: Row, own: pd.DataFrame) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -245,3 +247,15 @@ def test_captions_hold_no_letter_that_latex_has_only_as_a_command() -> None:
     for text in (*DEFINITIONS.values(), *(metric.definition for metric in catalogue().values())):
         assert escape(text).isascii(), text
     assert escape("π_old ≥ 2·10⁻⁵") == r"$\pi$\_old $\geq$ 2$\cdot$10$^{-}$$^{5}$"
+
+
+def test_values_beyond_what_a_scale_can_be_computed_from_are_drawn(matrix: Matrix) -> None:
+    """As of a run on its way to a divergence."""
+    frame = matrix.metrics.copy()
+    ours = (frame["metric"] == "reward/mean") & (frame["step"] > 4)
+    frame.loc[ours & (frame["seed"] == 1), "value"] = 1e308
+    frame.loc[ours & (frame["seed"] == 2), "value"] = -1e308
+    drawing = FIGURES["reward"](replace(matrix, metrics=frame))
+    assert drawing is not None
+    low, high = drawing.figure.axes[0].get_ylim()
+    assert math.isfinite(low) and math.isfinite(high) and svg_text(drawing)
