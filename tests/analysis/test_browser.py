@@ -160,6 +160,23 @@ def test_a_field_leaves_the_rows_that_hold_every_word(browser: Browser, page: Pa
     assert len(shown) == 3 and all("nanobias" in text and "grpo" in text for text in shown)
 
 
+def test_the_field_of_a_table_finds_the_sentences_below_it(browser: Browser, tmp_path: Path) -> None:
+    few = {"steps": 4, "every": 2, "problems": 4, "test_problems": 4}
+    arms, tasks = ("grpo", "ppo", "gspo", "dpo"), ("arithmetic", "nanobias")
+    root = Synthetic(arms=arms, tasks=tasks, **few).write(tmp_path)
+    browser.show(write_report(root, ["html"]), 1400, "light")
+    browser.ask(
+        "(() => { const field = document.querySelector('#table-comparisons .find');"
+        " field.value = 'nanobias gspo'; field.dispatchEvent(new Event('input')); })()"
+    )
+    for part in ("tbody tr", ".said li"):
+        shown = browser.ask(
+            f"[...document.querySelectorAll('#table-comparisons {part}')].filter(one => !one.hidden)"
+            ".map(one => one.textContent)"
+        )
+        assert len(shown) == 3 and all("nanobias" in text and "gspo" in text for text in shown)
+
+
 def test_on_paper_all_is_open_and_no_column_is_cut(browser: Browser, page: Path) -> None:
     browser.show(page, PAPER, "dark", media="print")
     assert luminance(browser.ask("getComputedStyle(document.body).backgroundColor")) > 0.9 or (
