@@ -105,21 +105,21 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise LogError(f"{path}: cannot be read ({error.strerror}); restore or delete it") from error
+        raise LogError(f"{path}: cannot be read ({error.strerror}); restore it") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds."""
+def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
+    """The object that a JSON file holds. `remedy` is what helps where it is damaged."""
     content = read_bytes(path)
     try:
         content = json.loads(content)
     except (ValueError, RecursionError) as error:  # of JSON, which has a line, or of UTF-8
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise LogError(f"{path}{line}: not JSON ({error}); restore or delete the file") from error
+        raise LogError(f"{path}{line}: not JSON ({error}); {remedy}") from error
     if not isinstance(content, dict):
-        raise LogError(f"{path}: must hold a JSON object")
+        raise LogError(f"{path}: must hold a JSON object; {remedy}")
     if sums.broken(content):
-        raise LogError(f"{path}: is not what was written, by its own `{sums.SEAL}`; restore the file")
+        raise LogError(f"{path}: is not what was written, by its own `{sums.SEAL}`; {remedy}")
     return {key: value for key, value in content.items() if key != sums.SEAL}
 
 

@@ -80,7 +80,7 @@ def read_later(matrix: Matrix, faults: list[str] | None = None) -> tuple[LaterEv
 
 
 def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:
-    content = read_json(path)
+    content = read_json(path, "restore the file, or delete it and evaluate again")
     try:
         rows = _rows(path, int(content["rows"]), str(content.get("rows_sum", "")))
         subject, through = str(content["subject"]), str(content["through"])

@@ -22,6 +22,7 @@ from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.logs.looks import Plan, read_plan
 from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, RESULTS, Dose, Matrix, Run
+from grpobench.analysis.logs.state import read_origin, read_status
 from grpobench.analysis.tools.memory import uncollected
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ LAST_STEP = 2**53
 PLAIN = frozenset((int, float))
 """Types of values that a row of metrics most often has, and that need no look at each."""
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
+PLANNED_ANEW = "restore the file, or start the recipe again, which writes it anew"
+"""What helps where matrix.json is damaged."""
 ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
 identity = itemgetter(*EVALUATION_KEYS)
 
@@ -122,10 +125,10 @@ def _described(path: Path) -> dict[str, Any]:
     """matrix.json; empty where there is none."""
     if not path.exists():
         return {}
-    content = read_json(path)
+    content = read_json(path, PLANNED_ANEW)
     for name in ("runs", "arms", "tasks", "faults"):
         if not isinstance(content.get(name, []), list):
-            raise LogError(f"{path}: `{name}` must be a list; restore or delete the file")
+            raise LogError(f"{path}: `{name}` must be a list; {PLANNED_ANEW}")
     return content
 
 
@@ -189,12 +192,11 @@ class Folder:
             missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
             return missing, [], []
         config, faults = self.config, self.faults
-        status: Mapping[str, Any] = {"state": "unknown", "why": "no status.json"}
-        if not self.path.is_dir():
-            status = {"state": "missing", "why": "no run folder: not started"}
-        elif (self.path / "status.json").exists():
-            status = _attempt(lambda: _status(self.path / "status.json"), {}, faults)
-        origin = _attempt(lambda: _origin(self.path / "origin.json"), {}, faults)
+        status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
+        if self.path.is_dir():
+            unknown = {"state": "unknown", "why": "no status.json"}
+            status = _attempt(lambda: read_status(self.path), {}, faults) or unknown
+        origin = _attempt(lambda: read_origin(self.path), {}, faults)
         kept: Mapping[str, Mapping[str, Any]] = {}
         if status.get("state") in RESULTS:
             kept = _attempt(lambda: _kept(self.path), {}, faults)
@@ -255,28 +257,6 @@ def _config(path: Path) -> dict[str, Any]:
         if not isinstance(config.get(name, {}), dict):
             raise LogError(f"{path}: `{name}` must be a table; restore the file")
     return config
-
-
-def _status(path: Path) -> dict[str, Any]:
-    status = read_json(path)
-    for name in ("step", "attempt"):
-        if not isinstance(status.get(name, 0), int):
-            raise LogError(
-                f"{path}: `{name}` must be a whole number; found {status[name]!r}; restore the file"
-            )
-    return status
-
-
-def _origin(path: Path) -> dict[str, Any]:
-    """origin.json; empty where there is none."""
-    if not path.exists():
-        return {}
-    origin = read_json(path)
-    attempts = origin.get("attempts", [])
-    whole = isinstance(attempts, list) and all(isinstance(one, dict) for one in attempts)
-    if not whole or not all(isinstance(origin.get(name, {}), dict) for name in ("pins", "imported")):
-        raise LogError(f"{path}: is no origin of a run; restore or delete the file")
-    return origin
 
 
 def _task(config: Mapping[str, Any]) -> Any:

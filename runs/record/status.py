@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.analysis.logs import sums
+from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.logs.state import read_origin, read_status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.json_lines import read_json
 
@@ -16,12 +18,16 @@ RESULTS: tuple[State, ...] = ("finished", "diverged", "collapsed")
 
 NEEDED = ("run.toml", "metrics.jsonl", "eval.jsonl", "final/")
 """What of a result must be there; rollouts and what else can be made from logs may be thrown away."""
+NUMBERS = ("step", "attempt")
 
 
 def status(path: Path) -> dict[str, Any]:
-    """The content of a run folder's status.json; empty when there is none."""
+    """The content of a run folder's status.json, without what is no number of a step or an attempt; empty
+    when there is none."""
     found = read_json(path / "status.json")
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if key not in NUMBERS or isinstance(value, int)}
 
 
 def settled(path: Path) -> bool:
@@ -30,20 +36,25 @@ def settled(path: Path) -> bool:
 
 
 def result_damage(path: Path) -> list[str]:
-    """What of a run's result is gone or cannot be what was written, each with its remedy. Sizes are looked
-    at, content is not; it is proved where it is read."""
-    told = status(path)
-    try:
-        kept = sums.kept(path)
-    except ValueError as error:
-        return [f"{error}"]
-    if not told.get("state") and kept and (path / "status.json").exists():
-        found = [f"{path / 'status.json'}: damaged, and the run had a result; restore it"]
-    elif not settled(path):
+    """What of a run's result is gone or cannot be what was written, each with its remedy."""
+    return [f"{one}, or delete {path} to run it again" for one in result_faults(path)]
+
+
+def result_faults(path: Path) -> list[str]:
+    """`result_damage` for those who have another remedy than to run it again. Of logs and weights sizes are
+    looked at, content is not; it is proved where it is read."""
+    had = settled(path) or (path / sums.KEPT).exists()
+    if not had:
         return []
-    else:
-        found = sums.absent(path, {name: one for name, one in kept.items() if name.startswith(NEEDED)})
-    return [f"{one}, or delete {path} to run it again" for one in found]
+    try:
+        read_status(path)
+        kept = sums.kept(path)
+        if not settled(path):
+            return []
+        read_origin(path)
+    except (LogError, ValueError) as error:
+        return [str(error)]
+    return sums.absent(path, {name: one for name, one in kept.items() if name.startswith(NEEDED)})
 
 
 def mark(path: Path, state: State, why: str) -> None:

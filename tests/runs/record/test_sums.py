@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -26,13 +26,14 @@ from grpobench.analysis.logs import files as log_files
 from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.rollouts import read_rollouts
+from grpobench.analysis.logs.state import STATES
 from grpobench.analysis.summary.origins import UNPROVED, run_origins
 from grpobench.runs.matrix.matrix import survey
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.matrix.standing import standing
 from grpobench.runs.record.folder import FolderError, RunFolder
 from grpobench.runs.record.logs import Log
-from grpobench.runs.record.status import mark, result_damage, settled, status
+from grpobench.runs.record.status import State, mark, result_damage, settled, status
 from grpobench.runs.tools import files
 
 STEPS = 6
@@ -276,12 +277,75 @@ def test_a_result_of_which_something_is_gone_is_refused_by_name(name: str, tmp_p
     assert settled(path), "nothing has been thrown away"
 
 
-def test_a_result_whose_status_is_damaged_is_not_begun_anew(tmp_path: Path) -> None:
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "status lost": ("status.json", Path.unlink, ": is missing; the run had a result"),
+    "status cut": ("status.json", half, ", line 1: not JSON"),
+    "status without a state": ("status.json", lambda file: file.write_text("{}"), ": holds no `state`"),
+    "status of another state": (
+        "status.json",
+        lambda file: file.write_text(file.read_text().replace("finished", "finishes")),
+        ": `state` is 'finishes'",
+    ),
+    "status with a word for the step": (
+        "status.json",
+        lambda file: file.write_text(file.read_text().replace('"step": 6', '"step": "x"')),
+        ": `step` must be a whole number",
+    ),
+    "origin cut": ("origin.json", half, ", line "),
+    "origin of another shape": ("origin.json", lambda file: file.write_text('{"pins": 3}'), ": is no origin"),
+}
+
+
+@pytest.mark.parametrize("damage", UNTOLD)
+def test_of_a_result_whose_files_do_not_tell_of_it_run_status_and_report_say_the_same(
+    damage: str, tmp_path: Path
+) -> None:
+    """It is not begun anew, and nobody advises to delete what tells of it."""
     path = finished(tmp_path)
-    (path / "status.json").write_text('{"state": "fin')
-    with pytest.raises(FolderError, match=r"status\.json: damaged, and the run had a result; restore it"):
-        RunFolder.open(path, CONFIG)
-    assert len(rows(path)) == STEPS
+    name, harm, what = UNTOLD[damage]
+    harm(path / name)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    for begin in (lambda: survey_of(path), lambda: RunFolder.open(path, CONFIG)):
+        with pytest.raises(FolderError) as refused:
+            begin()
+        assert str(refused.value).startswith(f"{path / name}{what}")
+        assert "restore the file, or delete" in str(refused.value)
+    assert standing(path).state == "damaged" and standing(path).why.startswith(f"{path / name}{what}")
+    found = grpobench.load(tmp_path)
+    (line,) = found.damage
+    assert line.startswith(f"{path / name}{what}") and line.endswith("restore the file")
+    assert [run.state for run in found.matrix.runs] == ["damaged"]
+    after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert {file: after.get(file) for file in before} == before
+
+
+def test_what_a_status_can_say_is_the_same_to_those_who_write_and_read_it() -> None:
+    assert get_args(State) == STATES
+
+
+@pytest.mark.parametrize("point", ["finish", "begin"])
+def test_a_kill_beside_the_writing_of_the_sums_leaves_a_run_that_can_be_resumed(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sums.json is written before a result is, and removed after it is taken back."""
+    path = finished(tmp_path) if point == "begin" else begun(tmp_path)
+
+    def killed(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("grpobench.runs.record.folder.point", killed)
+    with pytest.raises(KeyboardInterrupt), RunFolder.open(path, CONFIG, allow_change=True) as run:
+        run.finish("finished")
+    monkeypatch.undo()
+    assert (path / sums.KEPT).exists() and status(path)["state"] == "running" and not result_damage(path)
+    with RunFolder.open(path, CONFIG):
+        assert not (path / sums.KEPT).exists()
 
 
 def test_a_worker_s_death_behind_its_result_takes_nothing_back(tmp_path: Path) -> None:
