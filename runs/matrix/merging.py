@@ -2,8 +2,9 @@
 
 What they must have in common is compared and named: the recipe but for what only chooses runs (seeds, arms,
 tasks), and the settings of every arm and task but for the seed. A run that several have is taken where it has
-a result; where several do, they must be the same. The sources are left as they are, and the new folder
-appears whole or not at all.
+a result; where several do, they must be the same. A run that is damaged anywhere is named, whole copies or
+not: what it held may have differed. The sources are left as they are, and the new folder appears whole or not
+at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.logs import sums
+from grpobench.analysis.logs.files import read_lines
+from grpobench.runs.matrix.damage import damage
 from grpobench.runs.record.status import settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.overrides import parse_set
@@ -46,6 +49,13 @@ class Source:
         """The runs that have begun, by name."""
         return {path.parent.name: path.parent for path in sorted(self.folder.glob("*/run.toml"))}
 
+    def without_settings(self) -> dict[str, Path]:
+        """Those that were planned and have a folder without run.toml."""
+        places = {str(name): self.folder / str(name) for name in self.table["runs"]}
+        return {
+            name: path for name, path in places.items() if path.is_dir() and not (path / "run.toml").exists()
+        }
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -60,19 +70,17 @@ class Merged:
 
 def merge(folders: Sequence[Path], out: Path) -> Merged:
     """Copy the runs of matrix folders into `out`, which must not exist. Raises DataError for a folder that is
-    no matrix; FolderError where they differ, where one is at work, or where `out` is there."""
+    no matrix; FolderError where they differ, where one is at work or damaged, or where `out` is there."""
     if out.exists():
         raise FolderError(f"{out} is there already, and nothing is overwritten: name a new folder")
     sources = [read(folder) for folder in folders]
     owned = living([path for source in sources for path in (source.folder, *source.runs().values())])
-    faults = [lease.named(path) for path, lease in owned.items()]
-    faults += [fault for source in sources[1:] for fault in recipe_differences(sources[0], source)]
-    faults += settings_differences(sources)
+    refuse([lease.named(path) for path, lease in owned.items()])
+    refuse(damaged(sources))
+    differences = [fault for source in sources[1:] for fault in recipe_differences(sources[0], source)]
+    differences += settings_differences(sources)
     taken, clashes = choose(sources)
-    faults += clashes
-    if faults:
-        more = f"\nand {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
-        raise FolderError("\n".join(faults[:MOST_NAMED]) + more)
+    refuse([*differences, *clashes])
     table = matrix_table(sources)
     with files.becoming(out) as aside:
         for name, path in taken.items():
@@ -84,11 +92,40 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
     return Merged(out, taken, tuple(name for name in table["runs"] if name not in taken))
 
 
+def refuse(faults: Sequence[str]) -> None:
+    """Raise FolderError where there are faults."""
+    if faults:
+        more = f"\nand {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
+        raise FolderError("\n".join(faults[:MOST_NAMED]) + more)
+
+
 def read(folder: Path) -> Source:
     table = read_json(folder / "matrix.json")
     if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or sums.broken(table):
         raise DataError(f"{folder} is no matrix folder: its matrix.json is missing or damaged")
     return Source(folder, table)
+
+
+def damaged(sources: Sequence[Source]) -> list[str]:
+    """What cannot be read, or is not what was written: of plans, and of runs, each with what to do."""
+    found = [
+        f"{path}: damaged; restore it"
+        for source in sources
+        for name in PLANS
+        if (path := source.folder / name).exists() and not isinstance(read_json(path), dict)
+    ]
+    whole: dict[str, Path] = {}
+    torn: list[tuple[Path, list[str]]] = []
+    for source in sources:
+        for name, path in (source.runs() | source.without_settings()).items():
+            if faults := damage(path):
+                torn.append((path, faults))
+            elif settled(path):
+                whole.setdefault(name, path)
+    for path, faults in torn:
+        copy = f"; {whole[path.name]} is a whole copy" if path.name in whole else ""
+        found += [f"{fault}; or move {path} elsewhere to merge without it{copy}" for fault in faults]
+    return found
 
 
 def recipe_differences(first: Source, other: Source) -> list[str]:
@@ -180,9 +217,8 @@ def unequal(one: Path, other: Path) -> str:
 
 def timeless(path: Path) -> list[Any]:
     """The rows of a log without what depends on the machine's speed."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines]
-    return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for row in rows]
+    rows, _ = read_lines(path)
+    return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for _, row in rows]
 
 
 def matrix_table(sources: Sequence[Source]) -> dict[str, Any]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import stand_ins
 
+from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.load import load
 from grpobench.runs import cli
 from grpobench.runs.matrix.matrix import write_matrix
 from grpobench.runs.matrix.worker import Job, run
 from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.tools import files
 from grpobench.runs.tools.lock import Lock
 
 TEXT = """
@@ -69,6 +71,26 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def sum_anew(run: Path) -> None:
+    """As if what is in the folder had been written by another execution."""
+    log = run / "metrics.jsonl"
+    log.with_name(log.name + sums.SIDE).write_bytes(sums.marks_of(log.read_bytes()))
+    (run / sums.KEPT).write_bytes(files.sums_of(run, [run / name for name in sums.kept(run)]))
+
+
+def half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def change(before: bytes, after: bytes) -> Callable[[Path], Any]:
+    def harm(path: Path) -> None:
+        assert before in path.read_bytes()
+        path.write_bytes(path.read_bytes().replace(before, after, 1))
+
+    return harm
+
+
 def merge(*folders: Path) -> int:
     return cli.main(["merge", *map(str, folders)])
 
@@ -119,6 +141,7 @@ def test_a_default_that_another_version_has_changed_is_named(
     first, second = made(tmp_path / "a"), made(tmp_path / "b", sets=["seeds=[5]"])
     known = second / "plain-sums-s5" / "run.toml"
     known.write_text(known.read_text().replace("count = 3", "count = 2"))
+    sum_anew(known.parent)
     assert merge(first, second, tmp_path / "all") == 2
     assert "have other settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
 
@@ -134,11 +157,80 @@ def test_the_same_run_is_taken_where_it_has_a_result_and_must_be_the_same_where_
     assert told["state"] == "finished"
     log = second / "other-sums-s0" / "metrics.jsonl"
     log.write_text(log.read_text().replace('"step": 3', '"step": 3, "time/step": 9.5'))
+    sum_anew(log.parent)
     assert merge(first, second, tmp_path / "again") == 0  # only times differ
     log.write_text(log.read_text().replace("0.333", "0.334"))
+    sum_anew(log.parent)
     assert merge(first, second, tmp_path / "more") == 2
     said = capsys.readouterr().err
     assert "are the same run with other results: metrics.jsonl differs" in said and "other-sums-s0" in said
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "log cut": ("metrics.jsonl", half, ", line "),
+    "digit of a log": ("metrics.jsonl", change(b"0.333", b"0.334"), ", line "),
+    "byte that is no text": ("metrics.jsonl", change(b"s", b"\xff"), ", line 1: is not what"),
+    "settings that are no TOML": ("run.toml", change(b"=", b"= ="), ", line 1: not TOML"),
+    "settings lost": ("run.toml", Path.unlink, ": is missing"),
+    "status lost": ("status.json", Path.unlink, ": is missing"),
+    "word for a step": (
+        "status.json",
+        change(b'"step": 3', b'"step": "x"'),
+        ": `step` must be a whole number",
+    ),
+    "origin cut": ("origin.json", half, ", line "),
+    "sums": ("sums.json", half, ": damaged"),
+    "weights lost": ("final/policy.safetensors", lambda path: shutil.rmtree(path.parent), ": is missing"),
+    "byte of weights": (
+        "final/policy.safetensors",
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
+        ": is not what was written",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+        patched.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+        return made(tmp_path_factory.mktemp("part") / "x", sets=["arms=plain"])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_in_a_part_is_named_with_what_to_do_and_nothing_is_written(
+    damage: str, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, harm, what = DAMAGES[damage]
+    whole, torn = (Path(shutil.copytree(part, tmp_path / place)) for place in "xy")
+    place = torn / "plain-sums-s1"
+    harm(place / name)
+    before = contents(tmp_path)
+    for parts in ((whole, torn), (torn, whole)):
+        assert merge(*parts, tmp_path / "all") == 2
+        said = capsys.readouterr().err
+        assert f"{place / name}{what}" in said and "other results" not in said
+        assert (
+            f"; or move {place} elsewhere to merge without it; {whole / place.name} is a whole copy" in said
+        )
+        assert contents(tmp_path) == before
+    place.rename(tmp_path / "elsewhere")
+    assert merge(whole, torn, tmp_path / "all") == 0
+    assert len([one for one in load(tmp_path / "all").runs if one.state == "finished"]) == 2
+
+
+def test_every_damaged_file_is_named_once_and_a_damaged_plan_too(
+    part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (Path(shutil.copytree(part, tmp_path / place)) for place in "xy")
+    for folder in (one, other):
+        half(folder / "plain-sums-s0" / "metrics.jsonl")
+        (folder / "looks.json").write_text('{"looks": ')
+    assert merge(one, other, tmp_path / "all") == 2
+    said = capsys.readouterr().err
+    assert said.count("plain-sums-s0/metrics.jsonl") == 2 and "whole copy" not in said
+    for folder in (one, other):
+        assert f"{folder / 'looks.json'}: damaged; restore it" in said
 
 
 def test_nothing_is_overwritten_and_no_run_at_work_is_copied(
