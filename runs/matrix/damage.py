@@ -1,4 +1,4 @@
-"""What is damaged of a run, with its content looked at: what the report finds, what `run` does, and weights."""
+"""What is damaged of a run, content and all: what the report finds, what `run` finds, and weights."""
 
 from __future__ import annotations
 

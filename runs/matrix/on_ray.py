@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,8 @@ class RayEngine:
             done, rest = self.ray.wait(list(asked), num_returns=1, timeout=seconds)
             if done and rest:
                 done += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        elif not self.given_up:  # As in the pause before a run's next attempt.
+            time.sleep(seconds)
         given_up, self.given_up = self.given_up, []
         found: list[News] = [*given_up, *self.board.heard(member.run for member in self.crew if member.run)]
         for reference in done:

@@ -237,7 +237,9 @@ class SlurmEngine:
             path.unlink(missing_ok=True)
 
     def abandon(self, run: Run) -> None:
-        entry = self.active.pop(run.name)
+        entry = self.active.pop(run.name, None)
+        if entry is None:  # It was given up already, or has ended.
+            return
         entry.job.cancel(check=False)
         self.given_up += [*self.board.last(run), (run, Lost(f"its job {entry.job.job_id} was cancelled"))]
 

@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from helpers import stand_ins
+from helpers.folders import CONFIG
 from helpers.matrices import recipe
 from rich.console import Console
 
@@ -20,7 +22,8 @@ from grpobench.runs import cli
 from grpobench.runs.matrix import elsewhere
 from grpobench.runs.matrix.elsewhere import Board, Post, carry_out, surroundings
 from grpobench.runs.matrix.engines import Where, engine
-from grpobench.runs.matrix.on_ray import capacity, connect
+from grpobench.runs.matrix.on_ray import RayEngine, capacity, connect
+from grpobench.runs.matrix.on_slurm import Entry, SlurmEngine
 from grpobench.runs.matrix.run import Run
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import Lock
@@ -222,3 +225,27 @@ def test_a_cluster_that_does_not_answer_is_named(
 
     with pytest.raises(expected, match=said):
         connect(Ray(), address)
+
+
+def test_a_job_that_is_given_up_twice_is_given_up_once(tmp_path: Path) -> None:
+    """For it said nothing, and because it did not stop in time."""
+    slurm, cancelled = object.__new__(SlurmEngine), list[bool]()
+
+    def cancel(check: bool) -> None:
+        cancelled.append(check)
+
+    job = SimpleNamespace(job_id="7", cancel=cancel)
+    found = Run(CONFIG, tmp_path / "plain-sums-s0")
+    slurm.active, slurm.given_up = {found.name: Entry(found, job)}, []
+    slurm.board = cast(Board, SimpleNamespace(last=lambda run: []))
+    slurm.abandon(found)
+    slurm.abandon(found)
+    assert len(slurm.given_up) == len(cancelled) == 1 and not slurm.active
+
+
+def test_the_launcher_on_ray_sleeps_where_no_actor_has_anything_to_do() -> None:
+    ray = object.__new__(RayEngine)
+    ray.crew, ray.given_up = [], []
+    ray.board = cast(Board, SimpleNamespace(heard=lambda runs: []))
+    began = time.monotonic()
+    assert ray.news(0.2) == [] and time.monotonic() - began >= 0.2
