@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpobench.runs.settings import rules
@@ -15,6 +15,9 @@ from grpobench.runs.settings.layers import SETTINGS, Place, merge
 from grpobench.runs.settings.task_settings import located, owned
 from grpobench.runs.tools import strict
 from grpobench.tasks.task import Task
+
+LONGEST = 160
+"""Bytes of the name of a folder. Systems take 255, and what is written aside has host and process in its."""
 
 
 def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]:
@@ -27,6 +30,9 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
             if (arm.tasks is None or name in arm.tasks) and not isinstance(task, strict.Bad):
                 own = build_task(draft, name, arm, faults) if differs(draft, name, arm) else task
                 found += [] if isinstance(own, strict.Bad) else pair(draft, arm, own, left_out, faults)
+    head = draft.head
+    if not isinstance(head, strict.Bad) and len(head.name) > LONGEST:
+        faults.append(f"name: must have at most {LONGEST} letters, not {len(head.name)}")
     if not found and not faults:
         why = f" ({'; '.join(left_out)})" if left_out else ""
         faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
@@ -75,8 +81,19 @@ def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[s
     if arm.optional and (why := [*rules.unserved(runs[0]), *filter(None, [rules.untrained(runs[0])])]):
         left_out.append(f"{arm.name} on {task.name}: {why[0]}")
         return []
-    faults += [f"arm {arm.name} on {task.name}: {why}" for why in rules.incompatible(runs[0])]
+    faults += [
+        f"arm {arm.name} on {task.name}: {why}" for why in (*rules.incompatible(runs[0]), *unfit(runs))
+    ]
     return runs
+
+
+def unfit(runs: Sequence[RunConfig]) -> list[str]:
+    """What is wrong with the names of the folders of an arm's runs."""
+    longest = max(len(config.folder.encode()) for config in runs)
+    if longest <= LONGEST:
+        return []
+    told = f"names of {longest} bytes, and arm, task and seed may have {LONGEST}"
+    return [f"its runs' folders would have {told}; give the arm a shorter `name`"]
 
 
 def laid(draft: Draft, arm: Arm, task: Task) -> tuple[dict[str, dict[str, Any]], dict[Place, str]]:

@@ -80,6 +80,11 @@ def test_matrix_is_arms_times_tasks_times_seeds(read: Any) -> None:
     assert {run.train.steps for run in runs} == {5}
 
 
+def test_the_longest_name_of_a_run_s_folder(read: Any) -> None:
+    (config,) = read(arm(f"name = '{'a' * 152}'")).runs()
+    assert len(config.folder) == 160
+
+
 def test_arm_restricted_to_a_task_runs_on_it_alone(read: Any) -> None:
     runs = read(RECIPE + 'tasks = ["proofs"]\n').runs()
     assert {run.task.name for run in runs if run.arm == "second"} == {"proofs"}
@@ -210,6 +215,7 @@ algorithm = "plian"
         ),
         (arm("name = 'a/b'"), "arm[0].name: must be letters, digits, -, _ and @, not the string 'a/b'"),
         ("seeds = [1, 1]\n" + arm(), "seeds: must differ from each other"),
+        (f"name = '{'m' * 161}'\n" + arm(), "name: must have at most 160 letters, not 161"),
         ("steps = 3\n" + arm(), "steps: unknown key; did you mean train.steps?"),
         (
             arm("[arm.train]\nlearning_rate = 'high'"),
@@ -258,6 +264,11 @@ def test_error_message(read: Any, text: str, fault: str) -> None:
         (arm("sampler = {kind = 'preferences', path = '/no/such'}", "pairs"), "/no/such does not exist"),
         (arm("reward.weights.consistent = 1"), "move the weights to `[on.TASK.reward]`"),
         (arm().replace("sums", "absent"), "task absent: no data; fetch them"),
+        (
+            arm(f"name = '{'a' * 153}'"),
+            "names of 161 bytes, and arm, task and seed may have 160; give the arm",
+        ),
+        (arm(f"name = '{'a' * 300}'"), f"arm {'a' * 300} on sums: its runs' folders would have names of 308"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_a_remedy(read: Any, text: str, remedy: str) -> None:
