@@ -21,12 +21,13 @@ class Alarm:
 
 
 DAMAGED = "Damaged, and counted nowhere until it is mended"
+SPARED = "Damaged, and needed by no number"
 
 
-def find_alarms(matrix: Matrix, damage: Sequence[str] = ()) -> list[Alarm]:
+def find_alarms(matrix: Matrix, damage: Sequence[str] = (), spared: Sequence[str] = ()) -> list[Alarm]:
     """Everything that is damaged, not uniform, not as planned, or missing; empty where nothing is. `damage`
-    is what could not be read (`Numbers.damage`)."""
-    found = [Alarm(DAMAGED, damage)] if damage else []
+    and `spared` are what could not be read (of `Numbers`)."""
+    found = [Alarm(title, lines) for title, lines in ((DAMAGED, damage), (SPARED, spared)) if lines]
     return found + [Alarm(title, lines) for title, find in CHECKS.items() if (lines := [*find(matrix)])]
 
 

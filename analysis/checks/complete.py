@@ -100,7 +100,7 @@ def misplaced(matrix: Matrix) -> Iterable[str]:
 def unplanned(matrix: Matrix) -> Iterable[str]:
     """What is there and was not planned, and seeds that only some arms of a task have."""
     if not matrix.described:
-        yield "matrix.json is missing: which runs were planned is not known"
+        yield "matrix.json is missing or damaged: which runs were planned is not known"
     if extra := [run.name for run in matrix.runs if not run.planned]:
         yield f"not planned by matrix.json, and counted: {listed(extra)}"
     for task in matrix.tasks:

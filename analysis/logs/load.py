@@ -90,7 +90,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Mat
         configs={run.name: run.config for run in runs},
         margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
         plan=plan,
-        described=(folder / "matrix.json").exists(),
+        described="runs" in described,
         strangers=strangers,
         doses={
             str(arm): Dose(str(own["arm"]), own["values"]) for arm, own in described.get("doses", {}).items()

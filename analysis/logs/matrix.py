@@ -124,7 +124,7 @@ class Matrix:
     plan: Plan | None = None
     """By which seeds are added, where they are."""
     described: bool = True
-    """Whether there is a matrix.json, which says what was planned."""
+    """Whether there is a matrix.json that can be read, which says what was planned."""
     strangers: Mapping[str, str] = field(default_factory=dict)
     """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
     doses: Mapping[str, Dose] = field(default_factory=dict)

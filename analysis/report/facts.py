@@ -46,5 +46,5 @@ def gather(logs: Matrix | Numbers) -> Facts:
         origins=run_origins(matrix),
         pairing=check_pairing(matrix),
         accounting=accounting(matrix, numbers.runs),
-        alarms=find_alarms(matrix, numbers.damage),
+        alarms=find_alarms(matrix, numbers.damage, numbers.spared),
     )

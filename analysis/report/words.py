@@ -124,10 +124,12 @@ def doses_given(axes: Axes) -> str:
 
 
 def planned(facts: Facts) -> str:
-    """How every planned run stands, in numbers that add up, and how many were not planned."""
+    """How every planned run stands, in numbers that add up, and how many were not planned; where nothing says
+    what was planned, how every run stands that is there."""
     told = ", ".join(f"{n} {standing}" for standing, n in facts.accounting.items())
     extra = sum(not run.planned for run in facts.matrix.runs)
-    planned = f"{sum(facts.accounting.values())} planned: {told}"
+    kind = "planned" if facts.matrix.described else "found"
+    planned = f"{sum(facts.accounting.values())} {kind}: {told}"
     return f"{planned}; and {extra} that were not planned" if extra else planned
 
 

@@ -128,8 +128,13 @@ class Numbers:
 
     @cached_property
     def damage(self) -> Sequence[str]:
-        """What could not be read: file, line where there is one, fault and remedy."""
-        return [*self.matrix.damage, *self._later[1], *read_digests(self.matrix)[1]]
+        """What could not be read and so counts nowhere: file, line where there is one, fault and remedy."""
+        return [*self.matrix.damage, *self._later[1]]
+
+    @cached_property
+    def spared(self) -> Sequence[str]:
+        """What could not be read and no number needs: problems, which checks compare. As `damage` has it."""
+        return read_digests(self.matrix)[1]
 
     @cached_property
     def curves(self) -> pd.DataFrame:

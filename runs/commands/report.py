@@ -39,13 +39,15 @@ def write_report(
     lines. Raises DataError, if `strict` for anything that is damaged."""
     with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
         # These load pandas and matplotlib, as the crew's helpers do meanwhile.
+        from grpobench.analysis.checks.alarms import DAMAGED, SPARED
         from grpobench.analysis.logs.files import LogError
         from grpobench.runs.interface.results import load
 
         try:
             results = load(folder, margin=margin, strict=strict)
-            for fault in results.damage:
-                say(f"grpobench: damaged, and counted nowhere: {fault}", file=sys.stderr)
+            for title in (DAMAGED, SPARED):
+                for fault in results.alarms.get(title, ()):
+                    say(f"grpobench: {title[0].lower()}{title[1:]}: {fault}", file=sys.stderr)
             return results.write(drawers, formats=formats), lines(results.facts)
         except LogError as error:  # analysis/ knows nothing of the errors of other rooms
             raise DataError(str(error)) from error

@@ -126,7 +126,7 @@ class Results:
     @property
     def damage(self) -> Sequence[str]:
         """What could not be read: file, line where there is one, fault and remedy."""
-        return self._numbers.damage
+        return [*self._numbers.damage, *self._numbers.spared]
 
     @property
     def alarms(self) -> Mapping[str, Sequence[str]]:

@@ -17,11 +17,12 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 
 import grpobench
-from grpobench.analysis.checks.alarms import DAMAGED
+from grpobench.analysis.checks.alarms import DAMAGED, SPARED
 from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import LogError
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.machine import as_json, json_ready
+from grpobench.analysis.report.words import head
 from grpobench.runs import cli
 
 RUN = "grpo-arithmetic-s1"
@@ -142,11 +143,16 @@ def test_what_is_damaged_stands_on_the_page_and_is_said(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut_line(root / RUN / "metrics.jsonl", 3)
+    (root / RUN / "problems.json.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
     with drawing("final_accuracy"):
         assert cli.main(["report", str(root), "--format", "html"]) == 0
     line = f"{root / RUN / 'metrics.jsonl'}, line 3: not a JSON object"
-    assert f"grpobench: damaged, and counted nowhere: {line}" in capsys.readouterr().err
-    assert line in (root / "report" / "index.html").read_text(encoding="utf-8")
+    said = capsys.readouterr().err
+    assert f"grpobench: damaged, and counted nowhere until it is mended: {line}" in said
+    problems = f"{root / RUN / 'problems.json.zst'}: damaged"
+    assert f"grpobench: damaged, and needed by no number: {problems}" in said
+    page = (root / "report" / "index.html").read_text(encoding="utf-8")
+    assert line in page and problems in page
 
 
 def test_strict_makes_no_report_of_what_is_damaged(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +194,19 @@ def test_a_matrix_json_that_is_cut_is_named_and_the_runs_are_found_by_their_fold
     assert found["accounting"] == {"finished": 6}
 
 
+@pytest.mark.parametrize("spoil", [half, Path.unlink, lambda path: path.write_text("{}")])
+def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
+    spoil: Callable[[Path], Any], root: Path
+) -> None:
+    assert head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
+    spoil(root / "matrix.json")
+    facts = grpobench.load(root).facts
+    assert head(facts)["runs"] == "6 found: 6 finished"
+    assert told(root)["alarms"]["Not as planned"] == [
+        "matrix.json is missing or damaged: which runs were planned is not known"
+    ]
+
+
 def test_a_matrix_json_with_another_number_is_named(root: Path) -> None:
     described = root / "matrix.json"
     described.write_text(json.dumps(sums.seal(json.loads(described.read_text()))))
@@ -217,9 +236,12 @@ def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None
     (root / RUN / "evals").mkdir()
     (root / RUN / "evals" / "x.json").write_text('{"rows": 3')
     found = told(root)
-    lines = "\n".join(found["alarms"][DAMAGED])
-    assert "problems.json.zst: damaged" in lines and "evals/x.json, line 1: not JSON" in lines
+    ((evaluation,), (problems,)) = (found["alarms"][title] for title in (DAMAGED, SPARED))
+    assert "problems.json.zst: damaged" in problems and "evals/x.json, line 1: not JSON" in evaluation
     assert found["accounting"] == {"finished": 6}
+    assert len(grpobench.load(root).damage) == 2
+    with pytest.raises(LogError, match=r"evals/x\.json(.|\n)*problems\.json\.zst"):
+        grpobench.load(root, strict=True)
 
 
 def test_a_matrix_of_which_every_run_is_damaged_still_has_a_page_that_says_so(root: Path) -> None:

@@ -158,7 +158,7 @@ def test_matrix_without_its_plan_and_arm_without_a_seed_are_named(root: Path) ->
     (root / "matrix.json").unlink()
     shutil.rmtree(root / "ppo-arithmetic-s3")
     assert told(root)["Not as planned"] == [
-        "matrix.json is missing: which runs were planned is not known",
+        "matrix.json is missing or damaged: which runs were planned is not known",
         "ppo on arithmetic has no run of seed 3, which other arms have",
     ]
 
