@@ -190,7 +190,8 @@ def import_words(imports: argparse.ArgumentParser) -> None:
         metavar="THEIRS=OURS",
         action="append",
         default=[],
-        help="what a metric of theirs is here (grpobench list metrics), or COLUMN=step; may be given again",
+        help="what a metric of theirs is here (grpobench list metrics), or COLUMN=step; THEIRS/100=OURS "
+        "divides by 100, as percent need; may be given again",
     )
     imports.add_argument("--arm", default="", metavar="NAME", help="default: from names of folders or logs")
     imports.add_argument(

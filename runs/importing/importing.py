@@ -10,7 +10,7 @@ from grpobench.runs.importing import folder, places
 from grpobench.runs.importing.log import Fault, Log
 from grpobench.runs.importing.places import Place, Told
 from grpobench.runs.importing.sources import Source, read, sources
-from grpobench.runs.importing.translate import STEP, Translated, diverged, language, translate
+from grpobench.runs.importing.translate import STEP, Translated, diverged, divided, language, translate
 from grpobench.tasks.data.errors import DataError
 
 
@@ -65,7 +65,11 @@ def carry_out(request: Request) -> Imported:
     faults: list[Fault] = []
     made: dict[Place, Made] = {}
     for source, log in joined(logs(request, faults)):
-        run = one(source, log, request, made)
+        try:
+            run = one(source, log, request, made)
+        except DataError as error:
+            faults.append(Fault(source.place, None, told(error, source)))
+            continue
         if clash := occupied(run, made, request.out):
             faults.append(Fault(source.place, None, clash))
         else:
@@ -84,13 +88,17 @@ def carry_out(request: Request) -> Imported:
 
 def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
     """The log of every source; what cannot be read is noted in `faults`."""
-    steps = [theirs for theirs, ours in request.mapped.items() if ours == STEP]
     for given in request.sources:
         for source in sources(given, request.form, faults):
             try:
-                yield source, read(source, request.form, steps)
+                yield source, read(source, request.form, request.mapped)
             except DataError as error:
-                faults.append(Fault(source.place, None, str(error).removeprefix(f"{source.place}: ")))
+                faults.append(Fault(source.place, None, told(error, source)))
+
+
+def told(error: DataError, source: Source) -> str:
+    """What an error says, without the place that a fault has before it."""
+    return str(error).removeprefix(f"{source.place}: ").removeprefix(f"{source.place}, ")
 
 
 def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
@@ -108,7 +116,8 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
 
 
 def one(source: Source, log: Log, request: Request, made: Mapping[Place, Made]) -> Made:
-    """A log under our names, at its place."""
+    """A log under our names, at its place. Raises DataError for numbers that are not what they are to be."""
+    log.notes += log.repeated()
     mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
     vocabulary = language(log)
     found = translate(log, vocabulary, mapped)
@@ -132,4 +141,8 @@ def occupied(run: Made, made: Mapping[Place, Made], out: Path) -> str:
 def unused(request: Request, result: Imported) -> list[str]:
     """Names given with --map that no log has."""
     names = {name for run in result.runs for row in run.log.rows.values() for name in row}
-    return [theirs for theirs, ours in request.mapped.items() if ours != STEP and theirs not in names]
+    return [
+        theirs
+        for theirs, ours in request.mapped.items()
+        if ours != STEP and theirs not in names and divided(theirs)[0] not in names
+    ]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.tools.text import listed
 from grpobench.runs.record.status import State
+from grpobench.tasks.data.errors import DataError
+
+LAST_STEP = 2**53
+"""From here on steps are no exact numbers, and no report reads them."""
+DEEPEST = 100
+"""How deep objects may stand in each other."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,8 @@ class Log:
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What a reader of the report should know, and is no damage."""
+    twice: Counter[str] = field(default_factory=Counter)
+    """By name, how many numbers of a step were told again with another value."""
 
     def add(self, step: int, values: Mapping[str, float], where: str = "") -> None:
         """More numbers of a step. A step behind the last one is that of a run which was resumed from a
@@ -73,7 +84,37 @@ class Log:
             self.notes.append(
                 f"the step goes back from {last} to {step}{after}: {len(gone)} rows were written again"
             )
-        self.rows.setdefault(step, {}).update(values)
+        self.put(step, values)
+
+    def put(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of a step beside those that it has. The last counts where two are told, but NaN replaces
+        none."""
+        row = self.rows.setdefault(step, {})
+        for name, value in values.items():
+            before = row.get(name, math.nan)
+            if math.isnan(value) and name in row:
+                continue
+            if not math.isnan(before) and before != value:
+                self.twice[name] += 1
+            row[name] = value
+
+    def numbers(
+        self, values: Mapping[str, Any], line: int | None = None, file: Path | None = None
+    ) -> dict[str, float]:
+        """The numbers among some values; what is too large or too deep for one is noted."""
+        faulty: list[str] = []
+        found = numbers(values, faulty=faulty)
+        for what in faulty:
+            self.fault(file or self.place, line, f"{what}; it is left out")
+        return found
+
+    def repeated(self) -> list[str]:
+        """A note on numbers that were told twice, if any were."""
+        if not self.twice:
+            return []
+        each = listed([f"{name} ({count})" for name, count in self.twice.items()], 8)
+        what = f"{self.twice.total()} numbers stand twice at their step with different values"
+        return [f"{what}, of which the last counts: {each}"]
 
     def go_on(self, later: Log) -> None:
         """Take up a later part of the same run, which counts where both tell something."""
@@ -88,26 +129,52 @@ class Log:
         self.files += later.files
         self.faults += later.faults
         self.notes += later.notes
+        self.twice += later.twice
 
     def fault(self, path: Path, line: int | None, what: str) -> None:
         """Note what was left out, and why."""
         self.faults.append(Fault(path, line, what))
 
 
-def numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def numbers(
+    values: Mapping[str, Any], prefix: str = "", faulty: list[str] | None = None, depth: int = 1
+) -> dict[str, float]:
     """The numbers among some values by name, nested ones as ``outer/inner``; truths, texts and lists are no
-    numbers."""
+    numbers. What is beyond all numbers, or nested too deep, is left out and said in `faulty`."""
     found: dict[str, float] = {}
+    faulty = [] if faulty is None else faulty
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{name}"] = float(value)
+            try:
+                found[f"{prefix}{name}"] = float(value)
+            except OverflowError:
+                faulty.append(f"`{prefix}{name}` is beyond all numbers")
         elif isinstance(value, Mapping):
-            found |= numbers(value, f"{prefix}{name}/")
+            if depth < DEEPEST:
+                found |= numbers(value, f"{prefix}{name}/", faulty, depth + 1)
+            else:
+                faulty.append(f"`{prefix[:40]}…` is nested more than {DEEPEST} deep")
     return found
 
 
+def parsed(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def demand(log: Log) -> Log:
+    """The log. Raises DataError for one without a row of numbers."""
+    if not any(log.rows.values()):
+        first = f"; {log.faults[0]}" if log.faults else ""
+        raise DataError(f"{log.place}: holds no row of numbers{first}")
+    return log
+
+
 def whole(value: Any) -> int | None:
-    """A step as a whole number from 0; None for what is none."""
+    """A step as a whole number from 0 and below `LAST_STEP`; None for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if math.isfinite(value) and value >= 0 and value == int(value) else None
+    return int(value) if 0 <= value < LAST_STEP and value == int(value) else None

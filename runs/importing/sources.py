@@ -148,8 +148,8 @@ def is_file_logger(path: Path) -> bool:
         return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', file.read(HEAD)) is not None
 
 
-def read(source: Source, form: str, step: Sequence[str]) -> Log:
-    """The log of a run. `step` are columns that hold the step. Raises DataError for what cannot be read, and
+def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
+    """The log of a run. `mapped` says what columns are here. Raises DataError for what cannot be read, and
     ConfigError where a package is absent."""
     place = source.place
     if source.kind == STATE:
@@ -161,11 +161,11 @@ def read(source: Source, form: str, step: Sequence[str]) -> Log:
     elif source.kind == EVENTS:
         log = tensorboard.read(place)
     elif source.kind == CSV:
-        log = columns.read_csv(place, step)
+        log = columns.read_csv(place, mapped)
     elif form != "jsonl" and is_file_logger(place):
         log = console.read_file_logger(place)
     else:
-        log = columns.read_jsonl(place, step)
+        log = columns.read_jsonl(place, mapped)
     if form in ("trl", "verl", "openrlhf"):
         log.library = form
     if log.library == "verl" and source.folder is not None:

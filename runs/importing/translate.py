@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -16,11 +17,16 @@ from grpobench.runs.importing.names.verl import VERL
 from grpobench.runs.measure import catalogue
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
 
 VOCABULARIES: Mapping[str, Vocabulary] = {one.library: one for one in (TRL, VERL, OPENRLHF)}
 OTHER = "other/"
 """Before the name of a metric that has no name of ours."""
 STEP = "step"
+DIVIDED = re.compile(r"(.+)/(\d+(?:\.\d+)?)")
+ACCURACY = re.compile(r"score/correct|eval/[^/]+/[^/]+/(correct|accuracy\w*|(pass|maj)@\d+)(/.+)?")
+ABOVE = 1 + 1e-6
+"""What no share exceeds; the mean of ones in single precision may exceed 1."""
 VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_loss", "policy_loss")
 """Of ours and of theirs. One that is NaN or infinite to the end of the log says that the run diverged."""
 
@@ -52,6 +58,35 @@ def mapping(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def divided(theirs: str) -> tuple[str, float]:
+    """What --map may say instead of a name of theirs, ``THEIRS/NUMBER``: the name, and what its numbers are
+    divided by; 1 for a mere name."""
+    found = DIVIDED.fullmatch(theirs)
+    return (found[1], float(found[2])) if found and float(found[2]) else (theirs, 1.0)
+
+
+def told_as(name: str, mapped: Mapping[str, str]) -> str:
+    """What --map says that a name of theirs is; empty where it does not say."""
+    if name in mapped:
+        return mapped[name]
+    return next((own for theirs, own in mapped.items() if divided(theirs)[0] == name), "")
+
+
+def asked(mapped: Mapping[str, str], names: Collection[str]) -> dict[str, tuple[str, float]]:
+    """Of the names that a log has, what --map says that they are, and what their numbers are divided by. A
+    name that itself ends in a number counts as it is where the log has it. Raises ConfigError for a name of
+    theirs that is given twice."""
+    found = {theirs: (own, 1.0) for theirs, own in mapped.items() if theirs in names}
+    for theirs, own in mapped.items():
+        name, by = divided(theirs)
+        if theirs in found or name not in names:
+            continue
+        if name in found:
+            raise ConfigError([f"--map {theirs}={own}: {name} is given twice; give each name once"])
+        found[name] = own, by
+    return found
+
+
 def language(log: Log) -> Vocabulary | None:
     """The table that a log's names are of: its library's, else the one that knows most of them; None where no
     table knows any, or two know as many."""
@@ -80,16 +115,19 @@ class Translated:
 
 def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]) -> Translated:
     """Every number of a log under a name of ours or below `OTHER`. What `mapped` says counts before the
-    table, and names that are ours already stay."""
+    table, and names that are ours already stay. Raises DataError for a share above 1."""
     theirs = list(dict.fromkeys(name for row in log.rows.values() for name in row))
-    chosen, sources = choose(theirs, vocabulary, mapped)
+    told = asked(mapped, theirs)
+    by = {name: number for name, (_, number) in told.items() if number != 1}
+    chosen, sources = choose(theirs, vocabulary, {name: own for name, (own, _) in told.items()})
+    demand_shares(log, chosen, by)
     found = Translated(
         rows={
-            step: {chosen[name]: value for name, value in row.items()}
+            step: {chosen[name]: value / by.get(name, 1.0) for name, value in row.items()}
             for step, row in sorted(log.rows.items())
         },
-        names={name: own for own, name in chosen.items() if not name.startswith(OTHER)},
-        kept={name: own for own, name in chosen.items() if name.startswith(OTHER)},
+        names={name: spelt(own, by) for own, name in chosen.items() if not name.startswith(OTHER)},
+        kept={name: spelt(own, by) for own, name in chosen.items() if name.startswith(OTHER)},
         task=next(iter(sources)) if len(sources) == 1 else "",
     )
     if len(sources) > 1:
@@ -100,6 +138,36 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     for rule in vocabulary.derived if vocabulary else ():
         derive(rule, log, found)
     return found
+
+
+def spelt(theirs: str, by: Mapping[str, float]) -> str:
+    """A name of theirs with what its numbers were divided by."""
+    return f"{theirs} ÷ {by[theirs]:g}" if theirs in by else theirs
+
+
+@cache
+def share(name: str) -> bool:
+    """Whether a metric of ours is a share, which is from 0 to 1: an accuracy, or what the catalogue says."""
+    metric = catalogue.find(name)
+    declared = metric is not None and metric.unit.partition(" ")[0] == "share"
+    return declared or ACCURACY.fullmatch(name) is not None
+
+
+def demand_shares(log: Log, chosen: Mapping[str, str], by: Mapping[str, float]) -> None:
+    """Raise DataError where what is a share here has a number above 1: percent, or no share at all."""
+    for theirs, own in chosen.items():
+        if not share(own):
+            continue
+        above = ABOVE * by.get(theirs, 1.0)
+        told = {step: row[theirs] for step, row in sorted(log.rows.items()) if theirs in row}
+        first = next((step for step, value in told.items() if above < value < math.inf), None)
+        if first is not None:
+            after = f" (to be divided by {by[theirs]:g})" if theirs in by else ""
+            percent = "" if after else f'percent are divided with --map "{theirs}/100={own}", and '
+            raise DataError(
+                f"{log.place}: `{theirs}` is {told[first]:g}{after} at step {first}, and {own} is a share, "
+                f'from 0 to 1; {percent}what is no share is kept with --map "{theirs}={OTHER}{theirs}"'
+            )
 
 
 def choose(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.runs.importing.log import Log, parsed, whole
 from grpobench.tasks.data.errors import DataError
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -90,7 +89,7 @@ def read_file_logger(file: Path) -> Log:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parsed(line)
         except ValueError as error:
             log.fault(file, number, f"not JSON ({error}); the line is left out")
             continue
@@ -98,7 +97,7 @@ def read_file_logger(file: Path) -> Log:
         if step is None or not isinstance(row.get("data"), Mapping):
             log.fault(file, number, "no `step` with `data` as verl writes them; the line is left out")
             continue
-        log.add(step, numbers(row["data"]), f"line {number}")
+        log.add(step, log.numbers(row["data"], number), f"line {number}")
     if not log.rows:
         raise DataError(f"{file}: holds no row of verl's file logger")
     return log

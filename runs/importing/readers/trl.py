@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.runs.importing.log import Log, demand, numbers, parsed, whole
 from grpobench.tasks.data.errors import DataError
 
 STATE = "trainer_state.json"
@@ -30,7 +30,9 @@ def read(place: Path) -> Log:
         if step is None:
             log.fault(file, None, f"entry {number} of log_history has no whole `step`; it is left out")
             continue
-        log.add(step, numbers({name: value for name, value in entry.items() if name != "step"}))
+        told = {name: value for name, value in entry.items() if name != "step"}
+        log.add(step, log.numbers(told, file=file))
+    demand(log)
     done, planned = whole(state.get("global_step")), whole(state.get("max_steps"))
     if planned:
         log.planned = planned
@@ -58,7 +60,7 @@ def load(file: Path, log: Log) -> dict[str, Any]:
     """The object that the file holds. Of one that is cut, what stands before the cut."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
-        state = json.loads(text)
+        state = parsed(text)
     except ValueError as error:
         line = getattr(error, "lineno", None)
         log.fault(file, line, f"not JSON ({error}); only the entries of log_history before it are read")
@@ -74,7 +76,7 @@ def entries(text: str, place: int) -> Iterator[Any]:
         place += len(text[place:]) - len(text[place:].lstrip(" \t\r\n,"))
         try:
             value, place = decoder.raw_decode(text, place)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         yield value
 
@@ -108,7 +110,7 @@ def parquet(table: Path) -> list[dict[str, Any]]:
 
 
 def lines(table: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [parsed(line) for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -228,6 +228,27 @@ def test_a_run_that_diverged_counts_as_zero(tmp_path: Path) -> None:
     assert found["grpo"]["state"] == "finished"
 
 
+def test_a_log_without_rows_or_in_percent_is_named_and_the_rest_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, out = folder_of_verl(tmp_path), tmp_path / "out"
+    (logs / "empty-s0").mkdir()
+    (logs / "empty-s0" / "trainer_state.json").write_text(trainer_state([], 0, 5))
+    verl_run(logs / "percent-s0", 12.5)
+    assert imported(logs, out) == 0
+    told = capsys.readouterr().out
+    assert f"left out: {logs / 'empty-s0'}: holds no row of numbers" in told
+    file = logs / "percent-s0" / "train.log"
+    assert f"left out: {file}: `{DATA}` is 25.25 at step 2, and eval/validation/greedy/correct is a" in told
+    assert len(load(out).runs) == 4
+    maps = ("--map", f"{DATA}/100=eval/validation/greedy/correct")
+    assert imported(file, tmp_path / "share", *maps, "--seed", 0) == 0
+    assert "no log has it" not in capsys.readouterr().err
+    (row,) = report(tmp_path / "share")["runs"]
+    assert row["final"] == 0.5025
+    assert imported(logs, tmp_path / "strict", "--strict") == 2
+
+
 def test_columns_are_named_and_an_unknown_one_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

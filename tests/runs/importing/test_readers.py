@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -166,6 +167,12 @@ def test_a_state_without_a_history_is_refused(text: str, tmp_path: Path) -> None
         trl.read(written(tmp_path, "trainer_state.json", text))
 
 
+@pytest.mark.parametrize("history", [[], [{"step": 1, "note": "text"}]])
+def test_a_history_without_numbers_is_refused(history: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no row of numbers"):
+        trl.read(written(tmp_path, "trainer_state.json", trainer_state(history, 0, 5)))
+
+
 def test_completions_become_groups_of_the_same_prompt(tmp_path: Path) -> None:
     written(tmp_path, "trainer_state.json", trainer_state([trl_row(1, 0.5)], 1, 1))
     (tmp_path / "completions").mkdir()
@@ -196,7 +203,7 @@ def test_completions_become_groups_of_the_same_prompt(tmp_path: Path) -> None:
 
 def test_csv_names_cells_that_are_no_numbers_and_lines_that_are_no_rows(tmp_path: Path) -> None:
     text = "it,score,note,kl\n1,0.5,fine,0.1\n2,oops,fine,\n3,0.7\nx,0.7,fine,0.1\n\n5,0.9,,nan\n"
-    log = columns.read_csv(written(tmp_path, "a.csv", text), ["it"])
+    log = columns.read_csv(written(tmp_path, "a.csv", text), {"it": "step"})
     assert list(log.rows) == [1, 2, 5]
     assert (log.rows[1], log.rows[2]) == ({"score": 0.5, "kl": 0.1}, {})
     assert math.isnan(log.rows[5]["kl"])

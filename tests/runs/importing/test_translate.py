@@ -10,8 +10,17 @@ import pytest
 
 from grpobench.runs.importing.log import Log
 from grpobench.runs.importing.names.table import Vocabulary, forms
-from grpobench.runs.importing.translate import VOCABULARIES, diverged, language, mapping, ours, translate
+from grpobench.runs.importing.translate import (
+    VOCABULARIES,
+    diverged,
+    language,
+    mapping,
+    ours,
+    share,
+    translate,
+)
 from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
 
 every = pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES.keys())
 
@@ -183,3 +192,47 @@ def test_what_is_not_finite_to_the_end_says_that_the_run_diverged(value: float) 
     assert diverged(translate(log_of(*healed), VOCABULARIES["trl"], {})) == ""
     of_no_weight = [{"reward": 1.0, "completions/min_length": value}]
     assert diverged(translate(log_of(*of_no_weight), VOCABULARIES["trl"], {})) == ""
+
+
+GREEDY = "eval/validation/greedy/correct"
+
+
+def test_an_accuracy_above_1_is_refused_and_a_number_behind_a_slash_divides() -> None:
+    log = log_of({"acc": 0.5}, {"acc": 52.75})
+    with pytest.raises(DataError) as error:
+        translate(log, None, mapping([f"acc={GREEDY}"]))
+    assert str(error.value) == (
+        f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; percent are divided with "
+        f'--map "acc/100={GREEDY}", and what is no share is kept with --map "acc=other/acc"'
+    )
+    found = translate(log, None, mapping([f"acc/100={GREEDY}"]))
+    assert found.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}
+    assert found.names == {GREEDY: "acc ÷ 100"}
+    assert translate(log, None, mapping(["acc=other/acc"])).rows[2] == {"other/acc": 52.75}
+    with pytest.raises(DataError, match=r"`acc` is 52.75 \(to be divided by 10\) at step 2"):
+        translate(log, None, mapping([f"acc/10={GREEDY}"]))
+
+
+def test_a_name_that_ends_in_a_number_counts_as_it_is_where_a_log_has_it() -> None:
+    mapped = mapping([f"acc/100={GREEDY}"])
+    assert translate(log_of({"acc/100": 0.5, "acc": 0.25}), None, mapped).rows[1] == {
+        GREEDY: 0.5,
+        "other/acc": 0.25,
+    }
+    with pytest.raises(ConfigError, match="acc is given twice; give each name once"):
+        translate(log_of({"acc": 0.5}), None, mapping([f"acc/100={GREEDY}", "acc=score/correct"]))
+
+
+def test_what_is_a_share() -> None:
+    names = [GREEDY, f"{GREEDY}/gsm8k", "eval/test/sampled/pass@8", "eval/test/greedy/accuracy_ambiguous/age"]
+    assert all(map(share, [*names, "score/correct", "length/truncated", "gap/ess"]))
+    others = [
+        "eval/test/greedy/length",
+        "eval/test/sampled/reward",
+        "reward/mean",
+        "score/words",
+        "other/acc",
+    ]
+    assert not any(map(share, others))
+    # means of ones in single precision may exceed 1
+    assert translate(log_of({GREEDY: 1.0000001}), None, {}).rows[1] == {GREEDY: 1.0000001}
