@@ -55,9 +55,11 @@ def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
     """Every run of a file or folder, in the order of their paths. A folder below which nothing is read is
     noted in `found`. Raises DataError where there is no such place."""
     if place.is_file():
-        kind = kind_of(place, form)
+        kind = kind_of(place, form) or (JSONL if not form and is_list(place) else "")
         if not kind:
-            raise DataError(f"{place}: not a log that is known{f' as {form}' if form else ''}; see --from")
+            listed = "; --from jsonl reads a list of objects" if place.suffix == ".json" and not form else ""
+            told = f" as {form}" if form else ""
+            raise DataError(f"{place}: not a log that is known{told}; see --from{listed}")
         inside = place.parent.parent if place.parent.name.startswith("checkpoint-") else place.parent
         return [Source(place, kind, inside.resolve().name if kind == STATE else place.stem)]
     if not place.is_dir():
@@ -131,6 +133,16 @@ def has_history(path: Path) -> bool:
     """Whether a JSON file is the state of a trainer under another name."""
     with path.open("rb") as file:
         return b'"log_history"' in file.read(HEAD)
+
+
+def is_list(path: Path) -> bool:
+    """Whether a JSON file is a list of objects, the first of which begins a table: it has a step."""
+    if path.suffix != ".json":
+        return False
+    with path.open("rb") as file:
+        first = file.read(HEAD).partition(b"}")[0]
+    steps = "|".join(map(re.escape, columns.STEPS)).encode()
+    return re.match(rb'\s*\[\s*\{.*"(?:' + steps + rb')"\s*:\s*\d', first, re.DOTALL) is not None
 
 
 def library_of(path: Path) -> str:

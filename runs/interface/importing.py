@@ -34,8 +34,8 @@ def import_logs(
     verl, openrlhf, wandb, tensorboard, csv and jsonl; unless given, each log says itself what it is. `map`
     says what a metric of theirs is here: ``{"score": "reward/mean", "it": "step"}``; ``"acc/100"`` is the
     column `acc` divided by 100. `arm`, `task` and `seed` hold for all that is imported; unless given, names
-    of folders and the logs tell them. `matrix` is the name of the matrix, unless given that of `out`. What was
-    left out stands in `Results.alarms`.
+    of folders and the logs tell them. `matrix` is the name of the matrix, unless given that of `out`. What
+    was left out stands in `Results.alarms`.
 
     Warns of a name in `map` that no log has. Raises ConfigError for a wrong argument, an unknown metric and a
     package that is absent; DataError where nothing can be read and, if `strict`, where anything is damaged.

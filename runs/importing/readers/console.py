@@ -38,17 +38,20 @@ def read(file: Path, library: str) -> Log:
         plain = COLOUR.sub("", line).rstrip("\r")
         cut = number == len(lines) and bool(plain) and not plain.endswith("}")
         if found := PLANNED.search(plain):
-            log.planned = int(found[1])
+            log.planned = counted(found[1])
         if BROKE in plain:
             broke = number
-        step, values = verl(plain, cut) if library == "verl" else openrlhf(plain, cut)
-        if step is None:
+        digits, values = verl(plain, cut) if library == "verl" else openrlhf(plain, cut)
+        if not digits:
+            continue
+        if (step := counted(digits)) is None:
+            log.fault(file, number, f"no step: {digits[:40]}; the line is left out")
             continue
         broke = None
         told = {}
         for name, value in values.items():
-            if match := NUMBER.fullmatch(value):
-                told[name] = float(match[1])
+            if (known := as_number(value)) is not None:
+                told[name] = known
             elif value not in ("None", "True", "False"):
                 log.fault(file, number, f"`{name}` is no number: {value[:40]!r}; it is left out")
         if cut:
@@ -64,22 +67,37 @@ def read(file: Path, library: str) -> Log:
     return log
 
 
-def verl(line: str, cut: bool) -> tuple[int | None, dict[str, str]]:
-    """The step of a line of verl's and its values as texts; without the last one of a line that was cut."""
+def counted(digits: str) -> int | None:
+    """A step that is told in digits; None for one beyond all steps."""
+    return whole(float(digits))
+
+
+def as_number(text: str) -> float | None:
+    """The number that a value is, as Python, NumPy and torch print one; None for anything else."""
+    found = NUMBER.fullmatch(text)
+    try:
+        return float(found[1]) if found else None
+    except ValueError:  # 1.2.3
+        return None
+
+
+def verl(line: str, cut: bool) -> tuple[str, dict[str, str]]:
+    """The step of a line of verl's and its values, all as texts; without the last value of a line that was
+    cut. Empty for any other line."""
     found = VERL.search(line)
     if not found:
-        return None, {}
+        return "", {}
     pieces = [piece.rpartition(":") for piece in found[2].split(" - ")[: -1 if cut else None]]
-    return int(found[1]), {name: value.strip() for name, _, value in pieces}
+    return found[1], {name: value.strip() for name, _, value in pieces}
 
 
-def openrlhf(line: str, cut: bool) -> tuple[int | None, dict[str, str]]:
+def openrlhf(line: str, cut: bool) -> tuple[str, dict[str, str]]:
     """The same for OpenRLHF, which prints a dictionary."""
     found = OPENRLHF.search(line) or OPENRLHF_EVAL.search(line)
     if not found:
-        return None, {}
+        return "", {}
     pairs = PAIR.findall(found[2])
-    return int(found[1]), {name: value.strip() for name, value in pairs[: -1 if cut else None]}
+    return found[1], {name: value.strip() for name, value in pairs[: -1 if cut else None]}
 
 
 def read_file_logger(file: Path) -> Log:

@@ -8,13 +8,12 @@ function adds, such as acc. A folder whose name has "val" in it holds evaluation
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, numbers
+from grpobench.runs.importing.log import Log, numbers, parsed, whole
 
 KEYS = ("input", "output", "score", "step")
 
@@ -26,7 +25,7 @@ def is_dump(file: Path) -> bool:
     with file.open("rb") as content:
         line = content.readline()
     try:
-        row = json.loads(line)
+        row = parsed(line)
     except ValueError:
         return False
     return isinstance(row, Mapping) and all(key in row for key in KEYS)
@@ -51,9 +50,11 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parsed(line)
             if not isinstance(row, Mapping) or not all(key in row for key in KEYS):
                 raise ValueError("no completion of verl's")
+            if whole(row["step"]) is None:
+                raise ValueError("no whole `step`")
             yield row
         except ValueError as error:
             log.fault(file, number, f"{error}; the line is left out")

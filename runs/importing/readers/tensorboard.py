@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, whole
+from grpobench.runs.importing.log import Log, parsed, whole
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.errors import DataError
 
@@ -38,10 +37,9 @@ def read(place: Path) -> Log:
         if type(error).__name__ not in ("DataLossError", "DecodeError"):
             raise
         log.fault(place, None, f"damaged ({error}); what stands before it is read")
-    rows: dict[int, dict[str, float]] = {}
     for tag, step, value in scalars(reader):
-        rows.setdefault(step, {})[tag] = value
-    log.rows = dict(sorted(rows.items()))
+        log.put(step, {tag: value})
+    log.rows = dict(sorted(log.rows.items()))
     if not log.rows:
         raise DataError(f"{place}: holds no scalar")
     log.settings = arguments(reader)
@@ -71,7 +69,7 @@ def arguments(reader: Any) -> dict[str, Any]:
         return {}
     text = reader.Tensors(tag)[-1].tensor_proto.string_val[0]
     try:
-        told = json.loads(text)
+        told = parsed(text)
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}

@@ -94,7 +94,7 @@ def completions(table: Path, log: Log) -> None:
     try:
         rows = parquet(table) if table.suffix == ".parquet" else lines(table)
         groups = grouped(rows)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, TypeError, OverflowError) as error:
         what = f"not a table of completions ({type(error).__name__}: {error}); it is left out"
         log.fault(table, None, what)
         return

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.importing.log import Log, numbers, whole
+from grpobench.runs.importing.log import Log, whole
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data.errors import DataError
 
@@ -44,7 +44,7 @@ def read(file: Path) -> Log:
             continue
         kind = one.WhichOneof("record_type")
         if kind == "history":
-            rows.append(history(one.history))
+            rows.append(history(one.history, log))
         elif kind == "run":
             log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
             log.identity = f"{one.run.entity}/{one.run.project}/{one.run.run_id}"
@@ -110,11 +110,11 @@ def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
         log.fault(file, None, f"byte {place}: the file is cut here")
 
 
-def history(row: Any) -> tuple[int, dict[str, float]]:
+def history(row: Any, log: Log) -> tuple[int, dict[str, float]]:
     """(W&B's own step, numbers by name) of a row."""
     values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in row.item}
     own = int(values.get("_step", row.step.num))
-    told = numbers({name: value for name, value in values.items() if not is_media(value)})
+    told = log.numbers({name: value for name, value in values.items() if not is_media(value)})
     return own, {name: value for name, value in told.items() if not name.startswith("_")}
 
 

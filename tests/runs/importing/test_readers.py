@@ -228,6 +228,82 @@ def test_an_empty_table_is_refused(text: str, tmp_path: Path) -> None:
         columns.read_csv(written(tmp_path, "a.csv", text))
 
 
+def test_a_name_that_stands_twice_in_a_header_is_refused(tmp_path: Path) -> None:
+    text = "step,note,note,kl,kl\n1,a,b,0.1,0.2\n"
+    with pytest.raises(DataError, match=r"a\.csv, line 1: several columns are called `kl`; rename them"):
+        columns.read_csv(written(tmp_path, "a.csv", text))
+
+
+def test_rows_of_several_seeds_are_refused_and_one_is_taken(tmp_path: Path) -> None:
+    text = "step,seed,kl\n1,0,0.1\n1,1,0.2\n"
+    with pytest.raises(DataError, match="`seed` is 0, 1: these are rows of 2 runs; write a file for each"):
+        columns.read_csv(written(tmp_path, "a.csv", text))
+    one = columns.read_csv(written(tmp_path, "b.csv", "step,seed,kl\n1,3,0.1\n2,3,0.2\n"))
+    assert one.seed == 3
+
+
+def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> None:
+    text = "step,kl,loss\n1,0.1,1\n1,0.2,1\n2,0.1,1\n2,0.2,2\n2,nan,\n"
+    log = columns.read_csv(written(tmp_path, "a.csv", text))
+    assert log.rows == {1: {"kl": 0.2, "loss": 1.0}, 2: {"kl": 0.2, "loss": 2.0}}
+    (note,) = log.repeated()
+    what = "3 numbers stand twice at their step with different values, of which the last counts"
+    assert note == f"{what}: kl (2), loss (1)"
+
+
+def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
+    log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n3,0.3\n2,0.2\n2,0.1\n1,0.1\n"))
+    assert list(log.rows.items()) == [(1, {"kl": 0.1}), (2, {"kl": 0.2}), (3, {"kl": 0.3})]
+    assert log.notes == ["the newest row stands first; the rows are sorted by their steps"]
+    resumed = columns.read_csv(written(tmp_path, "b.csv", "step,kl\n1,0.3\n2,0.2\n1,0.1\n"))
+    assert "the step goes back from 2 to 1 at line 4" in resumed.notes[0]
+
+
+def test_what_is_beyond_all_numbers_or_nested_too_deep_is_named_and_the_rest_read(tmp_path: Path) -> None:
+    large = "1" + "0" * 400
+    rows = [
+        f'{{"step": 1, "a": {large}, "b": 1}}',
+        '{"step": 2, "a": ' + "[" * 2500 + "]" * 2500 + "}",
+        '{"step": 3, "b": 3, "c": ' + '{"d": ' * 200 + "1" + "}" * 201,
+        f'{{"step": {large}, "b": 4}}',
+    ]
+    log = columns.read_jsonl(written(tmp_path, "a.jsonl", "\n".join(rows)))
+    assert log.rows == {1: {"b": 1.0}, 3: {"b": 3.0}}
+    assert [(fault.line, fault.what.partition("; ")[0]) for fault in log.faults[:3]] == [
+        (2, "not a JSON object (nested too deep)"),
+        (1, "`a` is beyond all numbers"),
+        (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 deep"),
+    ]
+    assert log.faults[-1].line == 4
+    with pytest.raises(DataError, match=r"nested too deep"):
+        columns.read_jsonl(written(tmp_path, "b.jsonl", "[" * 100_000))
+    state = f'{{"log_history": [{{"step": 1, "a": {large}, "b": 1}}]}}'
+    assert "`a` is beyond" in trl.read(written(tmp_path, "trainer_state.json", state)).faults[0].what
+
+
+def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
+    log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n1,0.1\n1e30,0.2\n"))
+    assert faults(log) == ["3: `step` is no step: '1e30'; the line is left out"]
+    text = f"step:1 - a:1.0 - b:1.2.3\nstep:{'9' * 5000} - a:1.0\n"
+    told = console.read(written(tmp_path, "a.log", text), "verl")
+    assert told.rows == {1: {"a": 1.0}}
+    assert faults(told) == [
+        "1: `b` is no number: '1.2.3'; it is left out",
+        f"2: no step: {'9' * 40}; the line is left out",
+    ]
+
+
+def test_a_list_in_a_json_file_is_recognised_where_it_is_given_and_has_a_step(tmp_path: Path) -> None:
+    table = written(tmp_path, "a.json", '[\n {"loss": 1.0, "step": 1}]')
+    (found,) = sources(table, "", [])
+    assert (found.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})
+    other = written(tmp_path, "b.json", '[{"it": 1, "text": "step"}]')
+    with pytest.raises(DataError, match="not a log that is known; see --from; --from jsonl reads a list of"):
+        sources(other, "", [])
+    noted: list[Fault] = []
+    assert not sources(tmp_path, "", noted) and len(noted) == 1  # a folder may hold many
+
+
 def test_json_lines_and_a_list_are_the_same_and_nested_names_are_joined(tmp_path: Path) -> None:
     rows = [
         {"global_step": 1, "train": {"reward": 0.5}, "text": "x"},
@@ -252,6 +328,7 @@ def test_numbers_and_steps() -> None:
         *(3, 3, 0),
         *(None,) * 6,
     ]
+    assert [whole(value) for value in (2.0**53 - 1, 2**53, 1e30, 10**400)] == [2**53 - 1, None, None, None]
 
 
 # Folders
