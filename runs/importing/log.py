@@ -113,8 +113,8 @@ class Log:
         if not self.twice:
             return []
         each = listed([f"{name} ({count})" for name, count in self.twice.items()], 8)
-        what = f"{self.twice.total()} numbers stand twice at their step with different values"
-        return [f"{what}, of which the last counts: {each}"]
+        what = "numbers stand twice at their step with different values, of which the last counts"
+        return [f"{what}: {each}; {self.twice.total()} in all"]
 
     def go_on(self, later: Log) -> None:
         """Take up a later part of the same run, which counts where both tell something."""

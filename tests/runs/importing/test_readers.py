@@ -247,8 +247,8 @@ def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> N
     log = columns.read_csv(written(tmp_path, "a.csv", text))
     assert log.rows == {1: {"kl": 0.2, "loss": 1.0}, 2: {"kl": 0.2, "loss": 2.0}}
     (note,) = log.repeated()
-    what = "3 numbers stand twice at their step with different values, of which the last counts"
-    assert note == f"{what}: kl (2), loss (1)"
+    what = "numbers stand twice at their step with different values, of which the last counts"
+    assert note == f"{what}: kl (2), loss (1); 3 in all"
 
 
 def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
