@@ -57,6 +57,7 @@ def configs(study: Study, scale: str) -> list[RunConfig]:
 def everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where all models and data are: what a recipe says does not depend on it."""
     monkeypatch.setattr("grpobench.runs.settings.rules.missing", lambda config: [])
+    monkeypatch.setattr("grpobench.runs.settings.rules.missing_data", lambda task: "")
 
 
 def test_there_are_nineteen_findings_each_with_a_rule_and_a_nano_scale() -> None:
