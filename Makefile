@@ -30,7 +30,7 @@ help:
 	@echo "make test       set up, run the tests (under ten minutes on two cores)"
 	@echo "make test-long  the tests marked slow as well"
 	@echo "make torture    kill runs at random (140 times and more) and hold them against undisturbed ones"
-	@echo "make fuzz       18,000 recipes, data rows, completions and logs of any content"
+	@echo "make fuzz       13,000 recipes, data rows, completions and logs of any content"
 	@echo "make test-vllm  install vLLM into a virtual environment of its own (4 GB) and run its tests"
 	@echo "make test-trackers  install W&B, TensorBoard, trackio and MLflow beside .venv (0.6 GB), run their tests"
 	@echo "make test-launchers  install Ray and submitit beside .venv (0.3 GB), run their tests"

@@ -49,6 +49,8 @@ wild = settings(
         HealthCheck.data_too_large,
     ],
 )
+dear = settings(wild, max_examples=CASES // 6 or 8)
+"""For what takes half a second a case."""
 
 scalars = st.one_of(
     st.none(),
@@ -276,7 +278,7 @@ FILES = (
 )
 
 
-@wild
+@dear
 @given(data=st.data())
 def test_logs_of_any_bytes(data: st.DataObject, copied: Callable[[], Path]) -> None:
     root = copied()
@@ -286,7 +288,7 @@ def test_logs_of_any_bytes(data: st.DataObject, copied: Callable[[], Path]) -> N
     looked(root)
 
 
-@wild
+@dear
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["step", "a", "scores", "split"]), values), max_size=3))
 def test_logs_of_any_rows(rows: list[dict[str, Any]], copied: Callable[[], Path]) -> None:
     """Without sums, as an older version or another program left them."""
