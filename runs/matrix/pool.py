@@ -103,7 +103,7 @@ class Pool:
             run, worker.run = worker.run, None
             if message.fate == "preempted" and not self.stopped:
                 worker.retired = time.monotonic()  # It goes by itself.
-                return [(run, Lost("its worker process was told to stop (SIGTERM)", preempted=True))]
+                return [(run, Lost("its worker process was told to stop (SIGTERM)"))]
             if message.fate == "crashed":
                 self.retire(worker)
             return [(run, message)]
