@@ -89,7 +89,10 @@ def jumping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     in turn."""
     library, clock, over = folder / "clock.so", folder / "clock", threading.Event()
     source = Path(torture.__file__).with_name("clock.c")
-    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    command = [str(COMPILER), "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"the C compiler makes no library here: {made.stderr.strip()[-200:]}")
     clock.write_bytes(struct.pack("q", 0))
 
     def jump() -> None:
