@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ from grpobench.analysis.statistics.comparison import Comparison
 from grpobench.analysis.summary.budgets import AXES, with_axis
 from grpobench.analysis.summary.headline import decoding, headline_of
 
+ALIKE = 1e-9
+"""Accuracies before training closer than this are the same: float sums."""
 MOST_ARMS = 6
 """Beyond this many arms a figure of all pairs would not fit a page."""
 
@@ -75,12 +77,18 @@ def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame, sheet: Sheet) -> Dra
         return None
     tasks = [task for task in matrix.tasks if (counted["task"] == task).any()]
     figure, grid = rows_of_names(tasks, matrix.arms, sheet)
-    colour = look(matrix.arms).colour
+    colour, apart = look(matrix.arms).colour, False
     for (_, task), axes in grid.items():
         own = counted[counted["task"] == task]
-        base = runs.loc[runs["task"] == task, "base"].mean()
-        if math.isfinite(base):
-            axes.axvline(100 * base, color=BASE_COLOUR, linewidth=0.8, linestyle=BASE_DASH)
+        base = runs[runs["task"] == task].groupby("arm")["base"].mean().dropna()
+        begun: dict[str, Any] = {"color": BASE_COLOUR, "linewidth": 0.8, "linestyle": BASE_DASH}
+        if len(base) and base.max() - base.min() > ALIKE:  # arms of other models, or of several matrices
+            apart = True
+            for arm, value in base.items():
+                row = matrix.arms.index(str(arm))
+                axes.plot([100 * value] * 2, [row - 0.4, row + 0.4], **begun)
+        elif len(base):
+            axes.axvline(100 * runs.loc[runs["task"] == task, "base"].mean(), **begun)
         for row, arm in enumerate(matrix.arms):
             seeds = own[own["arm"] == arm]
             broken = seeds["final"].isna()
@@ -99,7 +107,7 @@ def draw_final_accuracy(matrix: Matrix, runs: pd.DataFrame, sheet: Sheet) -> Dra
         "final_accuracy",
         "Final accuracy by arm",
         f"Accuracy after the last update ({where}): each point is a seed, the bar the t interval over seeds, "
-        "the dashed line the mean accuracy before training.",
+        f"the dashed line the mean accuracy before training{', of each arm where these differ' * apart}.",
         figure,
     )
 

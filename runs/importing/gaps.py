@@ -4,9 +4,10 @@ A table has a cell for every column, and what writes one (pandas, say) puts NaN 
 tell: an evaluation has no reward, an update no accuracy. A NaN is taken for such a gap where
 
 1. its row has values, none of which ever stands in a row with a value of that column: a row of another kind;
-2. its row has values, all of them of evaluations or of columns that most rows with a value of that column
-   lack; or no two values of the column follow each other, as of one that is logged every ten rows. Neither
-   holds for a stretch to the end of two steps or more that is longer than any that a value came after.
+2. its row has values, all of them of evaluations or of columns that half of the rows with a value of that
+   column lack, or more; or no two values of the column follow each other, as of one that is logged every ten
+   rows. Neither holds for a stretch to the end of two steps or more that is longer than any that a value came
+   after.
 
 Every other NaN is a value: one beside the loss, the learning rate or anything else that is told with the
 column, and one in a row that has no value at all. Counters such as an epoch tell nothing of a row's kind.

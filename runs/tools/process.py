@@ -48,7 +48,7 @@ def die_with(parent: int) -> None:
 
 
 def death(code: int | None, starved: bool = False) -> str:
-    """How a process ended, in words. `starved`: the system killed some for their memory while it lived."""
+    """How a process ended, in words. `starved`: the system killed some for their memory meanwhile."""
     if code is None or code >= 0:
         return f"exited with {code}"
     name = signal.Signals(-code).name

@@ -8,6 +8,8 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.figures.results import draw_final_accuracy
+from grpobench.analysis.figures.style import BASE_COLOUR, TEXT
 from grpobench.analysis.logs.load import load
 from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.logs.together import together
@@ -87,3 +89,24 @@ def test_the_command_draws_one_figure_of_several_folders(
     ):
         assert cli.main(["figure", *given, "--out", str(tmp_path / "paper")]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_each_arm_stands_beside_its_own_accuracy_before_training(tmp_path: Path) -> None:
+    """Where matrices, or models of one, begin apart: a mean over them would be nobody's."""
+    ours, theirs = map(load, folders(tmp_path))
+    numbers = Numbers(together([ours, theirs]))
+    for moved, lines in ((0.0, 1), (0.3, 4)):
+        runs = numbers.runs.copy()
+        runs.loc[runs["arm"] == "dapo", "base"] += moved
+        drawing = draw_final_accuracy(numbers.matrix, runs, TEXT)
+        assert drawing is not None and ("of each arm where these differ" in drawing.caption) == bool(moved)
+        axes = next(axes for axes in drawing.figure.axes if axes.get_title() == "arithmetic")
+        begun = [
+            line
+            for line in axes.lines
+            if line.get_color() == BASE_COLOUR and not line.get_marker().strip("None")
+        ]
+        assert len(begun) == lines
+        if moved:
+            levels = runs[runs["task"] == "arithmetic"].groupby("arm")["base"].mean()
+            assert sorted(float(line.get_xdata()[0]) for line in begun) == pytest.approx(sorted(100 * levels))

@@ -7,7 +7,6 @@ and no quota.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import math
@@ -25,6 +24,7 @@ from grpobench.runs.matrix.worker import Ended, Job
 from grpobench.runs.matrix.worker import run as work
 from grpobench.runs.record.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.files import FULL
 from grpobench.runs.train.progress import Progress
 from helpers.warm import FORKING, LOADED
 from helpers.whole_runs import rows, timeless
@@ -132,9 +132,11 @@ def fill(place: Path, leave: int) -> None:
 def stuff(ballast: Path, room: float) -> int:
     """Write as many bytes, or as there is room for; how many."""
     with ballast.open("wb", buffering=0) as file:
-        with contextlib.suppress(OSError):
+        try:
             while file.tell() + 2**16 <= room and file.write(bytes(2**16)):
                 pass
+        except OSError as error:
+            assert error.errno in FULL
         return file.tell()
 
 
