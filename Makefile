@@ -66,7 +66,7 @@ test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
 
 test-trackers: $(TRACKERS)/ready
-	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py $(ARGS)
+	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py tests/runs/importing/test_routes.py $(ARGS)
 
 test-launchers: $(LAUNCHERS)/ready
 	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/matrix/test_on_ray.py tests/runs/matrix/test_on_slurm.py $(ARGS)
