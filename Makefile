@@ -1,5 +1,6 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer. Set-up happens once, in .venv, and is
-# repeated only when the lock changes. pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are respected.
+# `make demo` and `make test` need Python 3.11 or newer, a package index, and the disk that the packages of
+# .ci/lock.txt take. Set-up happens once, in .venv, and is repeated only when the lock changes. pip's own
+# settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are respected.
 
 PYTHON  ?= python3
 RECIPE  ?= quickstart

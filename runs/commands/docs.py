@@ -44,7 +44,24 @@ def keep_finding(source: Path, folder: Path) -> int:
     if record.waits:
         raise DataError(f"{source}: only whole matrices are kept; {len(record.waits)} runs without result")
     place = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
+    demand_as_many(record, place, source)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_atomic(place, registration.kept_text(record).encode())
     say(f"{place}; grpobench docs writes it into the pages")
     return DONE
+
+
+def demand_as_many(record: registration.Record, place: Path, source: Path) -> None:
+    """Raises DataError where a rerun by the same rule would replace a kept table of more runs. A matrix of
+    two seeds is whole by its own registration, and still no substitute for one of eight."""
+    try:
+        before = registration.read_kept(place) if place.exists() else None
+    except LogError:
+        return  # a damaged table may be written again
+    if before is None or before.registration.finding.digest != record.registration.finding.digest:
+        return
+    if len(record.states) < len(before.states):
+        raise DataError(
+            f"{place} keeps {len(before.states)} runs by the same rule, {source} has {len(record.states)}; "
+            "keep a smaller rerun elsewhere with --to DIR"
+        )
