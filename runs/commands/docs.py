@@ -23,6 +23,8 @@ def docs_command(options: argparse.Namespace) -> int:
 
 def keep_command(options: argparse.Namespace) -> int:
     folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
+    if options.to:
+        files.demand_writable(options.to, "--to")
     if (options.folder / registration.FILE).exists():
         return keep_finding(options.folder, folder / registration.FOLDER)
     try:

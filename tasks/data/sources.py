@@ -107,7 +107,8 @@ def data_folder() -> Path | None:
         return None
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{named}: no such folder; correct --data-dir or the variable {FOLDER_VARIABLE}")
+        why = "a file, not a folder" if folder.exists() else "no such folder"
+        raise DataError(f"{named}: {why}; correct --data-dir or the variable {FOLDER_VARIABLE}")
     return folder
 
 

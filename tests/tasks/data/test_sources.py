@@ -181,3 +181,7 @@ def test_named_folder_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "typo"))
     with pytest.raises(DataError, match="typo: no such folder"):
         data_folder()
+    (tmp_path / "typed").touch()
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "typed"))
+    with pytest.raises(DataError, match="typed: a file, not a folder"):
+        data_folder()
