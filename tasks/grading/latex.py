@@ -70,7 +70,8 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
 _THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
 _SPACED_THOUSANDS = re.compile(  # not parted by a plain space, which may stand between two numbers
-    r"(?<![0-9A-Za-z.,_^])[0-9]{1,3}(?:(\\[ ;:]|~)[0-9]{3}(?![0-9]))(?:\1[0-9]{3}(?![0-9]))*(?!(?:\\[ ,;:]|~)[0-9])"
+    r"(?<![0-9A-Za-z.,_^])[0-9]{1,3}(\\[ ;:]|~)[0-9]{3}(?![0-9])(?:\1[0-9]{3}(?![0-9]))*"
+    r"(?!(?:\\[ ,;:]|~)[0-9])"
 )
 _THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _DEGREES = re.compile(r"\^\s*\{?\s*(?:\\(?:circ|degree)(?![A-Za-z])|°)\s*\}?|\\degree(?![A-Za-z])")
@@ -88,9 +89,9 @@ MOST_PASSES = 20
 def clean(text: str) -> str:
     """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
 
-    Gone are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of brackets,
-    thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``), punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of
-    degrees is ``°``.
+    Gone are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
+    brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``), punctuation
+    and emphasis at both ends. Words stay in ``\\text{...}``; every sign of degrees is ``°``.
     """
     for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
         before, text = text, _once(text)

@@ -32,8 +32,8 @@ Kind = Literal["one", "list", "point", "matrix", "relation"]
 @dataclass(frozen=True)
 class Value:
     """What an answer gives. A list is in any order. The `sign` is a point's brackets, a brace for a list in
-    braces, the number of a matrix' columns, and that between a relation's two parts, of which the first is not
-    the larger."""
+    braces, the number of a matrix' columns, and that between a relation's two parts, of which the first is
+    not the larger."""
 
     kind: Kind
     tree: Expression | None = None

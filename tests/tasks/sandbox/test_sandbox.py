@@ -605,8 +605,8 @@ def test_tiers_are_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_monty_is_killed_at_the_limit_inside_of_one_long_operation() -> None:
-    """The interpreter looks at its clock between operations, and squaring a number of millions of digits is one.
-    Killed later, at the limit and a second, this took 2.5 s."""
+    """The interpreter looks at its clock between operations, of which the square of a number of millions of
+    digits is one. Killed later, at the limit and a second, this took 2.5 s."""
     need("monty")
     limits = Limits(seconds=0.5, megabytes=256)
     chosen = MontySandbox(limits, workers=1)
