@@ -90,8 +90,8 @@ def clean(text: str) -> str:
     """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
 
     Gone are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
-    brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``), punctuation
-    and emphasis at both ends. Words stay in ``\\text{...}``; every sign of degrees is ``°``.
+    brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``),
+    punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of degrees is ``°``.
     """
     for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
         before, text = text, _once(text)

@@ -4,8 +4,8 @@ The walls are bubblewrap's namespaces. This closes what they and the limits on r
 and threads (a limit on their number does not bind root); memory that a limit on address space does not count;
 sockets that no namespace covers (vsock); tracing; and what a program may do to files of the host that it
 cannot write to, as their owner (which root's is): change modes, owners, times and attributes, lock them, hear
-of their events, drop them from memory. It also closes what asks the kernel about the machine, and what only an
-administrator may do: no program of a task needs these, and without it settings of the host decide on them.
+of their events, drop them from memory. It also closes what asks the kernel about the machine, and what only
+an administrator may do: no program of a task needs these, and without it settings of the host decide on them.
 
 `sysinfo` stays open, which tells load, uptime and free memory: glibc takes its success for granted.
 """
