@@ -1,7 +1,7 @@
 """What Python's reader of JSON takes and no data set may hold: NaN, infinities and halves of surrogate pairs.
 
-A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN; text with half a pair cannot be
-encoded, and stops a run where the tokenizer or a log meets it. Our own logs are not read with this.
+A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN; text with half a pair cannot
+be encoded, and stops a run where the tokenizer or a log meets it. Our own logs are not read with this.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find_half_pair(text: str) -> str:
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and value with its name, in order. Without recursion: JSON may nest as deep as the stack is."""
+    """Every key and value with its name, in order. Without recursion, for JSON may nest as deep as the stack."""
     waiting = [("the row", value)]
     while waiting:
         where, part = waiting.pop()
