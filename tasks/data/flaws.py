@@ -32,7 +32,7 @@ def find_half_pair(text: str) -> str:
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and value with its name, in order. Without recursion, for JSON may nest as deep as the stack."""
+    """Every key and value with its name, in order. Without recursion, for JSON may nest deep."""
     waiting = [("the row", value)]
     while waiting:
         where, part = waiting.pop()
