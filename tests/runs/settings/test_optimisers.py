@@ -1,4 +1,4 @@
-"""Every optimizer and every schedule of torch and transformers, by its name in a recipe: it can be used, or the
+"""Every optimizer and every schedule of torch and transformers, by its name in a recipe: it is usable, or the
 recipe is refused with the reason. Each library is read as a user's command reads it, in a process in which
 nothing has used torch before."""
 
