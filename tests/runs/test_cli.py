@@ -74,6 +74,10 @@ try:
 except ModuleNotFoundError as error:
     assert str(error) == "no_such_package is not installed: pip install no_such_package"
 kept = torch
+import importlib.util
+assert importlib.util.find_spec("torch.optim").origin == sys.modules["torch.optim"].__file__
+import torch.optim
+assert torch.optim.lr_scheduler is sys.modules["torch.optim.lr_scheduler"]
 import torch.nn.functional as F
 assert "torch._C" in sys.modules
 assert sys.modules["torch"] is not kept
@@ -93,6 +97,24 @@ except AttributeError:
 
 def test_deferred_torch_loads_at_its_first_use_and_once() -> None:
     done = subprocess.run([sys.executable, "-c", DEFER], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+FIRST = """
+import sys
+from grpobench.runs.tools.deferred import defer
+defer("torch")
+import torch.optim
+assert sys.modules["torch.optim"].__spec__.loader.__class__.__name__ == "SourceFileLoader"
+assert torch.optim is sys.modules["torch"].optim is sys.modules["torch.optim"]
+assert sys.modules["torch.nn.modules.module"].Module is torch.nn.Module
+print("fine")
+"""
+
+
+def test_a_submodule_imported_first_is_executed_once() -> None:
+    """`import torch.optim` executed it twice, whose second time ended in a NameError."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
 
 
