@@ -141,7 +141,11 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("base", "method", "change", "said"), CASES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(
+    ("base", "method", "change", "said"),
+    CASES,
+    ids=[f"{base.__name__}-{method}-{said[:40]}" for base, method, _, said in CASES],
+)
 @pytest.mark.parametrize("around", [Modifiers(), Modifiers(mask_truncated=True)], ids=["plain", "modified"])
 def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
     around: Modifiers, base: type[Algorithm[Any]], method: str, change: Any, said: str
