@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.commands.numbers import seed_list
+import click
+
+from grpobench.runs.commands.options import (
+    Options,
+    combine,
+    data_options,
+    flag,
+    json_option,
+    out_option,
+    remote_options,
+    seed_list,
+    set_option,
+    trust_option,
+    unsafe_option,
+    workers_option,
+)
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
-from grpobench.runs.inventory import filled, pages
 from grpobench.runs.matrix.registering import register
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -19,8 +32,28 @@ from grpobench.tasks.data.errors import DataError
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
 
+name_argument = click.argument("name", metavar="NAME", help="One of grpobench finding list, or a TOML file.")
+scale_options = combine(
+    click.option("--scale", type=click.Choice(("nano", "small", "full")), default="nano"),
+    out_option("results/findings"),
+)
+run_options = combine(
+    scale_options,
+    click.option("--seeds", metavar="LIST", help="Other seeds than registered, in another --out."),
+    workers_option,
+    set_option("Override a value, as with run. May be repeated."),
+    flag("--allow-change", "As with run."),
+    flag("--dry-run", "As with run; registers nothing."),
+    remote_options,
+    data_options,
+    trust_option,
+    unsafe_option,
+)
 
-def list_command(options: argparse.Namespace) -> int:
+
+@scale_options
+@json_option
+def list_command(options: Options) -> int:
     rows = [row_of(name, options.scale, options.out) for name in findings()]
     if options.json:
         say(as_json(rows))
@@ -97,6 +130,7 @@ def find_record(study: Study, scale: str, out: Path) -> Record | None:
     from grpobench.analysis.findings.record import FILE, FOLDER, read_kept, record_of
     from grpobench.analysis.logs.files import LogError
     from grpobench.analysis.logs.load import load
+    from grpobench.runs.inventory import filled, pages
 
     name = f"{study.finding.name}-{scale}"
     try:
@@ -110,7 +144,10 @@ def find_record(study: Study, scale: str, out: Path) -> Record | None:
         return None
 
 
-def show_command(options: argparse.Namespace) -> int:
+@name_argument
+@scale_options
+@json_option
+def show_command(options: Options) -> int:
     study = read_finding(options.name)
     if options.json:
         say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
@@ -134,12 +171,15 @@ def shown(study: Study) -> list[str]:
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
 
 
-def run_finding(options: argparse.Namespace) -> int:
+@name_argument
+@run_options
+@flag("--json", "With --dry-run: print JSON.")
+def run_finding(options: Options) -> int:
     study = read_finding(options.name)
     return run_one(study, options)
 
 
-def run_one(study: Study, options: argparse.Namespace) -> int:
+def run_one(study: Study, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
     sets = [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
     recipe = study.recipe(options.scale, sets)
@@ -154,7 +194,10 @@ def run_one(study: Study, options: argparse.Namespace) -> int:
     return code
 
 
-def judge_command(options: argparse.Namespace) -> int:
+@name_argument
+@scale_options
+@json_option
+def judge_command(options: Options) -> int:
     study = read_finding(options.name)
     record = find_record(study, options.scale, options.out)
     if record is None:
@@ -167,7 +210,9 @@ def judge_command(options: argparse.Namespace) -> int:
     return DONE
 
 
-def all_command(options: argparse.Namespace) -> int:
+@run_options
+@flag("--json", "With --dry-run: print JSON.")
+def all_command(options: Options) -> int:
     """Run every finding that has the scale, one after the other; the worst exit code."""
     codes = []
     for name in findings():
