@@ -31,7 +31,6 @@ MOST = 20
     "--from",
     "form",
     type=click.Choice(LIBRARIES),
-    default="",
     help="Format of the logs. Default: each log says itself what it is.",
 )
 @click.option(
@@ -58,7 +57,7 @@ def import_command(options: Options) -> int:
     request = Request(
         sources=options.sources,
         out=options.out,
-        form=options.form,
+        form=options.form or "",
         mapped=mapping(options.maps),
         told=Told(options.arm, options.task, options.seed),
         matrix=options.matrix,
