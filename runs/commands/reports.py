@@ -51,6 +51,7 @@ def write_report(
     lines. Raises DataError, if `strict` for anything that is damaged."""
     from grpobench.analysis.report.drawers import drawing_crew
     from grpobench.analysis.tools.crew import usable_cores
+    from grpobench.runs.settings import registries  # noqa: F401 - imports the stand-in of torch before it is put by
     from grpobench.runs.tools.deferred import put_by
     from grpobench.tasks.data.errors import DataError
 
