@@ -1,4 +1,4 @@
-"""The command line.
+"""The command line: which commands there are, and how they end.
 
 Exit codes: 0 done; 2 bad input or configuration; 3 a run diverged or collapsed and the recipe asks
 to fail on that; 70 infrastructure; 75 preempted, and resumable by the same command.
@@ -6,90 +6,250 @@ to fail on that; 70 infrastructure; 75 preempted, and resumable by the same comm
 
 from __future__ import annotations
 
-import argparse
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
-from grpobench.runs.commands.arguments import parser
+import click
+
+from grpobench.runs.commands.options import Options, use_options
 from grpobench.runs.commands.output import BAD_INPUT, DONE, INFRASTRUCTURE, PREEMPTED, complain
-from grpobench.runs.tools.deferred import defer
 
-COMMANDS: Mapping[str, str] = {
-    "run": "run.run_command",
-    "map": "run.map_command",
-    "status": "status.status_command",
-    "merge": "merge.merge_command",
-    "report": "report.report_command",
-    "figure": "figures.figure_command",
-    "import": "importing.import_command",
-    "eval": "evaluate.eval_command",
-    "export": "export.export_command",
-    "warmstart": "warmstart.warmstart_command",
-    "list": "show.list_command",
-    "show": "show.show_command",
-    "keep": "docs.keep_command",
-    "docs": "docs.docs_command",
-    "calibrate": "calibrate.calibrate_command",
-    "finding list": "finding.list_command",
-    "finding show": "finding.show_command",
-    "finding run": "finding.run_finding",
-    "finding judge": "finding.judge_command",
-    "findings": "finding.list_command",
-    "doctor": "machine.doctor_command",
-    "serve": "machine.serve_command",
-    "bench": "bench.bench_command",
-    "data fetch": "data.fetch_command",
-    "data list": "data.list_command",
-    "tasks check": "tasks.check_command",
-    "tasks pairs": "tasks.pairs_command",
-    "tasks readings": "tasks.readings_command",
-}
-"""By the words of a command, its module in runs/commands/ and the function there. The module is imported when
-its command has been chosen and torch deferred: a mistake in a recipe is reported before torch could load."""
+
+class Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of their declaration: first what most people need."""
+        return list(self.commands)
+
+
+class Command(click.Command):
+    """A command whose module in `runs/commands/` is imported when it is chosen, after torch was deferred: all
+    others and `--help` cost nothing, and a mistake in a recipe is reported before torch could load."""
+
+    def __init__(self, name: str, function: str, summary: str, light: bool = True) -> None:
+        super().__init__(name, help=summary, short_help=summary)
+        self.function = function
+        self.light = light
+        """Whether the command may never need torch."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if self.callback is None:
+            if self.light:
+                from grpobench.runs.tools.deferred import defer
+
+                defer("torch")
+            module, function = self.function.split(".")
+            self.callback = getattr(import_module(f"grpobench.runs.commands.{module}"), function)
+            self.params = parameters(self.callback)
+            self.help = "\n\n".join(filter(None, (self.help, inspect.getdoc(self.callback))))
+        return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            takes_recipe = {"sets", "allow_change"} <= {param.name for param in self.params}
+            if takes_recipe and (key := recipe_key(error.option_name)):
+                message = f"No such option '{error.option_name}'. Did you mean '--set {key}=...'?"
+                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+            raise
+        self.refuse_options_as_values(ctx)
+        return rest
+
+    def refuse_options_as_values(self, ctx: click.Context) -> None:
+        """`--out --json` is an option without its value, not a folder called --json."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        names = {name for option in options for name in option.opts}
+        for option in options:
+            values = ctx.params[option.name]
+            for value in values if isinstance(values, tuple) else (values,):
+                if str(value) in names:
+                    message = f"Option '{option.opts[0]}' needs a value before '{value}'."
+                    raise click.BadOptionUsage(option.opts[0], message, ctx)
+
+    def invoke(self, ctx: click.Context) -> int:
+        options = Options(**ctx.params)
+        use_options(options)
+        assert self.callback is not None
+        code: int = self.callback(options)
+        return code
+
+
+@functools.cache
+def parameters(function: Callable[..., Any]) -> list[click.Parameter]:
+    """What `click.option` and `click.argument` above a function declare. Kept, because click takes them away
+    from the function, which may stand for two commands."""
+    return click.command()(function).params
+
+
+def recipe_key(option: str) -> str | None:
+    """The key of a recipe that somebody may mean who writes it as an option: --steps is train.steps."""
+    from grpobench.runs.settings.config import SECTIONS
+
+    name = option.removeprefix("--").replace("-", "_")
+    if f"{name.removesuffix('s')}s" in ("arms", "tasks"):
+        return f"{name.removesuffix('s')}s"
+    for section, config in SECTIONS.items():
+        fields = config.__dataclass_fields__  # type: ignore[attr-defined]
+        if name in fields:
+            return f"{section}.{name}"
+        if name == section and "name" in fields:
+            return f"{section}.name"
+    return None
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    Command(
+        "run", "experiments.run_command", "Run a recipe's experiment or resume it, then write the report."
+    ),
+    Command(
+        "map",
+        "experiments.map_command",
+        "Run a recipe over sweep values; draw where arms learn and collapse.",
+    ),
+    Command(
+        "status", "experiments.status_command", "Show how the runs of a folder stand, from any other shell."
+    ),
+    Command(
+        "merge", "experiments.merge_command", "Make one experiment of parts that ran on different machines."
+    ),
+    Command("report", "reports.report_command", "Rebuild the report of an experiment folder from its logs."),
+    Command("figure", "reports.figure_command", "Draw figures of an experiment folder for a paper."),
+    Command(
+        "import",
+        "imports.import_command",
+        "Make run folders from other libraries' logs, for grpobench report.",
+    ),
+    Command("eval", "models.eval_command", "Evaluate run folders or a model on a task.", light=False),
+    Command("export", "models.export_command", "Write a run's policy as a Hugging Face folder.", light=False),
+    Command(
+        "warmstart", "models.warmstart_command", "Train a model on a task's reference answers.", light=False
+    ),
+    Command("list", "inventory.list_command", "List what the suite knows."),
+    Command(
+        "show", "inventory.show_command", "Show everything about an algorithm, a task, a metric or the like."
+    ),
+    Command(
+        "keep", "reports.keep_command", "Keep an experiment's results as a small table for grpobench docs."
+    ),
+    Command(
+        "docs", "reports.docs_command", "Write the pages on algorithms, dialects and imports, and results."
+    ),
+    Command("calibrate", "reports.calibrate_command", "Measure how often detectors and verdicts are wrong."),
+    Group(
+        "finding",
+        help="Run and judge a claim of the literature.",
+        commands=(
+            Command("list", "finding.list_command", "List every finding with its verdict."),
+            Command("show", "finding.show_command", "Show claim, source, rule and verdict of a finding."),
+            Command(
+                "run",
+                "finding.run_finding",
+                "Register a finding, run what has no result yet, and judge it.",
+            ),
+            Command(
+                "judge",
+                "finding.judge_command",
+                "Judge a finding's runs again, or its kept table without runs.",
+            ),
+        ),
+    ),
+    Command("findings", "finding.list_command", "List every finding with its verdict."),
+    Command("doctor", "machine.doctor_command", "Try what this machine can run.", light=False),
+    Group(
+        "data",
+        help="Fetch data sets and models, or list what is here.",
+        commands=(
+            Command(
+                "fetch", "inventory.fetch_command", "Install packages of data and models; check their sums."
+            ),
+            Command(
+                "list",
+                "inventory.list_data_command",
+                "List what is here, its source, rows, license and sums.",
+            ),
+        ),
+    ),
+    Group(
+        "tasks",
+        help="Check that tasks grade their own references as right.",
+        commands=(
+            Command(
+                "check",
+                "inventory.check_command",
+                "Check that tasks accept references and reject corrupted ones.",
+            ),
+            Command(
+                "pairs", "inventory.pairs_command", "Compare our graders with others on a table of answers."
+            ),
+            Command(
+                "readings", "inventory.readings_command", "Compare how programs are read from completions."
+            ),
+        ),
+    ),
+    Command(
+        "serve", "models.serve_command", "Sample for runs on other machines: vLLM behind HTTP.", light=False
+    ),
+    Command("bench", "machine.bench_command", "Measure speed and memory on this machine.", light=False),
+)
+"""Each with the module and function that it runs, and its line of `grpobench --help`."""
+
+app = Group(
+    "grpobench",
+    help="Compare GRPO with its variants and rivals.",
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+click.version_option(package_name="grpobench", message="%(prog)s %(version)s")(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run the command, turn its errors into a message and an exit code."""
-    options = parser().parse_args(arguments)
     # Before torch loads, here and in every worker: its threads wait for each other in a loop that holds the
     # core, by default for milliseconds. With one other busy program that made a step 20 times slower.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if options.light:
-        defer("torch")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # Not app.main(): it would end with 1 where a pipe breaks, and take Ctrl-C for itself.
+    try:
+        with app.make_context("grpobench", words) as context:
+            code: int = app.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:  # --help and --version
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        return complain("interrupted", PREEMPTED)
+    except BrokenPipeError:  # The reader of a pipe, such as `head`, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return DONE
+    except Exception as error:
+        known = known_code(error)
+        if known is None:
+            raise
+        return complain(*known)
+    return code
+
+
+def known_code(error: Exception) -> tuple[str, int] | None:
+    """Message and exit code of an error that a user can do something about."""
     from grpobench.runs.models.errors import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
     from grpobench.tasks.data.errors import DataError
 
-    try:
-        code = carry_out(options)
-        sys.stdout.flush()
-    except (ConfigError, DataError, FolderError) as error:
-        return complain(str(error), BAD_INPUT)
-    except NoRoom as error:
-        return complain(str(error), INFRASTRUCTURE)
-    except KeyboardInterrupt:
-        return complain("interrupted", PREEMPTED)
-    except BrokenPipeError:  # The reader of a pipe, such as `head`, has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return DONE
-    except OSError as error:
-        if error.errno in FULL:
-            return complain(
-                f"the disk is full, or a quota: {error}; free space and start again", INFRASTRUCTURE
-            )
-        return complain(str(error), INFRASTRUCTURE)
-    return code
-
-
-def carry_out(options: argparse.Namespace) -> int:
-    """Run the chosen command; its exit code."""
-    from grpobench.runs.commands.options import use_places
-
-    use_places(options)
-    module, function = COMMANDS[options.command].split(".")
-    code: int = getattr(import_module(f"grpobench.runs.commands.{module}"), function)(options)
-    return code
+    if isinstance(error, ConfigError | DataError | FolderError):
+        return str(error), BAD_INPUT
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"the disk is full, or a quota: {error}; free space and start again", INFRASTRUCTURE
+    if isinstance(error, NoRoom | OSError):
+        return str(error), INFRASTRUCTURE
+    return None

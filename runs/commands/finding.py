@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from grpobench.runs.commands.finding_records import Records, find_records, kept_path, rerun_words
-from grpobench.runs.commands.numbers import seed_list
+from grpobench.runs.commands.options import (
+    Options,
+    combine,
+    data_options,
+    flag,
+    json_option,
+    out_option,
+    remote_options,
+    seed_list,
+    set_option,
+    trust_option,
+    unsafe_option,
+    workers_option,
+)
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
 from grpobench.runs.matrix.registering import register
@@ -22,8 +36,28 @@ if TYPE_CHECKING:
 ALL = "all"
 """What stands for every finding behind `finding run`."""
 
+name_argument = click.argument("name", metavar="NAME", help="One of grpobench finding list, or a TOML file.")
+scale_options = combine(
+    click.option("--scale", type=click.Choice(("nano", "small", "full")), default="nano"),
+    out_option("results/findings"),
+)
+run_options = combine(
+    scale_options,
+    click.option("--seeds", metavar="LIST", help="Other seeds than registered, in another --out."),
+    workers_option,
+    set_option("Override a value, as with run. May be repeated."),
+    flag("--allow-change", "As with run."),
+    flag("--dry-run", "As with run; registers nothing."),
+    remote_options,
+    data_options,
+    trust_option,
+    unsafe_option,
+)
 
-def list_command(options: argparse.Namespace) -> int:
+
+@scale_options
+@json_option
+def list_command(options: Options) -> int:
     rows = [row_of(name, options.scale, options.out) for name in findings()]
     if options.json:
         say(as_json(rows))
@@ -98,7 +132,10 @@ def exploratory(study: Study, record: Record) -> str:
         return f"{error}; run it anew"
 
 
-def show_command(options: argparse.Namespace) -> int:
+@name_argument
+@scale_options
+@json_option
+def show_command(options: Options) -> int:
     study = read_finding(options.name)
     if options.json:
         say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
@@ -125,11 +162,14 @@ def shown(study: Study) -> list[str]:
     return [*lines, f"scales: {', '.join(study.scales)}; rule {finding.digest}"]
 
 
-def run_finding(options: argparse.Namespace) -> int:
+@click.argument("name", metavar="NAME", help="One of grpobench finding list, a TOML file, or all.")
+@run_options
+@flag("--json", "With --dry-run: print JSON.")
+def run_finding(options: Options) -> int:
     return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
-def run_one(study: Study, options: argparse.Namespace) -> int:
+def run_one(study: Study, options: Options) -> int:
     """Register, run what has no result yet, write the report and say the verdict."""
     sets = [*options.sets, *([f"seeds={seed_list(options.seeds)}"] if options.seeds else [])]
     recipe = study.recipe(options.scale, sets)
@@ -147,7 +187,10 @@ def run_one(study: Study, options: argparse.Namespace) -> int:
     return code
 
 
-def judge_command(options: argparse.Namespace) -> int:
+@name_argument
+@scale_options
+@json_option
+def judge_command(options: Options) -> int:
     study = read_finding(options.name)
     records = find_records(study, options.scale, options.out)
     if records.judged is None:
@@ -160,7 +203,7 @@ def judge_command(options: argparse.Namespace) -> int:
     return DONE
 
 
-def run_all(options: argparse.Namespace) -> int:
+def run_all(options: Options) -> int:
     """Run every finding that has the scale, one after the other; the worst exit code."""
     codes = []
     for name in findings():

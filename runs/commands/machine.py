@@ -1,22 +1,37 @@
-"""`grpobench doctor` and `grpobench serve`: what this machine can do, and doing it for others."""
+"""`grpobench doctor` and `bench`: what this machine can run, and how fast."""
 
 from __future__ import annotations
 
-import argparse
+import click
 
+from grpobench.runs.commands.options import (
+    Options,
+    data_options,
+    flag,
+    json_option,
+    out_option,
+    set_option,
+    trust_option,
+)
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, say
-from grpobench.runs.inventory import doctor
-from grpobench.runs.inventory.deep import examine, result
-from grpobench.runs.sample.engines import server
-from grpobench.runs.settings.config import SamplerConfig
-from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools.strict import ConfigError
-from grpobench.runs.tools.ticker import Ticker
+
+CASES = ("short", "long-prompt", "grid", "scaling", "launcher", "keeping")
+PREFLIGHT = "quickstart"
+"""The recipe that `doctor --deep` checks where none is named."""
 
 
-def doctor_command(options: argparse.Namespace) -> int:
-    """0 when everything that is needed works, else 70; with `--deep` 2 where the user can mend what does
-    not."""
+@out_option("results", "Where results would go. Default: ./results.")
+@click.option("--deep", is_flag=False, flag_value=PREFLIGHT, metavar="[RECIPE]", help=".")
+@set_option("With --deep: override a value of the recipe, as with run. May be repeated.")
+@json_option
+@data_options
+@trust_option
+def doctor_command(options: Options) -> int:
+    """Exits with 0 when everything that is needed works, else with 70. With --deep it exits with 2 where you
+    can mend what does not work."""
+    from grpobench.runs.inventory import doctor
+    from grpobench.runs.tools.strict import ConfigError
+
     if options.deep:
         return deep_command(options)
     if options.sets:
@@ -29,34 +44,49 @@ def doctor_command(options: argparse.Namespace) -> int:
     return DONE if doctor.healthy(findings) else INFRASTRUCTURE
 
 
-def deep_command(options: argparse.Namespace) -> int:
+def deep_command(options: Options) -> int:
     """Say each verdict as soon as it is known."""
-    recipe, ticker, found = read_recipe(options.deep, options.sets), Ticker(), []
-    told = options.json or ticker.status  # the lines of the text say enough where there is no terminal
-    results = examine.examine(recipe, options.out, ticker.tell if told else lambda text: None)
+    from grpobench.runs.inventory.deep import examine, result
+    from grpobench.runs.settings.recipe import read_recipe
+    from grpobench.runs.tools.ticker import Ticker
+
+    recipe, ticker, checked = read_recipe(options.deep, options.sets), Ticker(), []
+    shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
+    results = examine.examine(recipe, options.out, ticker.tell if shows else lambda text: None)
     while True:
         with ticker:  # not while lines are printed, which it would take for its own
             one = next(results, None)
         if one is None:
             break
-        found.append(one)
+        checked.append(one)
         if not options.json:
             say("\n".join(result.as_lines(one)), flush=True)
     if options.json:
-        say(as_json([one.row() for one in found]))
-    return result.code(found)
+        say(as_json([one.row() for one in checked]))
+    return result.code(checked)
 
 
-def serve_command(options: argparse.Namespace) -> int:
-    if lack := SamplerConfig(kind="vllm", rows=options.rows, cache_gb=options.cache_gb).missing():
-        raise ConfigError([lack])
-    server.serve(
-        options.model,
-        host=options.host,
-        port=options.port,
-        dtype=options.dtype,
-        rows=options.rows,
-        cache_gb=options.cache_gb,
-        tell=lambda text: say(text, flush=True),
-    )
+@trust_option
+@click.option("--model", default="nano", metavar="MODEL", help="Default: nano.")
+@click.option(
+    "--case",
+    type=click.Choice(CASES),
+    multiple=True,
+    help="May be repeated. Steps with short or long prompts, each against TRL's; a grid of whole runs "
+    "against TRL's; scaling of our own step; what the launcher spends on a run; what keeping a run "
+    "(checkpoints and logs) costs of its steps. Default: short and long-prompt for nano and nano-moe, "
+    "long-prompt for others.",
+)
+@flag("--sandbox", "Measure programs a minute in each tier instead.")
+@json_option
+def bench_command(options: Options) -> int:
+    from grpobench.runs.bench import bench, sandbox
+    from grpobench.runs.tools.strict import ConfigError
+
+    if options.sandbox and options.case:
+        raise ConfigError(["--sandbox measures no case; leave --case away"])
+    if options.sandbox:
+        sandbox.main(options.json)
+    else:
+        bench.main(options.model, options.case, options.json)
     return DONE

@@ -1,24 +1,124 @@
-"""Options that several commands have."""
+"""What the options of several commands have in common: their declarations, types and effects.
+
+A command is a plain function of `Options` that returns its exit code. `click.option` and `click.argument`
+above it declare what it takes. This module imports little, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
-from grpobench.runs.models import trust
-from grpobench.runs.models.finding import FOLDER_VARIABLE as MODELS
-from grpobench.runs.settings.overrides import parse_set
-from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA
-from grpobench.tasks.data.sources import SKIP_VARIABLE
-from grpobench.tasks.sandbox.choose import allow_unsafe
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+PATH = click.Path(path_type=Path)
+POSITIVE = click.IntRange(min=1)
+NATURAL = click.IntRange(min=0)
+DTYPE = click.Choice(("float32", "bfloat16"))
 
 
-def use_places(options: argparse.Namespace) -> None:
+class Options(SimpleNamespace):
+    """The values that the command line gave to a command, by name."""
+
+
+def combine(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """One decorator that declares several options; help shows them in this order."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def flag(name: str, summary: str | None = None) -> Callable[[F], F]:
+    return click.option(name, is_flag=True, help=summary)
+
+
+def set_option(summary: str, metavar: str = "K=V") -> Callable[[F], F]:
+    return click.option("--set", "sets", multiple=True, metavar=metavar, help=summary)
+
+
+def out_option(default: str, summary: str = "") -> Callable[[F], F]:
+    return click.option(
+        "--out", type=PATH, default=default, metavar="DIR", help=summary or f"Default: ./{default}."
+    )
+
+
+model_option = click.option("--model-dir", metavar="DIR", help="Look for model folders in DIR first.")
+data_options = combine(
+    click.option("--data-dir", metavar="DIR", help="Look for data sets in DIR first."),
+    model_option,
+    flag("--skip-bad", "Leave out malformed rows, at most 1 % of a table; the run folder records them."),
+)
+trust_option = flag(
+    "--trust-remote-code",
+    "Run code that comes with a model's files, with all your rights; the run folder records it.",
+)
+unsafe_option = flag(
+    "--unsafe-exec",
+    "Where bubblewrap does not work, run programs that a model wrote with all your rights.",
+)
+remote_options = combine(
+    click.option(
+        "--on",
+        type=click.Choice(("local", "ray", "slurm", "submitit-local")),
+        default="local",
+        help="Execute the runs in processes of this machine, on a Ray cluster, in Slurm jobs through "
+        "submitit, or in submitit's local jobs. Unless local, --out must be on storage that all nodes "
+        "see.",
+    ),
+    click.option(
+        "--address",
+        default="",
+        metavar="A",
+        help="With --on ray: address of the cluster. Default: start one here.",
+    ),
+    click.option(
+        "--gpus-per-run",
+        type=float,
+        metavar="X",
+        help="A fraction shares a GPU among runs. Default: 1 where there are GPUs.",
+    ),
+    click.option(
+        "--cpus-per-run",
+        type=POSITIVE,
+        metavar="N",
+        help="Threads of a run that another machine executes. Default: OMP_NUM_THREADS, else 1.",
+    ),
+    click.option(
+        "--job",
+        multiple=True,
+        metavar="K=V",
+        help="With --on slurm: an option for submitit's executor, such as timeout_min=240 or "
+        "slurm_partition=gpu.",
+    ),
+)
+workers_option = click.option(
+    "--workers",
+    type=POSITIVE,
+    metavar="N",
+    help="Execute N runs side by side. Default: the recipe's number, else one per GPU or core.",
+)
+json_option = flag("--json", "Print JSON.")
+
+
+def use_options(options: Options) -> None:
     """Put `--data-dir`, `--model-dir`, `--skip-bad`, `--trust-remote-code` and `--unsafe-exec` where worker
     processes see them too."""
+    from grpobench.runs.models import trust
+    from grpobench.runs.models.finding import FOLDER_VARIABLE as MODELS
+    from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA
+    from grpobench.tasks.data.sources import SKIP_VARIABLE
+    from grpobench.tasks.sandbox.choose import allow_unsafe
+
     chosen = {DATA: "data_dir", MODELS: "model_dir", SKIP_VARIABLE: "skip_bad"}
     for variable, option in chosen.items():
         if value := getattr(options, option, None):
@@ -29,12 +129,22 @@ def use_places(options: argparse.Namespace) -> None:
         allow_unsafe()
 
 
-def assignments(sets: Sequence[str]) -> dict[str, Any]:
-    """``FIELD=VALUE`` texts as a table. Raises `ConfigError`."""
-    found = {}
-    for text in sets:
-        parsed = parse_set(text)
-        if parsed is None or len(parsed[0]) != 1:
-            raise ConfigError([f"--set {text}: write --set FIELD=VALUE with a field of the task"])
-        found[parsed[0][0]] = parsed[1]
-    return found
+def seed_list(text: str) -> list[int]:
+    """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
+    from grpobench.runs.settings.head import MOST_SEEDS
+    from grpobench.runs.tools.strict import ConfigError
+
+    seeds: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
+        first, last = int(low), int(high if dash else low)
+        if last - first >= MOST_SEEDS - len(seeds):
+            raise ConfigError([f"--seeds {text}: a matrix has at most {MOST_SEEDS:,} seeds"])
+        if last < first:
+            raise ConfigError(
+                [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]
+            )
+        seeds += range(first, last + 1)
+    return seeds

@@ -1,22 +1,19 @@
-"""`grpobench run`."""
+"""Carry out the experiment of a recipe, for the commands that do: `run`, `map` and `finding run`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grpobench.runs.commands.arguments import FORMATS
-from grpobench.runs.commands.numbers import seed_list
+from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
-from grpobench.runs.commands.report import write_report
+from grpobench.runs.commands.reports import FORMATS, write_report
 from grpobench.runs.matrix.dry_run import as_lines, preview
 from grpobench.runs.matrix.engines import Where
 from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until, with_seeds
 from grpobench.runs.matrix.matrix import Outcome, run_matrix
 from grpobench.runs.record.status import RESULTS
-from grpobench.runs.settings.recipe import Recipe, read_recipe
+from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import machine
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.tools.ticker import duration
@@ -24,28 +21,8 @@ from grpobench.runs.tools.ticker import duration
 if TYPE_CHECKING:
     from grpobench.analysis.logs.looks import Plan
 
-EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.minibatches=1,8"
 
-
-def run_command(options: argparse.Namespace) -> int:
-    return carry_out(recipe_of(options), options)
-
-
-def map_command(options: argparse.Namespace) -> int:
-    recipe = recipe_of(options, options.over)
-    if not recipe.doses:
-        raise ConfigError([f"{recipe.name}: has no doses; give them, such as --over {EXAMPLE}"])
-    return carry_out(recipe, options)
-
-
-def recipe_of(options: argparse.Namespace, over: Sequence[str] = ()) -> Recipe:
-    sets = list(options.sets)
-    if options.seeds:
-        sets.append(f"seeds={seed_list(options.seeds)}")
-    return read_recipe(options.recipe, sets, over)
-
-
-def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
+def carry_out(recipe: Recipe, options: Options) -> int:
     """Run the matrix, tell how it ended and write its report."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
@@ -69,7 +46,7 @@ def carry_out(recipe: Recipe, options: argparse.Namespace) -> int:
     return outcome.code
 
 
-def plan_of(recipe: Recipe, options: argparse.Namespace) -> Plan | None:
+def plan_of(recipe: Recipe, options: Options) -> Plan | None:
     """The plan of looks that the options ask for. Raises ConfigError where they do not belong together."""
     until, most, step = (getattr(options, name, None) for name in ("until", "most_seeds", "step_seeds"))
     if until and most:
@@ -81,13 +58,13 @@ def plan_of(recipe: Recipe, options: argparse.Namespace) -> Plan | None:
     return None
 
 
-def where_of(options: argparse.Namespace) -> Where:
+def where_of(options: Options) -> Where:
     """Where the options say that runs are executed."""
     gpus, cpus = options.gpus_per_run, options.cpus_per_run
     return Where(options.on, options.address, gpus, cpus, tuple(options.job))
 
 
-def start(recipe: Recipe, options: argparse.Namespace, plan: Plan | None, where: Where) -> Outcome:
+def start(recipe: Recipe, options: Options, plan: Plan | None, where: Where) -> Outcome:
     allow = options.allow_change
     if plan:
         return run_until(recipe, options.out, plan, options.workers, allow_change=allow, where=where)
@@ -95,7 +72,7 @@ def start(recipe: Recipe, options: argparse.Namespace, plan: Plan | None, where:
     return run_matrix(recipe, options.out, options.workers, allow_change=allow, where=where)
 
 
-def dry_run(recipe: Recipe, options: argparse.Namespace, plan: Plan | None) -> int:
+def dry_run(recipe: Recipe, options: Options, plan: Plan | None) -> int:
     if plan:
         recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
         if not options.json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -10,9 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from helpers import stand_ins
 from helpers.logs import known
@@ -20,9 +20,10 @@ from helpers.pages import drawing
 from helpers.shell import command
 
 from grpobench.runs import cli
-from grpobench.runs.commands import arguments, numbers, show
-from grpobench.runs.commands.report import write_report
-from grpobench.runs.inventory import describing
+from grpobench.runs.commands.inventory import KINDS
+from grpobench.runs.commands.options import seed_list
+from grpobench.runs.commands.reports import write_report
+from grpobench.runs.inventory import describing, listing, showing
 from grpobench.runs.measure import catalogue
 from grpobench.runs.tools.strict import ConfigError
 
@@ -260,32 +261,126 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert "train.prompts: 2 -> 4" in capsys.readouterr().err
 
 
-def test_every_command_of_the_parser_has_its_function_and_no_other() -> None:
-    def words(level: argparse.ArgumentParser) -> Iterator[str]:
-        for action in level._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for name, below in action.choices.items():
-                    yield from (f"{name} {further}".strip() for further in words(below))
-                return
-        yield ""
+def commands(group: click.Group = cli.app, *before: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command."""
+    for name, below in group.commands.items():
+        if isinstance(below, click.Group):
+            yield from commands(below, *before, name)
+        else:
+            yield (*before, name)
 
-    assert set(words(arguments.parser())) == set(cli.COMMANDS)
-    for place in cli.COMMANDS.values():
-        module, function = place.split(".")
-        assert callable(getattr(import_module(f"grpobench.runs.commands.{module}"), function))
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_has_help_that_fits_a_terminal(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for option in ("-h", "--help"):
+        assert cli.main([*words, option]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"Usage: grpobench {' '.join(words)} [OPTIONS]")
+    assert max(map(len, said[0].splitlines())) <= 80
+    assert said[0].isascii()
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `grpobench WORDS` says of words that it cannot take."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["rnu"], "'run'"),
+        (["finding", "jugde"], "'judge'"),
+        (["run", "quickstart", "--worker", "2"], "'--workers'"),
+        (["run", "quickstart", "--arms", "grpo"], "'--set arms=...'"),
+        (["run", "quickstart", "--steps=5"], "'--set train.steps=...'"),
+        (["map", "quickstart", "--learning-rate", "1"], "'--set train.learning_rate=...'"),
+        (["finding", "run", "std-bias", "--model", "nano"], "'--set model.name=...'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_or_option_gives_exit_2_and_the_nearest(
+    words: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"Did you mean {nearest}?" in usage_error(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Commands:"),
+        (["run"], "Missing argument 'RECIPE'"),
+        (["eval", "nano"], "Missing option '--task'"),
+        (["run", "quickstart", "--workers", "0"], "'--workers': 0 is not in the range x>=1"),
+        (["run", "quickstart", "--out", "--json"], "Option '--out' needs a value before '--json'"),
+        (["run", "quickstart", "--set", "--dry-run"], "Option '--set' needs a value before '--dry-run'"),
+        (["run", "quickstart", "--set"], "Option '--set' requires an argument"),
+        (["list", "figurs"], "'figures'"),
+    ],
+    ids=str,
+)
+def test_words_that_lack_or_hold_a_wrong_value_give_exit_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in usage_error(capsys, *words)
+
+
+def parsed(name: str, *words: str) -> dict[str, Any]:
+    """The values of the options of `grpobench NAME WORDS`."""
+    return cli.app.commands[name].make_context(name, list(words)).params
+
+
+def test_options_stand_anywhere_and_repeat_and_values_may_begin_with_a_dash() -> None:
+    sets = ("train.steps=1", "-x", "seeds=[0]")
+    before = parsed("run", "--set", sets[0], "--set", sets[1], f"--set={sets[2]}", "--json", "quickstart")
+    after = parsed("run", "quickstart", "--json", "--set", sets[0], "--set", sets[1], "--set", sets[2])
+    assert before == after and after["sets"] == sets
+    assert parsed("report", "--margin", "-1", "--", "-dir")["folder"] == Path("-dir")
+    assert parsed("merge", "a", "b", "c")["folders"] == (Path("a"), Path("b"))
+
+
+def test_deep_takes_a_recipe_or_none() -> None:
+    assert parsed("doctor")["deep"] is None
+    assert parsed("doctor", "--deep")["deep"] == parsed("doctor", "--deep", "--json")["deep"] == "quickstart"
+    assert parsed("doctor", "--deep", "mine.toml")["deep"] == "mine.toml"
+
+
+LIGHT = """
+import sys
+from grpobench.runs.cli import main
+assert main(sys.argv[1:]) == 0
+print([name for name in ("torch", "numpy", "rich", "grpobench.runs.settings") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["eval"], ["report"], ["tasks"]], ids=str)
+def test_help_imports_nothing_that_a_command_needs(words: list[str]) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", LIGHT, *words, "--help"], capture_output=True, text=True, check=True
+    )
+    loaded = told.stdout.splitlines()[-1]
+    assert loaded == ("['torch']" if words in (["run"], ["report"]) else "[]")  # its stand-in
 
 
 def test_full_disk_gives_exit_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(_: object) -> int:
+    def full() -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(show, "list_command", full)
+    monkeypatch.setitem(listing.LISTS, "models", full)
     assert cli.main(["list", "models"]) == 70
     assert "the disk is full, or a quota" in capsys.readouterr().err
 
 
 def test_lists_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    for kind in arguments.KINDS:
+    for kind in KINDS:
         assert cli.main(["list", kind, "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert rows and all({"name"} <= set(row) for row in rows)
@@ -318,9 +413,9 @@ def test_every_registered_algorithm_and_task_can_be_shown(capsys: pytest.Capture
 
 
 def test_seed_list() -> None:
-    assert numbers.seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
+    assert seed_list("0,2, 4-6") == [0, 2, 4, 5, 6]
     with pytest.raises(ConfigError):
-        numbers.seed_list("1-")
+        seed_list("1-")
 
 
 def test_data_folder_of_the_command_line_reaches_the_tasks(
@@ -330,7 +425,8 @@ def test_data_folder_of_the_command_line_reaches_the_tasks(
 
     monkeypatch.setenv(FOLDER_VARIABLE, "before")
     seen = []
-    monkeypatch.setattr(show, "show_command", lambda _: seen.append(os.environ[FOLDER_VARIABLE]) or 0)
+    monkeypatch.setattr(showing, "show", lambda *_: seen.append(os.environ[FOLDER_VARIABLE]) or {})
+    monkeypatch.setattr(showing, "as_text", str)
     assert cli.main(["show", "task", "x", "--data-dir", str(tmp_path)]) == 0
     assert seen == [str(tmp_path)]
 

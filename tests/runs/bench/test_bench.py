@@ -15,7 +15,7 @@ from grpobench.runs.bench import bench, compare, course
 from grpobench.runs.bench.cases import MOST_WARM_UP, NAMES, chosen, shape
 from grpobench.runs.bench.course import UNKNOWN, Course
 from grpobench.runs.bench.repeats import counted, warm_up
-from grpobench.runs.commands.arguments import CASES, parser
+from grpobench.runs.commands.machine import CASES
 from grpobench.runs.tools.strict import ConfigError
 
 
@@ -29,9 +29,10 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_line_knows_every_case() -> None:
     assert CASES == NAMES
-    words = ["bench", "--case", "grid", "--case", "short"]
-    assert parser().parse_args(words).case == ["grid", "short"]
-    assert parser().parse_args(["bench"]).case == []
+    bench_command = cli.app.commands["bench"]
+    words = ["--case", "grid", "--case", "short"]
+    assert bench_command.make_context("bench", words).params["case"] == ("grid", "short")
+    assert bench_command.make_context("bench", []).params["case"] == ()
 
 
 def test_nano_has_both_shapes_and_other_models_the_long_prompt_only_unless_asked() -> None:

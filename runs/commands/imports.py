@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpobench.analysis.tools.text import listed
+import click
+
+from grpobench.runs.commands.options import NATURAL, PATH, Options, flag, json_option
 from grpobench.runs.commands.output import DONE, as_json, say
-from grpobench.runs.importing.importing import Imported, Made, Request, carry_out, unused
-from grpobench.runs.importing.places import Told
-from grpobench.runs.importing.translate import VOCABULARIES, mapping
 
+if TYPE_CHECKING:
+    from grpobench.runs.importing.importing import Imported, Made
+
+LIBRARIES = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 MOST = 20
 """Lines of runs, and of faults, that are printed; origin.json of each run has all."""
 
 
-def import_command(options: argparse.Namespace) -> int:
+@click.argument(
+    "sources",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    metavar="SOURCE...",
+    help="A log, the folder of one log, or a folder of such folders.",
+)
+@click.argument("out", type=PATH, metavar="OUT", help="The experiment folder; it may hold imported runs.")
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice(LIBRARIES),
+    help="Format of the logs. Default: each log says itself what it is.",
+)
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="THEIRS=OURS",
+    help="Our name of a metric of theirs (grpobench list metrics), or COLUMN=step. THEIRS/100=OURS divides "
+    "by 100, as percent need. May be repeated.",
+)
+@click.option("--arm", default="", metavar="NAME", help="Default: from names of folders or logs.")
+@click.option("--task", default="", metavar="NAME", help="Default: the data set, where a log names it.")
+@click.option("--seed", type=NATURAL, metavar="N", help="Default: from names, else from the log.")
+@click.option(
+    "--matrix", default="", metavar="NAME", help="Name of the experiment. Default: the name of OUT."
+)
+@flag("--strict", "Import nothing where anything is damaged.")
+@json_option
+def import_command(options: Options) -> int:
+    from grpobench.runs.importing.importing import Request, carry_out, unused
+    from grpobench.runs.importing.places import Told
+    from grpobench.runs.importing.translate import mapping
+
     request = Request(
         sources=options.sources,
         out=options.out,
-        form=options.form,
+        form=options.form or "",
         mapped=mapping(options.maps),
         told=Told(options.arm, options.task, options.seed),
         matrix=options.matrix,
@@ -38,31 +75,35 @@ def import_command(options: argparse.Namespace) -> int:
 
 def lines(result: Imported) -> list[str]:
     """What was imported, what has no name of ours, and what could not be read."""
-    told = [
+    from grpobench.analysis.tools.text import listed
+
+    shown = [
         f"{run.place.folder}: {run.log.state}, {len(run.found.rows)} rows to step {max(run.found.rows)}, "
         f"{len(run.found.names)} metrics known and {len(run.found.kept)} others, from {run.log.place}"
         for run in result.runs[:MOST]
     ]
     if len(result.runs) > MOST:
-        told.append(f"and {len(result.runs) - MOST} more runs")
-    told += list(dict.fromkeys(map(spoken, result.runs)))
+        shown.append(f"and {len(result.runs) - MOST} more runs")
+    shown += list(dict.fromkeys(map(spoken, result.runs)))
     kept = sorted({name for run in result.runs for name in run.found.kept})
     if kept:
-        told.append(f"without a name of ours: {listed(kept, 40)}")
+        shown.append(f"without a name of ours: {listed(kept, 40)}")
     notes: dict[str, list[str]] = {}
     for run in result.runs:
         for note in [*run.log.notes, *run.found.notes]:
             notes.setdefault(note, []).append(run.place.folder)
-    told += [f"note: {note} ({listed(names, 4)})" for note, names in notes.items()]
+    shown += [f"note: {note} ({listed(names, 4)})" for note, names in notes.items()]
     faults = result.every_fault
-    told += [f"left out: {fault}" for fault in faults[:MOST]]
+    shown += [f"left out: {fault}" for fault in faults[:MOST]]
     if len(faults) > MOST:
-        told.append(f"and {len(faults) - MOST} more that were left out")
-    return [*told, f"grpobench report {result.matrix}"]
+        shown.append(f"and {len(faults) - MOST} more that were left out")
+    return [*shown, f"grpobench report {result.matrix}"]
 
 
 def spoken(run: Made) -> str:
     """Whose names a run's metrics have."""
+    from grpobench.runs.importing.translate import VOCABULARIES
+
     if run.library:
         vocabulary = VOCABULARIES[run.library]
         return f"names of {vocabulary.title}, as in {vocabulary.read}"

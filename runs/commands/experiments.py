@@ -1,0 +1,158 @@
+"""`grpobench run`, `map`, `status` and `merge`: experiments and how they stand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from grpobench.runs.commands.options import (
+    PATH,
+    POSITIVE,
+    Options,
+    combine,
+    data_options,
+    flag,
+    json_option,
+    out_option,
+    remote_options,
+    seed_list,
+    set_option,
+    trust_option,
+    unsafe_option,
+    workers_option,
+)
+from grpobench.runs.commands.output import DONE, as_json, say
+
+if TYPE_CHECKING:
+    from grpobench.runs.settings.recipe import Recipe
+
+EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.minibatches=1,8"
+
+recipe_options = combine(
+    click.argument("recipe", metavar="RECIPE", help="Name (grpobench list recipes) or path of a TOML file."),
+    set_option(
+        "Override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
+        "on.TASK.train.group=16. Or select: arms=a,b tasks=x seeds=[0,1]. May be repeated."
+    ),
+    click.option("--seeds", metavar="LIST", help="Run these seeds, such as 0,1,2 or 0-4."),
+    out_option("results"),
+    workers_option,
+    flag(
+        "--allow-change",
+        "Resume although settings, data, model or code changed. The change is recorded and shown in reports. "
+        "Runs that finished with other settings or data start again from the beginning.",
+    ),
+    flag(
+        "--dry-run",
+        "Check everything and show the runs, what they may take and a prompt of each task. Starts and "
+        "writes nothing.",
+    ),
+    flag("--json", "With --dry-run: print JSON."),
+    remote_options,
+    data_options,
+    trust_option,
+    unsafe_option,
+)
+
+
+@recipe_options
+@click.option(
+    "--until",
+    type=click.Choice(("resolved",)),
+    help="Add seeds to the recipe's until every pair of arms has a verdict. The plan of interim analyses is "
+    "written before the first one, and its error rates hold under it.",
+)
+@click.option("--most-seeds", type=POSITIVE, metavar="N", help="With --until: never use more than N seeds.")
+@click.option(
+    "--step-seeds",
+    type=POSITIVE,
+    metavar="K",
+    help="With --until: add K seeds between interim analyses. Default: 2.",
+)
+def run_command(options: Options) -> int:
+    from grpobench.runs.commands.run import carry_out
+
+    return carry_out(recipe_of(options), options)
+
+
+@recipe_options
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="K=V,V",
+    help="Sweep values: run every arm with each of them, such as train.learning_rate=1e-4,1e-3. Replaces "
+    "that key of the recipe's table [over]. May be repeated.",
+)
+def map_command(options: Options) -> int:
+    from grpobench.runs.commands.run import carry_out
+    from grpobench.runs.tools.strict import ConfigError
+
+    recipe = recipe_of(options, options.over)
+    if not recipe.doses:
+        raise ConfigError([f"{recipe.name}: has no doses; give them, such as --over {EXAMPLE}"])
+    return carry_out(recipe, options)
+
+
+def recipe_of(options: Options, over: Sequence[str] = ()) -> Recipe:
+    from grpobench.runs.settings.recipe import read_recipe
+
+    sets = list(options.sets)
+    if options.seeds:
+        sets.append(f"seeds={seed_list(options.seeds)}")
+    return read_recipe(options.recipe, sets, over)
+
+
+@click.argument(
+    "folder",
+    type=PATH,
+    metavar="DIR",
+    help="An experiment folder, a run folder, or a folder of experiment folders.",
+)
+@flag("--watch", "Show it again and again until nothing runs.")
+@json_option
+def status_command(options: Options) -> int:
+    from grpobench.runs.matrix import standing
+    from grpobench.runs.tools.strict import ConfigError
+
+    if options.json and options.watch:
+        raise ConfigError(["status: --json shows one moment and --watch goes on; choose one of them"])
+    if options.watch:
+        from rich.console import Console
+
+        standing.watch(options.folder, Console())
+        return DONE
+    overviews = standing.overviews(options.folder)
+    if options.json:
+        say(as_json([one.row() for one in overviews]))
+    else:
+        say("\n\n".join("\n".join(one.lines()) for one in overviews))
+    return DONE
+
+
+@click.argument(
+    "folders",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    metavar="DIR...",
+    help="Experiment folders of the same recipe.",
+)
+@click.argument("out", type=PATH, metavar="OUT", help="The new experiment folder; it must not exist.")
+def merge_command(options: Options) -> int:
+    from grpobench.runs.matrix.merging import merge
+    from grpobench.runs.tools.strict import ConfigError
+
+    if len(options.folders) < 2:
+        raise ConfigError(["merge: give at least two matrix folders and the new one: merge DIR DIR OUT"])
+    made = merge(options.folders, options.out)
+    counts = Counter(str(path.parent) for path in made.taken.values())
+    for folder, count in counts.items():
+        say(f"{count} {'run' if count == 1 else 'runs'} from {folder}")
+    if made.missing:
+        names = ", ".join(made.missing[:5]) + (", ..." if len(made.missing) > 5 else "")
+        say(f"{len(made.missing)} planned and begun nowhere: {names}")
+    say(f"{made.folder}: {len(made.taken)} runs; grpobench report {made.folder}")
+    return DONE

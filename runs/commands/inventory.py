@@ -1,0 +1,162 @@
+"""`grpobench list`, `show`, `data` and `tasks`: what there is, and whether it is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from grpobench.runs.commands.options import Options, data_options, flag, json_option, unsafe_option
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+
+KINDS = ("algorithms", "dialects", "tasks", "rewards", "recipes", "metrics", "detectors", "figures", "models")
+SHOWN = ("algorithm", "dialect", "dialects", "task", "reward", "recipe", "metric")
+
+
+@click.argument("kind", type=click.Choice(KINDS), metavar="KIND", help=f"One of {', '.join(KINDS)}.")
+@json_option
+@data_options
+def list_command(options: Options) -> int:
+    from grpobench.runs.inventory import listing
+
+    rows = listing.LISTS[options.kind]()
+    say(as_json(rows) if options.json else "\n".join(listing.as_lines(rows)))
+    return DONE
+
+
+@click.argument("kind", type=click.Choice(SHOWN), metavar="KIND", help=f"One of {', '.join(SHOWN)}.")
+@click.argument(
+    "name", required=False, metavar="[NAME]", help="Needed except for dialects, which are all shown."
+)
+@click.option(
+    "--as",
+    "library",
+    metavar="LIBRARY",
+    help="Show how the library's algorithm of the same name differs from ours, such as trl.",
+)
+@json_option
+@data_options
+def show_command(options: Options) -> int:
+    from grpobench.runs.inventory import dialects, showing
+    from grpobench.runs.tools.strict import ConfigError
+
+    every = options.kind == "dialects"
+    if every == bool(options.name):
+        raise ConfigError([f"show {options.kind}: " + ("takes no name" if every else "needs a name")])
+    if options.library and options.kind != "algorithm":
+        raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
+    if every:
+        rows = dialects.show_dialects()
+        text = "\n\n".join("\n".join(dialects.dialect_lines(row)) for row in rows)
+        say(as_json(rows) if options.json else text)
+        return DONE
+    if options.library:
+        row = dialects.show_as(options.name, options.library)
+    else:
+        row = showing.show(options.kind, options.name)
+    differs = options.library or options.kind == "dialect"
+    lines = dialects.dialect_lines(row) if differs else [showing.as_text(row)]
+    say(as_json(row) if options.json else "\n".join(lines))
+    return DONE
+
+
+@click.argument(
+    "names", nargs=-1, required=True, metavar="NAME...", help="Names of grpobench data list, or all."
+)
+def fetch_command(options: Options) -> int:
+    """Exits with 0 when everything asked for is here with the right sums, with 70 when pip fails."""
+    from grpobench.runs.inventory import data
+
+    try:
+        say("\n".join(data.fetch(options.names)))
+    except data.FetchError as error:
+        return complain(str(error), INFRASTRUCTURE)
+    return DONE
+
+
+@json_option
+@data_options
+def list_data_command(options: Options) -> int:
+    from grpobench.runs.inventory import data
+
+    rows = data.rows()
+    say(as_json(rows) if options.json else "\n".join(data.as_lines(rows)))
+    return DONE
+
+
+@click.argument(
+    "names",
+    nargs=-1,
+    metavar="[NAME]...",
+    help="A task, module:Name, or FILE.toml for the tasks of a recipe. Default: every task.",
+)
+@flag("--all", "Check every task, as without a name.")
+@click.option(
+    "--problems", type=int, metavar="N", help="Most problems of a task; 0 for all. Default: 10,000."
+)
+@json_option
+@data_options
+@unsafe_option
+def check_command(options: Options) -> int:
+    """Every task shall accept its references and reject corrupted answers and constants. Exits with 70 if one
+    fails, else with 0. A task whose data is absent does not fail."""
+    from grpobench.runs.inventory import check
+    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.runs.tools.ticker import Ticker
+
+    if options.all and options.names:
+        raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
+    most = check.MOST if options.problems is None else options.problems
+    ticker = Ticker()
+    shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
+    checks = check.checks(options.names, most, ticker.tell if shows else lambda text: None)
+    rows, failed = [], False
+    while True:
+        with ticker:  # not while lines are printed, which it would take for its own
+            one = next(checks, None)
+        if one is None:
+            break
+        failed |= one.state == "failed"
+        rows.append(one.row())
+        if not options.json:
+            say("\n".join(check.as_lines(one)), flush=True)
+    if options.json:
+        say(as_json(rows))
+    return INFRASTRUCTURE if failed else DONE
+
+
+@flag("--keep", "Keep what the graders say in the project's checkout.")
+@json_option
+def pairs_command(options: Options) -> int:
+    """Exits with 0 when every verdict of ours is the expected one or a kept exception, else with 70."""
+    from grpobench.tasks.grading import pairs
+
+    return compare_graders(pairs, options)
+
+
+@flag("--keep", "Keep what is read in the project's checkout.")
+@json_option
+def readings_command(options: Options) -> int:
+    """Exits with 0 when ours reads the right program from every completion, else with 70."""
+    from grpobench.tasks.grading import readings
+
+    return compare_graders(readings, options)
+
+
+def compare_graders(table: Any, options: Options) -> int:
+    """Ask ours and others about the rows of a kept table, and say or keep what they answer now."""
+    from grpobench.runs.inventory import pages
+    from grpobench.runs.tools import files
+
+    if options.keep:
+        pages.own_folder("--keep writes into one")
+    kept = table.load()
+    now, lacking = table.ask(kept)
+    faults = list(table.faults(kept, now))
+    if options.json:
+        say(as_json([row.row() for row in now]))
+    else:
+        say("\n".join([*table.as_lines(now), *lacking, *faults]))
+    if options.keep:
+        files.write_atomic(table.TABLE, table.as_text(now).encode())
+    return INFRASTRUCTURE if faults else DONE

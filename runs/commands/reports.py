@@ -1,0 +1,274 @@
+"""`grpobench report`, `figure`, `keep`, `docs` and `calibrate`: what is written from runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from grpobench.runs.commands.options import PATH, Options, flag, json_option, out_option, workers_option
+from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, as_json, complain, say
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+    from grpobench.analysis.report.facts import Facts
+
+FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
+FIGURE_FORMATS = ("pdf", "svg", "pgf", "png")
+LEFT_OUT = ("val. best", "val. last")
+"""Columns that the report has and a terminal has no room for."""
+CALIBRATE = "grpobench calibrate"
+
+
+@click.argument("folder", type=PATH, metavar="DIR", help="Such as results/quickstart.")
+@flag("--strict", "Write no report where a file of a run is damaged.")
+@click.option("--format", default=",".join(FORMATS), metavar="LIST", help=f"Default: {','.join(FORMATS)}.")
+@click.option(
+    "--margin",
+    type=float,
+    metavar="POINTS",
+    help="Call arms equivalent within so many points of accuracy. Default: the recipe's, else 2.",
+)
+def report_command(options: Options) -> int:
+    from grpobench.analysis.tools.text import why_no_folder
+    from grpobench.runs.tools.strict import ConfigError
+
+    formats = [part.strip() for part in options.format.split(",") if part.strip()]
+    faults = [unknown("--format", name, FORMATS) for name in formats if name not in FORMATS]
+    if not options.folder.is_dir():
+        why = why_no_folder(options.folder)
+        faults.append(f"{options.folder}: {why}; give a matrix folder such as results/quickstart")
+    if faults:
+        raise ConfigError(faults)
+    say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")
+    return DONE
+
+
+def write_report(
+    folder: Path, formats: Sequence[str], margin: float | None = None, strict: bool = False
+) -> tuple[Path, list[str]]:
+    """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
+    lines. Raises DataError, if `strict` for anything that is damaged."""
+    from grpobench.analysis.report.drawers import drawing_crew
+    from grpobench.analysis.tools.crew import usable_cores
+    from grpobench.runs.settings import registries  # noqa: F401 - imports the stand-in of torch before it is put by
+    from grpobench.runs.tools.deferred import put_by
+    from grpobench.tasks.data.errors import DataError
+
+    with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
+        # These load pandas and matplotlib, as the crew's helpers do meanwhile.
+        from grpobench.analysis.checks.alarms import DAMAGED, SPARED
+        from grpobench.analysis.logs.files import LogError
+        from grpobench.runs.interface.results import load
+
+        try:
+            results = load(folder, margin=margin, strict=strict)
+            for title in (DAMAGED, SPARED):
+                for fault in results.alarms.get(title, ()):
+                    say(f"grpobench: {title[0].lower()}{title[1:]}: {fault}", file=sys.stderr)
+            return results.write(drawers, formats=formats), accuracy_lines(results.facts)
+        except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+            raise DataError(str(error)) from error
+
+
+def accuracy_lines(facts: Facts) -> list[str]:
+    """The accuracies of a report as a terminal shows them, with the cells that the report itself prints.
+
+    One line per task and arm: accuracy before and after in percent, the interval over seeds, each seed;
+    below them the titles of the report's alarms. No table where no run was evaluated."""
+    warnings = [f"The report warns: {alarm.title}." for alarm in facts.alarms]
+    table = facts.tables.get("accuracy")
+    if table is None:
+        return warnings
+    kept = [index for index, name in enumerate(table.header) if name not in LEFT_OUT]
+    rows = [[str(row[index]) for index in kept] for row in (table.header, *table.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [f"{table.title}, in percent; the report says what is certain of it:", *shown, *warnings]
+
+
+@click.argument("name", metavar="NAME", help="One of grpobench list figures, or all that the logs allow.")
+@click.argument(
+    "folders",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    metavar="DIR...",
+    help="Such as results/quickstart. Of several folders, all arms are drawn in one figure.",
+)
+@click.option(
+    "--width",
+    type=click.Choice(("column", "text")),
+    default="text",
+    help="Of a two-column page: 3.4 or 7 inches, redrawn and not scaled. Default: text.",
+)
+@click.option("--format", default="pdf", metavar="LIST", help="pdf, svg, png, pgf. Default: pdf.")
+@out_option("figures")
+def figure_command(options: Options) -> int:
+    # These load pandas and matplotlib.
+    from grpobench.analysis.figures.catalogue import FIGURES
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.logs.together import together
+    from grpobench.analysis.tools.text import why_no_folder
+    from grpobench.runs.interface.results import Results
+    from grpobench.runs.tools.strict import ConfigError
+    from grpobench.tasks.data.errors import DataError
+
+    formats = [part.strip() for part in options.format.split(",") if part.strip()]
+    faults = [unknown("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
+    if not formats:
+        faults.append(f"--format: names no format; known: {', '.join(FIGURE_FORMATS)}")
+    if options.name not in ("all", *FIGURES):
+        faults.append(unknown("figure", options.name, ("all", *FIGURES)))
+    for folder in options.folders:
+        if not folder.is_dir():
+            why = why_no_folder(folder)
+            faults.append(f"{folder}: {why}; give a matrix folder such as results/quickstart")
+    if faults:
+        raise ConfigError(faults)
+    names = FIGURES if options.name == "all" else [options.name]
+    try:
+        results = Results(together([load(folder) for folder in options.folders]))
+        written = results.write_figures(options.out, names, formats, options.width)
+    except (LogError, ValueError, RuntimeError) as error:  # a folder, nothing to draw, no LaTeX for pgf
+        raise DataError(str(error)) from error
+    say("\n".join(map(str, written)))
+    return DONE
+
+
+def unknown(where: str, name: str, known: Sequence[str]) -> str:
+    """The message for a name that does not exist."""
+    from grpobench.runs.tools.strict import nearest
+
+    guess = nearest(name, known)
+    hint = f"did you mean {guess}?" if guess else f"known: {', '.join(known)}"
+    return f"{where}: unknown {'format' if where == '--format' else 'name'} {name!r}; {hint}"
+
+
+@click.argument(
+    "folder",
+    type=PATH,
+    required=False,
+    metavar="[DIR]",
+    help="Write the pages here. Default: docs of the project's checkout.",
+)
+def docs_command(options: Options) -> int:
+    from grpobench.runs.inventory import pages
+
+    for path in pages.write(options.folder or pages.own_folder()):
+        say(path)
+    return DONE
+
+
+@click.argument("folder", type=PATH, metavar="DIR", help="Such as results/quickstart.")
+@click.option(
+    "--to",
+    type=PATH,
+    metavar="DIR",
+    help="Write the table here. Default: docs/results of the project's checkout.",
+)
+def keep_command(options: Options) -> int:
+    from grpobench.analysis.findings import record as registration
+    from grpobench.analysis.kept.kept import as_text, keep
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.runs.inventory import filled, pages
+    from grpobench.runs.tools import files
+    from grpobench.tasks.data.errors import DataError
+
+    folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
+    if options.to:
+        files.demand_writable(options.to, "--to")
+    if (options.folder / registration.FILE).exists():
+        return keep_finding(options.folder, folder / registration.FOLDER)
+    try:
+        content = keep(load(options.folder))
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(folder / f"{content['name']}.json", as_text(content).encode())
+    say(f"{folder / content['name']}.json; grpobench docs writes it into the pages")
+    return DONE
+
+
+def keep_finding(source: Path, folder: Path) -> int:
+    """Keep what was measured of a finding's runs."""
+    from grpobench.analysis.findings import record as registration
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.runs.tools import files
+    from grpobench.tasks.data.errors import DataError
+
+    try:
+        record = registration.record_of(load(source))
+    except LogError as error:
+        raise DataError(str(error)) from error
+    if record.waits:
+        raise DataError(f"{source}: only whole matrices are kept; {len(record.waits)} runs without result")
+    path = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
+    demand_as_many(record, path, source)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(path, registration.kept_text(record).encode())
+    say(f"{path}; grpobench docs writes it into the pages")
+    return DONE
+
+
+def demand_as_many(record: Record, path: Path, source: Path) -> None:
+    """Raises DataError where a rerun by the same rule would replace a kept table of more runs. A matrix of
+    two seeds is whole by its own registration, and still no substitute for one of eight."""
+    from grpobench.analysis.findings.record import read_kept
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.tasks.data.errors import DataError
+
+    try:
+        before = read_kept(path) if path.exists() else None
+    except LogError:
+        return  # a damaged table may be written again
+    if before is None or before.registration.finding.digest != record.registration.finding.digest:
+        return
+    if len(record.states) < len(before.states):
+        raise DataError(
+            f"{path} keeps {len(before.states)} runs by the same rule, {source} has {len(record.states)}; "
+            "keep a smaller rerun elsewhere with --to DIR"
+        )
+
+
+@out_option("results")
+@workers_option
+@flag("--keep", "Keep the numbers in the project's checkout, for grpobench docs.")
+@json_option
+def calibrate_command(options: Options) -> int:
+    from grpobench.analysis.calibration import markdown, table
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+    from grpobench.runs.calibration import library
+    from grpobench.runs.inventory import filled, pages
+    from grpobench.runs.tools import files
+    from grpobench.tasks.data.errors import DataError
+
+    plan = library.planned()
+    kept = (
+        pages.own_folder("leave --keep out") / filled.FOLDER / f"{table.NAME}.json" if options.keep else None
+    )
+    try:
+        outcome = library.run(plan, options.out, options.workers)
+    except RuntimeError as error:
+        return complain(str(error), INFRASTRUCTURE)
+    if outcome.code:
+        unfinished = [run.name for run in outcome.runs if run.place not in ("finished", "diverged")]
+        say(f"without a result: {', '.join(unfinished[:5])}; the same command goes on", file=sys.stderr)
+        return outcome.code
+    try:
+        content = table.calibrate(load(outcome.folder), plan.library, CALIBRATE)
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    if kept is not None:
+        files.write_atomic(kept, table.as_text(content).encode())
+    say(as_json(content) if options.json else "\n".join(markdown.as_lines(content)))
+    if kept is not None:
+        say(f"{kept}; grpobench docs writes it into the page", file=sys.stderr)
+    return DONE
