@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.settings.doses import written
+from grpobench.runs.settings.expand import written
 from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
 from grpobench.runs.tools.strict import ConfigError
 
