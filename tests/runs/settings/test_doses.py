@@ -71,6 +71,14 @@ def test_a_setting_of_algorithms_is_a_dose_too() -> None:
     assert {run.arm for run in recipe.runs()} == {"grpo+clip_high-0_2", "grpo+clip_high-0_28"}
 
 
+def test_a_setting_of_tasks_is_a_dose_too() -> None:
+    recipe = read(sets=("arms=grpo",), over=["task.largest=10,30"])
+    assert {run.arm: run.task.largest for run in recipe.runs()} == {
+        "grpo+largest-10": 10,
+        "grpo+largest-30": 30,
+    }
+
+
 @pytest.mark.parametrize(
     ("over", "told"),
     [
