@@ -55,6 +55,9 @@ class TaskLayer:
     values: Mapping[str, Any]
     arm: str | None = None
 
+    def holds(self, arm: str, task: str) -> bool:
+        return self.task == task and self.arm in (None, arm)
+
 
 def read_tasks(table: Mapping[str, Any], folder: Path | None, faults: list[str]) -> Tasks:
     """The tasks that a recipe in `folder` lists."""

@@ -186,15 +186,12 @@ def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]
 
 def pair(draft: Draft, faults: list[str]) -> Iterator[tuple[Arm, Task]]:
     """Every arm with each of its tasks, which has the arm's settings."""
-    shared = {name: build_task(draft, name, None, faults) for name in draft.tasks}
     for arm in draft.arms:
-        for name, task in shared.items():
-            if isinstance(task, Bad) or (arm.tasks is not None and name not in arm.tasks):
-                continue
-            if has_settings_for(draft, arm, name):
+        for name in draft.tasks:
+            if arm.tasks is None or name in arm.tasks:
                 task = build_task(draft, name, arm, faults)
-            if not isinstance(task, Bad):
-                yield arm, task
+                if not isinstance(task, Bad):
+                    yield arm, task
 
 
 def build_runs(draft: Draft, arm: Arm, task: Task, faults: list[str]) -> list[RunConfig]:
@@ -237,28 +234,18 @@ def missing(configs: Sequence[RunConfig]) -> list[str]:
 # Values of a run
 
 
-def build_task(draft: Draft, name: str, arm: Arm | None, faults: list[str]) -> Task | Bad:
-    """A task with its settings in an arm; None: with those that all arms share."""
+def build_task(draft: Draft, name: str, arm: Arm, faults: list[str]) -> Task | Bad:
+    """A task with its settings in an arm."""
     cls, settings = draft.tasks[name].cls, draft.tasks[name].settings
-    if arm is not None:
-        settings = merge(settings, settings_of(arm.task, cls, f"arm.{arm.name}.task", faults))
-    for layer in draft.task_overrides:
-        if layer.task == name and (layer.arm is None or (arm is not None and layer.arm == arm.name)):
-            settings = merge(settings, layer.values)
+    layers = [layer.values for layer in draft.task_overrides if layer.holds(arm.name, name)]
+    for values in (settings_of(arm.task, cls, f"arm.{arm.name}.task", faults), *layers):
+        settings = merge(settings, values)
     folder = (draft.folder or Path()).absolute()
     # A path is relative to the recipe's folder.
     whole = {
         key: folder / one.expanduser() if isinstance(one, Path) else one for key, one in settings.items()
     }
     return strict.construct(cls, whole, faults, lambda key: inside(f"task.{name}.settings", key))
-
-
-def has_settings_for(draft: Draft, arm: Arm, task: str) -> bool:
-    """Whether an arm has settings of its own for a task."""
-    known = strict.hints(draft.tasks[task].cls)
-    return any(key in known for key in arm.task) or any(
-        layer.arm == arm.name and layer.task == task and layer.values for layer in draft.task_overrides
-    )
 
 
 def lay(draft: Draft, arm: Arm, task: Task) -> tuple[dict[str, dict[str, Any]], dict[Field, KeyPath]]:

@@ -14,6 +14,7 @@ from grpobench.runs.settings.layers import (
     Scope,
     nest,
     read_layer,
+    read_on,
     renamed_keys,
 )
 from grpobench.runs.settings.registries import no_such
@@ -55,20 +56,6 @@ def parse_set(text: str) -> Assignment | None:
         return keys, value.strip()
 
 
-def lacking_section(section: str, fields: Sequence[str], scope: Scope) -> str:
-    """Why a section may not stand in a scope, with what to write instead."""
-    field = ".".join(fields)
-    if section == SETTINGS:
-        arm = f"--set arm.NAME.settings.{field}=VALUE"
-        return f"write --set algorithm.{field}=VALUE for every arm that has it, or {arm}"
-    if renamed := renamed_keys("", scope.prefix).get(section):
-        return f"was renamed; write {renamed}.{field}"
-    valid = {*scope.sections, *(("algorithm", "arm", "task", "on") if scope is COMMAND_LINE else ())}
-    guess = strict.nearest(section, valid)
-    did = f"did you mean {guess}.{field}?" if guess else f"valid: {', '.join(sorted(valid))}"
-    return f"no section {section!r}; {did}"
-
-
 class Overrides:
     """What assignments with a dot say, in the order given: `layers` of sections, `task_layers` of settings.
 
@@ -95,6 +82,12 @@ class Overrides:
             self._task(rest, value)
         elif first == "algorithm":
             self._algorithm(rest, value)
+        elif first == SETTINGS:
+            field = ".".join(rest)
+            self._faults.append(
+                f"--set {SETTINGS}.{field}: write --set algorithm.{field}=VALUE for every arm that has it, "
+                f"or --set arm.NAME.settings.{field}=VALUE"
+            )
         else:
             self._section(keys, value, COMMAND_LINE)
 
@@ -117,23 +110,19 @@ class Overrides:
 
     def _on(self, keys: list[str], value: Any, scope: Scope) -> None:
         """`on.TASK.SECTION.FIELD`, of every arm or of the one that `scope` is."""
-        task, *rest = keys
-        path = f"{scope.prefix}on.{'.'.join(keys)}"
-        if task not in self._tasks:
-            self._faults.append(no_such("task", task, path, self._tasks))
-        elif len(rest) < 2:
-            self._faults.append(f"{path}: write {scope.prefix}on.TASK.SECTION.FIELD=VALUE")
+        if len(keys) < 3:
+            path = f"{scope.prefix}on"
+            self._faults.append(f"{path}.{'.'.join(keys)}: write {path}.TASK.SECTION.FIELD=VALUE")
         else:
-            within = Scope(f"{scope.prefix}on.{task}.", scope.arm, task, scope.algorithm)
-            self._section(rest, value, within)
+            self.layers += read_on(nest(keys, value), scope, self._tasks, self._faults)
 
     def _section(self, keys: list[str], value: Any, scope: Scope) -> None:
         """`SECTION.FIELD` within a scope."""
-        section, *rest = keys
-        if section in scope.sections:
-            self.layers.append(read_layer({section: nest(rest, value)}, scope, self._faults))
+        if keys[0] in scope.sections:
+            self.layers.append(read_layer(nest(keys, value), scope, self._faults))
         else:
-            self._faults.append(f"{scope.prefix}{'.'.join(keys)}: {lacking_section(section, rest, scope)}")
+            others = ("algorithm", "arm", "task", "on") if scope is COMMAND_LINE else ()
+            self._faults.append(scope.unknown_section(keys[0], [*scope.sections, *others]))
 
     def _algorithm(self, keys: list[str], value: Any) -> None:
         """`algorithm.FIELD`: every arm whose algorithm has the field."""

@@ -19,19 +19,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -179,9 +167,9 @@ def as_plain_data(hint: Any) -> Any:
     if origin is Annotated:
         return annotated[as_plain_data(arguments[0]), *hint.__metadata__]
     inner = tuple(one if one is Ellipsis else as_plain_data(one) for one in arguments)
-    if origin in (Union, types.UnionType):
+    if origin in (typing.Union, types.UnionType):
         union = functools.reduce(operator.or_, inner)
-        return annotated[union, WrapValidator(functools.partial(read_union, NoneType in arguments))]
+        return annotated[union, WrapValidator(functools.partial(read_union, types.NoneType in arguments))]
     # Strict mode takes a tuple only for a tuple, and TOML has lists alone.
     lenient = annotated[origin[inner], Strict(False)]
     if origin is tuple and Ellipsis not in arguments:
@@ -248,7 +236,7 @@ WANTED: Mapping[str, str] = {
 }
 """What a value must be, by pydantic's name of the error. Its own sentences speak of Python: a tuple is a list
 in TOML, and a dictionary a table."""
-SIDES = ("gt", "ge", "lt", "le")
+SIDES = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 HERE = "\0"
 """Stands for the path of a nested table, which knows only what is inside it."""
@@ -281,7 +269,7 @@ def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
         expected = error["ctx"]["expected"]
         guess = nearest(value, quoted(expected)) if isinstance(value, str) else None
         remedy = f"; did you mean {guess!r}?" if guess else ""
-        return [f"must be one of {expected}, not {describe(value)}{remedy}"]
+        return [f"must be {expected}, not {describe(value)}{remedy}"]
     if kind in OUT_OF_BOUNDS:
         return [f"must be {within(bounds, value)}, not {describe(value)}"]
     return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
@@ -303,14 +291,10 @@ def bounds_of(hint: Any) -> dict[str, float]:
 
 def within(bounds: Mapping[str, float], value: float) -> str:
     """What bounds demand. pydantic names the side that a value is beyond; a user wants both."""
-    if value == bounds.get("lt") == math.inf:
+    if value == math.inf == bounds.get("lt"):
         return "finite"
-    low, high = bounds.get("gt", bounds.get("ge")), bounds.get("lt", bounds.get("le", math.inf))
-    if low is not None and high != math.inf:
-        return f"in {'(' if 'gt' in bounds else '['}{low:g}, {high:g}{')' if 'lt' in bounds else ']'}"
-    if low is not None:
-        return f"{'above' if 'gt' in bounds else 'at least'} {low:g}"
-    return f"{'below' if 'lt' in bounds else 'at most'} {high:g}"
+    finite = {side: bound for side, bound in bounds.items() if bound != math.inf}
+    return " and ".join(f"{SIDES[side]} {bound:g}" for side, bound in finite.items())
 
 
 # Tables and dataclasses
