@@ -50,6 +50,9 @@ class Scope:
 
     def unknown_section(self, key: str, known: Collection[str]) -> str:
         """The message for a key that is no section."""
+        if key == SETTINGS:
+            remedy = f"write them in an [[arm]], as {SETTINGS}.FIELD"
+            return f"{self.prefix}{key}: are those of an algorithm; {remedy}"
         elsewhere = {field: self.prefix + where for field, where in ELSEWHERE.items()}
         path = self.prefix.removesuffix(".")
         return strict.unknown(path, key, known, elsewhere, renamed_keys("", self.prefix))

@@ -121,8 +121,10 @@ class Overrides:
         if keys[0] in scope.sections:
             self.layers.append(read_layer(nest(keys, value), scope, self._faults))
         else:
-            others = ("algorithm", "arm", "task", "on") if scope is COMMAND_LINE else ()
-            self._faults.append(scope.unknown_section(keys[0], [*scope.sections, *others]))
+            # A field at the place of a section is no near miss here, since more keys follow it.
+            valid = [*scope.sections, *(("algorithm", "arm", "task", "on") if scope is COMMAND_LINE else ())]
+            path, renamed = scope.prefix.removesuffix("."), renamed_keys("", scope.prefix)
+            self._faults.append(strict.unknown(path, keys[0], valid, renamed=renamed))
 
     def _algorithm(self, keys: list[str], value: Any) -> None:
         """`algorithm.FIELD`: every arm whose algorithm has the field."""

@@ -294,7 +294,7 @@ def within(bounds: Mapping[str, float], value: float) -> str:
     if value == math.inf == bounds.get("lt"):
         return "finite"
     finite = {side: bound for side, bound in bounds.items() if bound != math.inf}
-    return " and ".join(f"{SIDES[side]} {bound:g}" for side, bound in finite.items())
+    return " and ".join(f"{SIDES[side]} {bound}" for side, bound in finite.items())
 
 
 # Tables and dataclasses
