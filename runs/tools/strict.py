@@ -291,9 +291,9 @@ def bounds_of(hint: Any) -> dict[str, float]:
 
 def within(bounds: Mapping[str, float], value: float) -> str:
     """What bounds demand. pydantic names the side that a value is beyond; a user wants both."""
-    if value == math.inf == bounds.get("lt"):
+    finite = {side: bound for side, bound in bounds.items() if math.isfinite(bound)}
+    if math.isinf(value) and len(finite) < len(bounds):
         return "finite"
-    finite = {side: bound for side, bound in bounds.items() if bound != math.inf}
     return " and ".join(f"{SIDES[side]} {bound}" for side, bound in finite.items())
 
 

@@ -241,6 +241,14 @@ algorithm = "plian"
             arm("[arm.sampler]\ntemperature = nan"),
             "arm.plain.sampler.temperature: must be a number, not nan",
         ),
+        (
+            arm("[arm.train.learning_rate]\npolicy = 1"),
+            "arm.plain.train.learning_rate.policy: must be at least 0 and below 1, not 1.0",
+        ),
+        (
+            arm("[arm.evaluate]\nsamples = 200000"),
+            "arm.plain.evaluate.samples: must be at least 0 and at most 100000, not 200000",
+        ),
         (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
         (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
         (arm("settings.decay = [nan]"), "arm.plain.settings.decay[0]: must be a number, not nan"),
@@ -306,6 +314,7 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
         (Annotated[float, Interval(gt=0, lt=math.inf)], (), (math.inf,), "finite"),
         (Annotated[float, Interval(gt=0, le=10)], (1e-9, 10), (0, 10.001), "above 0 and at most 10"),
         (Decay, (0, 0.999), (-1e-9, 1), "at least 0 and below 1"),
+        (Annotated[float, Interval(gt=-math.inf, lt=math.inf)], (-1, 1e9), (math.inf, -math.inf), "finite"),
         (Annotated[float, Interval(lt=2)], (-1, 1.9), (2,), "below 2"),
         (Annotated[float, Interval(le=2)], (-1, 2), (2.1,), "at most 2"),
     ],
