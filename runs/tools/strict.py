@@ -294,7 +294,7 @@ def within(bounds: Mapping[str, float], value: float) -> str:
     finite = {side: bound for side, bound in bounds.items() if math.isfinite(bound)}
     if math.isinf(value) and len(finite) < len(bounds):
         return "finite"
-    return " and ".join(f"{SIDES[side]} {bound}" for side, bound in finite.items())
+    return " and ".join(f"{SIDES[side]} {bound:,}" for side, bound in finite.items())
 
 
 # Tables and dataclasses

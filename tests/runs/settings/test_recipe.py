@@ -247,7 +247,7 @@ algorithm = "plian"
         ),
         (
             arm("[arm.evaluate]\nsamples = 200000"),
-            "arm.plain.evaluate.samples: must be at least 0 and at most 100000, not 200000",
+            "arm.plain.evaluate.samples: must be at least 0 and at most 100,000, not 200000",
         ),
         (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
         (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
