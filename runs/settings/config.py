@@ -8,18 +8,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
+from annotated_types import Ge, Gt, Interval
+
 from grpobench.algorithms.algorithm import Algorithm, Role
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.runs.settings import registries
-from grpobench.runs.settings.bounds import FINITE, Rule, above, at_least, demand, each, interval
 from grpobench.runs.settings.observe import Observe
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import Rule, demand
 from grpobench.tasks.task import Task
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
 LongPrompts = Literal["refuse", "drop"]
+# Bounds that several fields have. Below infinity means finite: NaN is refused whatever the bounds.
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveInt = Annotated[int, Ge(1)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Rate = Annotated[float, Interval(ge=0, lt=1)]
+Finite = Annotated[float, Interval(gt=-math.inf, lt=math.inf)]
+Temperature = Annotated[float, Interval(gt=0, le=10)]
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,13 @@ class ModelConfig:
     long_prompts: LongPrompts = "refuse"
     """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
     run before its first step, `drop` leaves them out, counted in origin.json."""
-    warm_start: Annotated[int, at_least(0)] = 0
+    warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
-    warm_start_examples: Annotated[int, at_least(0)] = 0
+    warm_start_examples: NonNegativeInt = 0
     """Training problems whose demonstrations are used; 0 means all of them."""
-    warm_start_learning_rate: Annotated[float, interval("(0, 1)")] = 1e-3
+    warm_start_learning_rate: Annotated[float, Interval(gt=0, lt=1)] = 1e-3
     """Peak learning rate of the supervised updates."""
-    warm_start_batch: Annotated[int, at_least(1)] = 32
+    warm_start_batch: PositiveInt = 32
     """Demonstrations per supervised update."""
 
     def __post_init__(self) -> None:
@@ -68,24 +77,24 @@ class SamplerConfig:
     """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
     behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
     preferred and rejected completions; `module:Name` with a sampler of your own (docs/doors.md)."""
-    temperature: Annotated[float, interval("(0, 10]")] = 1.0
+    temperature: Temperature = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
-    max_new_tokens: Annotated[int, at_least(0)] = 0
+    max_new_tokens: NonNegativeInt = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
-    rows: Annotated[int, at_least(1)] = 256
+    rows: PositiveInt = 256
     """Most sequences decoded at once."""
     old_logp: Literal["auto", "sampler", "trainer"] = "auto"
     """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought."""
     path: str = ""
     """The preference file of kind `preferences`."""
-    problems: Annotated[int, at_least(1)] = 256
+    problems: PositiveInt = 256
     """Training problems that the base policy answers, once, with kind `replay`."""
     url: str = ""
     """Where `grpobench serve` listens, for kind `vllm-server`."""
-    cache_gb: Annotated[float, above(0, below=math.inf)] = 4.0
+    cache_gb: Annotated[float, Interval(gt=0, lt=math.inf)] = 4.0
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
-    largest_gap: Annotated[float, at_least(0), FINITE] = 0.0
+    largest_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in bfloat16."""
     correction: Literal["none", "tis", "mis"] = "none"
@@ -93,9 +102,9 @@ class SamplerConfig:
     within `correction_floor` and `correction_cap`, and 0 outside."""
     correction_level: Literal["token", "sequence", "geometric"] = "token"
     """Whether w is a token's ratio, the product over a sequence's tokens, or their geometric mean."""
-    correction_cap: Annotated[float, at_least(1)] = 2.0
+    correction_cap: Annotated[float, Ge(1)] = 2.0
     """Largest w; inf bounds nothing."""
-    correction_floor: Annotated[float, interval("[0, 1]")] = 0.0
+    correction_floor: Share = 0.0
     """Smallest w that `mis` keeps."""
 
     def __post_init__(self) -> None:
@@ -141,11 +150,11 @@ class RewardConfig:
     """`task` weighs the task's scores; `model` is a learned reward model; `proxy` counts surface features and
     is flawed on purpose; `sum` weighs scores and these. Controls: `format` is the score of that name alone;
     `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, Finite] = field(default_factory=dict)
     """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant, and
     of reward functions: `module:function`, or what a package calls one (docs/doors.md); 0 measures without
     rewarding. Empty takes the task's own weights."""
-    probability: Annotated[float, interval("[0, 1]")] = 0.5
+    probability: Share = 0.5
     """Chance of reward 1 with `random`."""
     model: str = ""
     """The reward model: a folder or hub id that `AutoModelForSequenceClassification` reads, with one output;
@@ -153,28 +162,26 @@ class RewardConfig:
     model_input: Literal["auto", "chat", "pair", "text"] = "auto"
     """How the reward model reads prompt and completion: through its chat template, as a pair of segments, or
     as one text; `auto` takes the first that its tokenizer offers."""
-    model_batch: Annotated[int, at_least(1)] = 64
+    model_batch: PositiveInt = 64
     """Completions that the reward model scores at once."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the reward model."""
     function_input: Literal["text", "messages"] = "text"
     """What reward functions get of prompts and completions: texts, or lists of messages."""
-    proxy: Mapping[Feature, float] = field(default_factory=lambda: {"digits": 1.0})
+    proxy: Mapping[Feature, Finite] = field(default_factory=lambda: {"digits": 1.0})
     """Strength per feature of the proxy: Σ strength · n/(n + proxy_half) over the features' counts n."""
-    proxy_half: Annotated[float, above(0, below=math.inf)] = 16.0
+    proxy_half: Annotated[float, Interval(gt=0, lt=math.inf)] = 16.0
     """Count at which a feature of the proxy is worth half its strength."""
 
     def __post_init__(self) -> None:
         used = self.weights if self.kind == "sum" else (self.kind,)
         demand(
             self,
-            *finite("weights", self.weights),
             Rule(self.kind != "sum" or bool(self.weights), "weights: kind sum needs at least one"),
             Rule(
                 bool(self.model) or "model" not in used,
                 'model: must name the reward model; "tiny" is one that the suite trains itself',
             ),
-            *finite("proxy", self.proxy),
             Rule(bool(self.proxy) or "proxy" not in used, "proxy: must name at least one feature"),
         )
 
@@ -194,12 +201,6 @@ class RewardConfig:
         return [name for name in names if registries.elsewhere("reward", name)]
 
 
-def finite(name: str, weights: Mapping[Any, float]) -> Iterator[Rule]:
-    """One rule per entry of a table of numbers."""
-    for key, value in weights.items():
-        yield Rule(math.isfinite(value), f"{name}: {key} must be a finite number, not {value}")
-
-
 MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
 """Of one step, and of one evaluated problem: what one process can hold. More is a slip of the keyboard."""
 
@@ -212,23 +213,23 @@ SCHEDULES = ("constant", "linear", "cosine")
 class TrainConfig:
     """The update."""
 
-    steps: Annotated[int, at_least(0)] = 40
+    steps: NonNegativeInt = 40
     """Rollout batches, each followed by its updates."""
-    prompts: Annotated[int, at_least(1)] = 16
+    prompts: PositiveInt = 16
     """Problems per step."""
-    group: Annotated[int, at_least(1)] = 8
+    group: PositiveInt = 8
     """Completions per problem."""
-    minibatches: Annotated[int, at_least(1)] = 1
+    minibatches: PositiveInt = 1
     """Optimiser updates per pass over a rollout batch; groups are never split."""
-    epochs: Annotated[int, at_least(1)] = 1
+    epochs: PositiveInt = 1
     """Passes over a rollout batch."""
-    tokens_per_micro_batch: Annotated[int, at_least(0)] = 0
+    tokens_per_micro_batch: NonNegativeInt = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
     16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
-    learning_rate: Mapping[Role, float] = field(default_factory=lambda: {"policy": 1e-5})
+    learning_rate: Mapping[Role, Rate] = field(default_factory=lambda: {"policy": 1e-5})
     """Peak learning rate per trained role; a role that is left out takes the policy's. In a recipe a plain
     number sets the policy's."""
-    warmup_steps: Annotated[int, at_least(0)] = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps over which the learning rate rises linearly from nought, whatever its schedule is."""
     schedule: str = "constant"
     """How the learning rate goes on after the warm-up: `constant`, `linear` or `cosine` down to `floor`, one
@@ -236,17 +237,17 @@ class TrainConfig:
     schedule_settings: Mapping[str, Any] = field(default_factory=dict)
     """What a schedule of torch's, of transformers' or of your own is called with; rates in it are fractions
     of `learning_rate`."""
-    floor: Annotated[float, interval("[0, 1]")] = 0.0
+    floor: Share = 0.0
     """Where `linear` and `cosine` end, as a fraction of the learning rate."""
     optimiser: str = "adamw"
     """`adamw`, one of torch's (`torch:SGD`), or `module:Name`; one for each trained role."""
     optimiser_settings: Mapping[str, Any] = field(default_factory=dict)
     """What an optimiser other than `adamw` is called with, beside the learning rate."""
-    betas: Annotated[tuple[float, float], each(interval("[0, 1)"))] = (0.9, 0.95)
+    betas: tuple[Rate, Rate] = (0.9, 0.95)
     """AdamW's decay rates."""
-    weight_decay: Annotated[float, at_least(0), FINITE] = 0.0
+    weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """AdamW's decoupled weight decay."""
-    max_grad_norm: Annotated[float, above(0)] = 1.0
+    max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
     curriculum: str = ""
     """What chooses the problems of each step: `module:Name` (docs/doors.md); empty is the algorithm's own."""
@@ -268,10 +269,6 @@ class TrainConfig:
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
             *self.choices(),
-            *(
-                Rule(0 <= rate < 1, f"learning_rate: {role}'s must be in [0, 1), not {rate}")
-                for role, rate in self.learning_rate.items()
-            ),
         )
 
     def choices(self) -> Iterator[Rule]:
@@ -311,13 +308,13 @@ class TrainConfig:
 class EvaluateConfig:
     """Evaluation on problems that are never trained on."""
 
-    every: Annotated[int, at_least(0)] = 10
+    every: NonNegativeInt = 10
     """Steps between evaluations on the validation split; 0 evaluates only before and after training."""
-    problems: Annotated[int, at_least(0)] = 128
+    problems: NonNegativeInt = 128
     """Validation problems."""
-    samples: Annotated[int, at_least(0)] = 2
+    samples: Annotated[int, Interval(ge=0, le=MOST_SAMPLES)] = 2
     """Sampled completions per problem; 0 leaves sampled evaluation out."""
-    test_problems: Annotated[int, at_least(0)] = 256
+    test_problems: NonNegativeInt = 256
     """Test problems, answered before and after training; 0 leaves the test split out."""
     greedy: bool = True
     """Evaluate greedy decoding too."""
@@ -325,27 +322,21 @@ class EvaluateConfig:
     """Compare the log-probabilities of a task's candidates too, where it has any."""
     before: bool = True
     """Evaluate the base model before the first update."""
-    temperature: Annotated[float, interval("(0, 10]")] = 1.0
+    temperature: Temperature = 1.0
     """Softmax temperature of the sampled completions, whatever `sampler.temperature` is: arms that are to be
     compared are evaluated at one. Greedy decoding and likelihoods have none."""
 
     def __post_init__(self) -> None:
-        most = MOST_SAMPLES
-        demand(
-            self,
-            Rule(
-                self.samples <= most, f"samples: must be at most {most:,} per problem, not {self.samples:,}"
-            ),
-        )
+        demand(self)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """What a killed run restarts from."""
 
-    every: Annotated[int, at_least(0)] = 10
+    every: NonNegativeInt = 10
     """Steps between checkpoints; 0 saves only when the run is told to stop."""
-    keep: Annotated[int, at_least(1)] = 2
+    keep: PositiveInt = 2
     """Newest checkpoints kept."""
     final: bool = True
     """Whether a finished run keeps its optimisers' state, three times its weights with Adam: raising

@@ -1,18 +1,121 @@
-"""A recipe as its parts, before anybody knows whether they fit together."""
+"""A recipe as its parts, before anybody knows whether they fit together: the plain keys at its top, arms,
+tasks, sections, and what the command line assigns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from grpobench.runs.settings.arms import Arm, read_arms, select_arms
-from grpobench.runs.settings.head import Head, read_head
-from grpobench.runs.settings.layers import Layer, read_base
+from annotated_types import Ge, Interval
+
+from grpobench.runs.settings.config import SECTIONS
+from grpobench.runs.settings.entries import (
+    Arm,
+    TaskLayer,
+    Tasks,
+    read_arms,
+    read_tasks,
+    select_arms,
+    select_tasks,
+)
+from grpobench.runs.settings.layers import ELSEWHERE, Layer, read_base, renamed_keys
+from grpobench.runs.settings.observe import Entry
 from grpobench.runs.settings.overrides import Overrides, read_sets
-from grpobench.runs.settings.task_settings import TaskLayer, Tasks, read_tasks, select_tasks
-from grpobench.runs.tools.strict import Bad
+from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import BAD, Bad, Rule, demand
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
+ALONE: Mapping[str, tuple[type, ...]] = {"seeds": (int,), "observe": (str, dict), "stop_on": (str,)}
+"""Lists that `--set` may give a single entry of."""
+MOST_SEEDS = 10_000
+"""More seeds than that are a slip of the keyboard, and would take minutes only to be listed."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The plain top-level keys of a recipe."""
+
+    name: str
+    summary: str = ""
+    seeds: tuple[int, ...] = (0,)
+    workers: Annotated[int, Ge(0)] = 0
+    """Runs side by side; 0 means one per GPU, and one per core without one."""
+    fail_on_divergence: bool = False
+    """Exit with 3 when a run diverges, or collapses by `stop_on`."""
+    margin: Annotated[float, Interval(gt=0, lt=100)] = 2.0
+    """Points of accuracy within which reports may call two arms equivalent."""
+    stop_on: tuple[str, ...] = ()
+    """Kinds of events (docs/stability.md) that end a run, as its result."""
+    observe: tuple[Entry, ...] = ()
+    """Callbacks that are told of every run: names, or tables with name and settings."""
+
+    def __post_init__(self) -> None:
+        demand(
+            self,
+            Rule(
+                bool(NAME.fullmatch(self.name)), f"name: must be letters, digits, - and _, not {self.name!r}"
+            ),
+            *(Rule(False, fault) for fault in stop_faults(self.stop_on)),
+            Rule(bool(self.seeds), "seeds: must not be empty"),
+            Rule(len(set(self.seeds)) == len(self.seeds), "seeds: must differ from each other"),
+            *(
+                Rule(0 <= seed < 2**63, f"seeds: must be from 0 to 2^63 - 1, not {seed}")
+                for seed in self.seeds[:MOST_SEEDS]
+            ),
+            Rule(
+                len(self.seeds) <= MOST_SEEDS,
+                f"seeds: {len(self.seeds):,} are more than a matrix can run; give at most {MOST_SEEDS:,}",
+            ),
+        )
+
+
+def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the events of `stop_on`."""
+    if not kinds:
+        return
+    from grpobench.analysis.detect.registry import DETECTORS  # NumPy, which few recipes need
+
+    known = [kind for kind, detector in DETECTORS.items() if detector.stops]
+    for kind in kinds:
+        if kind in known:
+            continue
+        if kind in DETECTORS:
+            yield f"stop_on: {kind} says nothing against the policy; stop on {', '.join(known)}"
+            continue
+        guess = strict.nearest(kind, known)
+        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
+        yield f"stop_on: unknown event {kind!r}; {did}"
+    if len(set(kinds)) < len(kinds):
+        yield "stop_on: lists an event twice"
+
+
+def read_head(
+    table: Mapping[str, Any], stem: str, assigned: Mapping[str, Any], faults: list[str]
+) -> Head | Bad:
+    """The head of a recipe in a file called `stem`, with what `--set` assigns to keys without a dot."""
+    plain = set(strict.hints(Head))
+    known = plain | set(SECTIONS) | {"tasks", "arm", "on", "over"}
+    faults += [
+        strict.unknown("", key, known, ELSEWHERE, renamed_keys("")) for key in table if key not in known
+    ]
+    for key in assigned:
+        if key not in plain | {"tasks", "arms"}:
+            valid = plain | {"tasks", "arms", "algorithm.FIELD", "arm.NAME.settings.FIELD"}
+            elsewhere = {field: f"--set {where}" for field, where in ELSEWHERE.items()}
+            faults.append(strict.unknown("--set ", key, valid, elsewhere, renamed_keys("", "--set ")))
+    before = len(faults)
+    given = {key: value for key, value in table.items() if key in plain}
+    values = {"name": stem} | strict.check(Head, given, "", faults)
+    chosen = {
+        key: [value] if isinstance(value, ALONE.get(key, ())) else value
+        for key, value in assigned.items()
+        if key in plain
+    }
+    values |= strict.check(Head, chosen, "", faults)
+    return BAD if len(faults) > before else strict.construct(Head, values, faults, str)
 
 
 @dataclass(frozen=True)

@@ -1,132 +1,285 @@
-"""From a draft to its runs: every chosen arm on every chosen task, layers laid over each other, checked."""
+"""From a draft to its runs: every arm with every dose, on every task, layers laid over each other, checked.
+
+Doses are settings over which every arm of a recipe is run, so that a map shows where each of them breaks. A
+recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a key of it. Each
+arm becomes one for every combination of values, named after both.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
+from grpobench.analysis.tools.text import dose
 from grpobench.runs.settings import rules
-from grpobench.runs.settings.arms import Arm
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
-from grpobench.runs.settings.draft import Draft
-from grpobench.runs.settings.layers import SETTINGS, Place, merge
-from grpobench.runs.settings.task_settings import located, owned
-from grpobench.runs.tools import strict
+from grpobench.runs.settings.draft import Draft, Head
+from grpobench.runs.settings.entries import Arm, TaskLayer, settings_of
+from grpobench.runs.settings.layers import SETTINGS, Field, Layer, merge
+from grpobench.runs.settings.overrides import Overrides
+from grpobench.runs.tools import strict, toml
+from grpobench.runs.tools.strict import Bad, KeyPath, join
 from grpobench.tasks.task import Task
 
+Value = int | float | str | bool
+Kind = TypeVar("Kind", Layer, TaskLayer)
 LONGEST = 160
 """Bytes of the name of a folder. Systems take 255, and what is written aside has host and process in its."""
+SUFFIX = "-map"
+"""Behind the name of a matrix whose doses come from the command line."""
+MOST = 200
+"""More combinations than that are a slip of the keyboard."""
+
+
+@dataclass(frozen=True)
+class Dose:
+    """Where an arm of a map comes from."""
+
+    arm: str
+    """The recipe's."""
+    values: Mapping[str, Value]
+    """By key, such as ``train.learning_rate``."""
+
+
+def read_over(table: Any, texts: Sequence[str], faults: list[str]) -> dict[str, list[Value]]:
+    """The values of every key: those of the recipe's table, and of `--over` in their place."""
+    over = read_over_table(table, faults)
+    for text in texts:
+        over |= read_over_text(text, faults)
+    if math.prod(map(len, over.values())) > MOST:
+        faults.append(f"over: more than {MOST} combinations of values; give fewer")
+        return {}
+    return over
+
+
+def read_over_table(table: Any, faults: list[str]) -> dict[str, list[Value]]:
+    """The table `over` of a recipe."""
+    if not isinstance(table, Mapping):
+        faults.append(f"over: must be a table of lists, not {strict.describe(table)}")
+        return {}
+    over: dict[str, list[Value]] = {}
+    for key, values in table.items():
+        if isinstance(values, Mapping):
+            remedy = 'write the key in quotes, such as "train.learning_rate" = [1e-4, 1e-3]'
+            faults.append(f"over.{key}: {remedy}")
+        else:
+            over |= checked(key, values, f"over.{key}", faults)
+    return over
+
+
+def read_over_text(text: str, faults: list[str]) -> dict[str, list[Value]]:
+    """``--over KEY=VALUE,VALUE``. What is not TOML is words."""
+    key, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        faults.append(f"--over {text}: write --over KEY=VALUE,VALUE, such as train.learning_rate=1e-4,1e-3")
+        return {}
+    bare = values.strip().removeprefix("[").removesuffix("]")
+    try:
+        listed = toml.read(f"values = [{bare}]")["values"]
+    except tomllib.TOMLDecodeError:
+        listed = [part.strip() for part in bare.split(",")]
+    return checked(key.strip(), listed, f"--over {key.strip()}", faults)
+
+
+def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict[str, list[Value]]:
+    """A key with its values; nothing, with a fault, where they are no list of different plain values."""
+    if "." not in key:
+        faults.append(f"{key_path}: is no setting of arms; write SECTION.FIELD, such as train.learning_rate")
+    elif not isinstance(values, list) or not values or not all(isinstance(one, Value) for one in values):
+        faults.append(f"{key_path}: must be a list of numbers or words, not {strict.describe(values)}")
+    elif len(set(map(written, values))) < len(values):
+        faults.append(f"{key_path}: two of the values are equal")
+    else:
+        return {key: values}
+    return {}
+
+
+def apply_doses(
+    draft: Draft, over: Mapping[str, Sequence[Value]], in_recipe: bool, faults: list[str]
+) -> tuple[Draft, dict[str, Dose]]:
+    """The draft with an arm for every combination of values, and where each comes from. A plain learning rate
+    is the policy's; rates of other roles stay the arm's own. Where the doses are not those `in_recipe`, the
+    matrix has a name of its own."""
+    if not over:
+        return draft, {}
+    combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    assigned = [assign(draft, values, faults) for values in combinations]
+    arms: list[Arm] = []
+    layers: list[Layer] = []
+    task_layers: list[TaskLayer] = []
+    doses: dict[str, Dose] = {}
+    names: dict[str, list[str]] = {arm.name: [] for arm in draft.arms}
+    for arm, (values, given) in itertools.product(draft.arms, zip(combinations, assigned, strict=True)):
+        name = "+".join([arm.name, *(f"{key.rpartition('.')[2]}-{written(v)}" for key, v in values.items())])
+        doses[name] = Dose(arm.name, values)
+        names[arm.name].append(name)
+        arms.append(dataclasses.replace(arm, name=name, layers=tuple(narrow(arm.layers, arm.name, name))))
+        layers += narrow(given.layers, arm.name, name)
+        task_layers += narrow(given.task_layers, arm.name, name)
+    head = draft.head
+    if isinstance(head, Head) and not in_recipe and not head.name.endswith(SUFFIX):
+        head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
+    layers = [*spread(draft.overrides, names), *layers]
+    task_layers = [*spread(draft.task_overrides, names), *task_layers]
+    dosed = dataclasses.replace(draft, head=head, arms=arms, overrides=layers, task_overrides=task_layers)
+    return dosed, doses
+
+
+def assign(draft: Draft, values: Mapping[str, Value], faults: list[str]) -> Overrides:
+    """The layers of a combination of values, as `--set` would make them."""
+    overrides = Overrides(draft.arms, [arm.name for arm in draft.arms], draft.tasks, faults)
+    for key, value in values.items():
+        overrides.assign(key.split("."), value)
+    return overrides
+
+
+def narrow(layers: Sequence[Kind], arm: str, name: str) -> list[Kind]:
+    """What holds for an arm of the recipe, for one alone of those that it has become."""
+    return [dataclasses.replace(layer, arm=name) for layer in layers if layer.arm in (None, arm)]
+
+
+def spread(layers: Sequence[Kind], names: Mapping[str, Sequence[str]]) -> list[Kind]:
+    """What is assigned to one of the recipe's arms, for every arm that it has become."""
+    return [
+        dataclasses.replace(layer, arm=name)
+        for layer in layers
+        for name in ([None] if layer.arm is None else names.get(layer.arm, ()))
+    ]
+
+
+def written(value: Value) -> str:
+    """A value as a part of an arm's name: 3e-4, 16, 0_28."""
+    return re.sub(r"[^A-Za-z0-9_+-]", "_", dose(value).replace("−", "-"))
+
+
+# Arms on tasks
 
 
 def expand(draft: Draft, faults: list[str]) -> tuple[list[RunConfig], list[str]]:
     """Every run that could be built, and the optional arms that were left out with the reason."""
-    shared = {name: build_task(draft, name, None, faults) for name in draft.tasks}
-    found: list[RunConfig] = []
+    configs: list[RunConfig] = []
     left_out: list[str] = []
-    for arm in draft.arms:
-        for name, task in shared.items():
-            if (arm.tasks is None or name in arm.tasks) and not isinstance(task, strict.Bad):
-                own = build_task(draft, name, arm, faults) if differs(draft, name, arm) else task
-                found += [] if isinstance(own, strict.Bad) else pair(draft, arm, own, left_out, faults)
-    head = draft.head
-    if not isinstance(head, strict.Bad) and len(head.name) > LONGEST:
-        faults.append(f"name: must have at most {LONGEST} letters, not {len(head.name)}")
-    if not found and not faults:
+    for arm, task in pair(draft, faults):
+        runs = build_runs(draft, arm, task, faults)
+        if runs and arm.optional and (why := unserved(runs[0])):
+            left_out.append(f"{arm.name} on {task.name}: {why}")
+        elif runs:
+            reasons = [*rules.incompatible(runs[0]), *overlong(runs)]
+            faults += [f"arm {arm.name} on {task.name}: {why}" for why in reasons]
+            configs += runs
+    if isinstance(draft.head, Head) and len(draft.head.name) > LONGEST:
+        faults.append(f"name: must have at most {LONGEST} letters, not {len(draft.head.name)}")
+    if not configs and not faults:
         why = f" ({'; '.join(left_out)})" if left_out else ""
         faults.append(f"no runs: no chosen arm runs on a chosen task{why}")
     if not faults:  # Last, because a task may have to ask the hub.
-        served = {str(config.task): config.task for config in found}
-        faults += [fault for fault in map(rules.missing_data, served.values()) if fault]
-        faults += dict.fromkeys(lack for config in found for lack in rules.missing(config))
-    return found, left_out
+        faults += missing(configs)
+    return configs, left_out
 
 
-def build_task(draft: Draft, name: str, arm: Arm | None, faults: list[str]) -> Task | strict.Bad:
-    """A task with its settings in an arm; None: with those that all arms share."""
-    cls, settings = draft.tasks[name].cls, draft.tasks[name].settings
-    if arm is not None:
-        settings = merge(settings, owned(arm.task, cls, f"arm.{arm.name}.task", faults))
-    for layer in draft.task_overrides:
-        if layer.task == name and (layer.arm is None or (arm is not None and layer.arm == arm.name)):
-            settings = merge(settings, layer.values)
-    place = functools.partial(inside, f"task.{name}.settings")
-    return strict.construct(cls, located(settings, draft.folder), faults, place)
+def pair(draft: Draft, faults: list[str]) -> Iterator[tuple[Arm, Task]]:
+    """Every arm with each of its tasks, which has the arm's settings."""
+    for arm in draft.arms:
+        for name in draft.tasks:
+            if arm.tasks is None or name in arm.tasks:
+                task = build_task(draft, name, arm, faults)
+                if not isinstance(task, Bad):
+                    yield arm, task
 
 
-def differs(draft: Draft, name: str, arm: Arm) -> bool:
-    """Whether the arm has settings of its own for the task."""
-    known = strict.hints(draft.tasks[name].cls)
-    return any(key in known for key in arm.task) or any(
-        layer.arm == arm.name and layer.task == name and layer.values for layer in draft.task_overrides
-    )
-
-
-def pair(draft: Draft, arm: Arm, task: Task, left_out: list[str], faults: list[str]) -> list[RunConfig]:
-    """The runs of one arm on one task, one per seed. An optional arm that the task does not serve, or
-    that would never update its policy in so few steps, is appended to `left_out` instead."""
-    values, places = laid(draft, arm, task)
-    before = len(faults)
-    built = build_sections(arm, values, places, faults)
-    head = draft.head
-    if len(faults) > before or isinstance(head, strict.Bad):
+def build_runs(draft: Draft, arm: Arm, task: Task, faults: list[str]) -> list[RunConfig]:
+    """The runs of one arm on one task, one per seed; none, with faults, where a section is wrong."""
+    values, paths = lay(draft, arm, task)
+    before, head = len(faults), draft.head
+    built = build_sections(arm, values, paths, faults)
+    if len(faults) > before or isinstance(head, Bad):
         return []
     algorithm, train = built.pop(SETTINGS), built["train"]
     built["train"] = dataclasses.replace(train, learning_rate=rates(train.learning_rate, algorithm.trains))
-    dialect = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
-    beside = str(draft.folder.resolve()) if draft.folder else ""
-    built |= {"dialect": dialect, "beside": beside, "stop_on": head.stop_on}
-    runs = [RunConfig(head.name, arm.name, seed, algorithm, task, **built) for seed in head.seeds]
-    if arm.optional and (why := [*rules.unserved(runs[0]), *filter(None, [rules.untrained(runs[0])])]):
-        left_out.append(f"{arm.name} on {task.name}: {why[0]}")
-        return []
-    faults += [
-        f"arm {arm.name} on {task.name}: {why}" for why in (*rules.incompatible(runs[0]), *unfit(runs))
-    ]
-    return runs
+    built["dialect"] = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
+    built["beside"] = str(draft.folder.resolve()) if draft.folder else ""
+    built["stop_on"] = head.stop_on
+    return [RunConfig(head.name, arm.name, seed, algorithm, task, **built) for seed in head.seeds]
 
 
-def unfit(runs: Sequence[RunConfig]) -> list[str]:
+def unserved(config: RunConfig) -> str:
+    """Why an optional arm is left out: its task does not serve it, or it would never update its policy in so
+    few steps. Empty where neither is so."""
+    return next(iter(rules.unserved(config)), "") or rules.untrained(config)
+
+
+def overlong(runs: Sequence[RunConfig]) -> list[str]:
     """What is wrong with the names of the folders of an arm's runs."""
     longest = max(len(config.folder.encode()) for config in runs)
     if longest <= LONGEST:
         return []
-    told = f"names of {longest} bytes, and arm, task and seed may have {LONGEST}"
-    return [f"its runs' folders would have {told}; give the arm a shorter `name`"]
+    limit = f"names of {longest} bytes, and arm, task and seed may have {LONGEST}"
+    return [f"its runs' folders would have {limit}; give the arm a shorter `name`"]
 
 
-def laid(draft: Draft, arm: Arm, task: Task) -> tuple[dict[str, dict[str, Any]], dict[Place, str]]:
-    """The values of every section, the last layer's on top, and the place that each comes from."""
+def missing(configs: Sequence[RunConfig]) -> list[str]:
+    """What this machine lacks for runs."""
+    tasks = {str(config.task): config.task for config in configs}
+    lacking = [why for why in map(rules.missing_data, tasks.values()) if why]
+    return lacking + list(dict.fromkeys(why for config in configs for why in rules.missing(config)))
+
+
+# Values of a run
+
+
+def build_task(draft: Draft, name: str, arm: Arm, faults: list[str]) -> Task | Bad:
+    """A task with its settings in an arm."""
+    cls, settings = draft.tasks[name].cls, draft.tasks[name].settings
+    layers = [layer.values for layer in draft.task_overrides if layer.holds(arm.name, name)]
+    for values in (settings_of(arm.task, cls, f"arm.{arm.name}.task", faults), *layers):
+        settings = merge(settings, values)
+    folder = (draft.folder or Path()).absolute()
+    # A path is relative to the recipe's folder.
+    whole = {
+        key: folder / one.expanduser() if isinstance(one, Path) else one for key, one in settings.items()
+    }
+    return strict.construct(cls, whole, faults, lambda key: inside(f"task.{name}.settings", key))
+
+
+def lay(draft: Draft, arm: Arm, task: Task) -> tuple[dict[str, dict[str, Any]], dict[Field, KeyPath]]:
+    """The values of every section, the last layer's on top, and the path that each comes from."""
     values: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, SETTINGS)}
     values["modify"] = dict(arm.algorithm.modifiers)
-    places: dict[Place, str] = {}
+    paths: dict[Field, KeyPath] = {}
     for layer in (*arm.presets, *draft.base, *arm.layers, *draft.overrides):
         if layer.holds(arm.name, task.name):
-            places |= layer.places
+            paths |= layer.paths
             for (section, key), value in layer.values.items():
                 values[section] = merge(values[section], {key: value})
-    learning_rate = values["train"].get("learning_rate")
-    if learning_rate is not None and "policy" not in learning_rate:
-        values["train"]["learning_rate"] = {"policy": 1e-5} | learning_rate
-    return values, places
+    rate = values["train"].get("learning_rate")
+    if rate is not None and "policy" not in rate:  # a recipe may set the critic's alone
+        values["train"]["learning_rate"] = {"policy": 1e-5} | rate
+    return values, paths
 
 
 def build_sections(
-    arm: Arm, values: Mapping[str, Mapping[str, Any]], places: Mapping[Place, str], faults: list[str]
+    arm: Arm, values: Mapping[str, Mapping[str, Any]], paths: Mapping[Field, KeyPath], faults: list[str]
 ) -> dict[str, Any]:
     """Every section as its dataclass, that of the algorithm under `SETTINGS`; `BAD` for a faulty one."""
-    built: dict[str, Any] = {}
-    for section, cls in {**SECTIONS, SETTINGS: arm.algorithm}.items():
-        at = f"arm.{arm.name}.settings" if section == SETTINGS else section
 
-        def place(key: str, section: str = section, at: str = at) -> str:
-            return places.get((section, key), inside(at, key))
+    def build(section: str, cls: type) -> Any:
+        path = f"arm.{arm.name}.settings" if section == SETTINGS else section
 
-        built[section] = strict.construct(cls, values[section], faults, place)
-    return built
+        def path_of(key: str) -> KeyPath:
+            return paths.get((section, key), inside(path, key))
+
+        return strict.construct(cls, values[section], faults, path_of)
+
+    return {section: build(section, cls) for section, cls in {**SECTIONS, SETTINGS: arm.algorithm}.items()}
 
 
-def inside(place: str, key: str) -> str:
-    """The place of a field, or of the table itself for an empty key."""
-    return strict.join(place, key) if key else place
+def inside(path: KeyPath, key: str) -> KeyPath:
+    """The path of a field, or of the table itself for an empty key."""
+    return join(path, key) if key else path

@@ -8,15 +8,26 @@ from typing import Any
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings.config import SECTIONS
-from grpobench.runs.settings.names import no_such
+from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import KeyPath
 
 SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 ELSEWHERE = {name: f"{section}.{name}" for section, cls in SECTIONS.items() for name in strict.hints(cls)}
 """Where a field belongs that stands in a wrong table."""
-Place = tuple[str, str]
+RENAMED_KEYS: Mapping[str, KeyPath] = {}
+"""Keys of older versions to the key that each is now: SECTION.FIELD, settings.FIELD of an arm, or a key or
+section at the top. A recipe or an assignment with an old key is refused, and the message has the new one."""
+Field = tuple[str, str]
 """(section, field)."""
+
+
+def renamed_keys(section: str, prefix: str = "") -> dict[str, KeyPath]:
+    """The old keys of a section, or with "" of the top of a recipe, to their new paths. `prefix` is what
+    stands before a section, such as ``arm.second.``."""
+    parts = {old: old.rpartition(".") for old in RENAMED_KEYS}
+    return {key: prefix + RENAMED_KEYS[old] for old, (inside, _, key) in parts.items() if inside == section}
 
 
 @dataclass(frozen=True)
@@ -24,21 +35,36 @@ class Scope:
     """Where values stand and what they hold for; None: every arm, every task."""
 
     prefix: str = ""
-    """What stands before a section in the place of a value, such as ``arm.second.``."""
+    """What stands before a section in the path of a value, such as ``arm.second.``."""
     arm: str | None = None
     task: str | None = None
     algorithm: type[Algorithm[Any]] | None = None
     """Whose fields the section `SETTINGS` holds; None: there is no such section."""
     label: str = SETTINGS
-    """How that section is called in the place of a value."""
+    """How that section is called in the path of a value."""
+
+    @property
+    def sections(self) -> dict[str, type]:
+        """The dataclass of every section that may stand here."""
+        return {**SECTIONS, **({SETTINGS: self.algorithm} if self.algorithm else {})}
+
+    def unknown_section(self, key: str, known: Collection[str]) -> str:
+        """The message for a key that is no section."""
+        if key == SETTINGS:
+            remedy = f"write them in an [[arm]], as {SETTINGS}.FIELD"
+            return f"{self.prefix}{key}: are those of an algorithm; {remedy}"
+        elsewhere = {field: self.prefix + where for field, where in ELSEWHERE.items()}
+        path = self.prefix.removesuffix(".")
+        return strict.unknown(path, key, known, elsewhere, renamed_keys("", self.prefix))
 
 
 @dataclass(frozen=True)
 class Layer:
     """Values from one place, and the arm and task that they hold for (None: every one)."""
 
-    values: Mapping[Place, Any]
-    places: Mapping[Place, str]
+    values: Mapping[Field, Any]
+    paths: Mapping[Field, KeyPath]
+    """Where each value comes from."""
     arm: str | None = None
     task: str | None = None
 
@@ -48,53 +74,43 @@ class Layer:
 
 def read_base(table: Mapping[str, Any], tasks: Collection[str], faults: list[str]) -> list[Layer]:
     """A recipe's own sections: those for every run, then those of each task."""
-    layers = [read_layer(table, Scope(), faults)]
-    for task, sections in read_on(table.get("on", {}), "", tasks, faults):
-        layers.append(read_layer(sections, Scope(f"on.{task}.", task=task), faults))
-    return layers
+    return [read_layer(table, Scope(), faults), *read_on(table.get("on", {}), Scope(), tasks, faults)]
 
 
-def read_on(
-    table: Any, place: str, tasks: Collection[str], faults: list[str]
-) -> list[tuple[str, Mapping[str, Any]]]:
-    """The sections of `on.TASK`, task by task, of the arm at `place`; of the recipe where that is empty."""
-    here = strict.join(place, "on")
+def read_on(table: Any, scope: Scope, tasks: Collection[str], faults: list[str]) -> list[Layer]:
+    """The sections of `on.TASK`, task by task, of the recipe or of the arm that `scope` is."""
+    path = f"{scope.prefix}on"
     if not isinstance(table, Mapping):
-        faults.append(f"{here}: must be a table of tasks, not {strict.describe(table)}")
+        faults.append(f"{path}: must be a table of tasks, not {strict.describe(table)}")
         return []
-    found = []
+    layers = []
     for task, sections in table.items():
+        within = Scope(f"{path}.{task}.", scope.arm, task, scope.algorithm)
         if task not in tasks:
-            faults.append(no_such("task", task, here, tasks))
+            faults.append(no_such("task", task, path, tasks))
         elif not isinstance(sections, Mapping):
-            faults.append(f"{here}.{task}: must be a table of sections")
+            faults.append(f"{path}.{task}: must be a table of sections")
         else:
-            known = {*SECTIONS, *((SETTINGS,) if place else ())}
-            elsewhere = {key: f"{here}.{task}.{where}" for key, where in ELSEWHERE.items()}
-            faults += [
-                strict.unknown(f"{here}.{task}", key, known, elsewhere)
-                for key in sections
-                if key not in known
-            ]
-            found.append((task, sections))
-    return found
+            known = within.sections
+            faults += [within.unknown_section(key, known) for key in sections if key not in known]
+            layers.append(read_layer(sections, within, faults))
+    return layers
 
 
 def read_layer(tables: Mapping[str, Any], scope: Scope, faults: list[str]) -> Layer:
     """The sections in `tables` as a layer; other keys of it are passed over."""
-    values: dict[Place, Any] = {}
-    places: dict[Place, str] = {}
-    classes: dict[str, type] = {**SECTIONS, **({SETTINGS: scope.algorithm} if scope.algorithm else {})}
-    for section, cls in classes.items():
+    values: dict[Field, Any] = {}
+    paths: dict[Field, KeyPath] = {}
+    elsewhere = {key: scope.prefix + where for key, where in ELSEWHERE.items()}
+    for section, cls in scope.sections.items():
         if section not in tables:
             continue
-        place = scope.prefix + (scope.label if section == SETTINGS else section)
-        elsewhere = {key: scope.prefix + where for key, where in ELSEWHERE.items()}
-        table = widen(section, tables[section])
-        for key, value in strict.check(cls, table, place, faults, elsewhere).items():
+        path = scope.prefix + (scope.label if section == SETTINGS else section)
+        table, renamed = widen(section, tables[section]), renamed_keys(section, scope.prefix)
+        for key, value in strict.check(cls, table, path, faults, elsewhere, renamed).items():
             values[section, key] = value
-            places[section, key] = f"{place}.{key}"
-    return Layer(values, places, scope.arm, scope.task)
+            paths[section, key] = f"{path}.{key}"
+    return Layer(values, paths, scope.arm, scope.task)
 
 
 def widen(section: str, table: Any) -> Any:

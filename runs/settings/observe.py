@@ -29,7 +29,7 @@ GROUP = "grpobench.observe"
 """The entry points by which an installed package gives a callback a name."""
 SECONDS = 30.0
 """What a callback gets after the last step where the recipe does not say."""
-OWN = ("name", "seconds")
+ENTRY_KEYS = ("name", "seconds")
 """Keys of an entry that are no settings of the callback."""
 Entry = str | dict[str, Any]
 
@@ -84,7 +84,7 @@ def parse(table: Mapping[str, Any], place: str, faults: list[str]) -> Observe | 
         if found is not strict.BAD:
             faults.append(f"{place}.seconds: must be above 0, not {found}")
         return None
-    settings = {key: value for key, value in table.items() if key not in OWN}
+    settings = {key: value for key, value in table.items() if key not in ENTRY_KEYS}
     try:
         toml.value(settings)
     except TypeError as error:

@@ -9,11 +9,11 @@ from typing import Any
 
 from grpobench.runs.settings import doors, optimisers, registries
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.settings.registries import Found, Kind
+from grpobench.runs.settings.registries import Kind, Resolved
 from grpobench.runs.tools.strict import ConfigError
 
 
-def named(config: RunConfig) -> dict[str, tuple[Kind, str]]:
+def names_to_resolve(config: RunConfig) -> dict[str, tuple[Kind, str]]:
     """(kind, name) by the place in the recipe, of what is looked up when a run begins."""
     found: dict[str, tuple[Kind, str]] = {
         f"reward.weights.{name}": ("reward", name) for name in config.reward.functions(config.task)
@@ -28,7 +28,7 @@ def named(config: RunConfig) -> dict[str, tuple[Kind, str]]:
 def faults(config: RunConfig) -> list[str]:
     """Why something that a run names cannot be had, each with its place."""
     lacking: list[str] = []
-    for place, (kind, name) in named(config).items():
+    for place, (kind, name) in names_to_resolve(config).items():
         try:
             registries.find(kind, name, folder(config), place)
         except ConfigError as error:
@@ -36,17 +36,17 @@ def faults(config: RunConfig) -> list[str]:
     return lacking
 
 
-def others(config: RunConfig) -> dict[str, Found]:
+def others(config: RunConfig) -> dict[str, Resolved]:
     """Everything in a run that is others' code, by its name: `module:Name`, or what an entry point calls it.
     Raises ConfigError where something is no longer there."""
-    found: dict[str, Found] = {}
+    found: dict[str, Resolved] = {}
     for part in (config.algorithm, config.task):
         if not registries.of_the_suite(type(part)):
-            found[doors.reference(type(part))] = Found(type(part), doors.origin(type(part)))
+            found[doors.reference(type(part))] = Resolved(type(part), doors.origin(type(part)))
     for key, name in optimisers.foreign(config.train).items():
         thing = doors.load(name, folder(config), f"train.{key}")
-        found[name] = Found(thing, doors.origin(thing))
-    for place, (kind, name) in named(config).items():
+        found[name] = Resolved(thing, doors.origin(thing))
+    for place, (kind, name) in names_to_resolve(config).items():
         one = registries.find(kind, name, folder(config), place)
         if one.origin != registries.BUILT_IN:
             found[name] = one

@@ -6,13 +6,21 @@ import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from grpobench.runs.settings.arms import Arm
-from grpobench.runs.settings.config import SECTIONS
-from grpobench.runs.settings.layers import ELSEWHERE, SETTINGS, Layer, Scope, nest, read_layer
-from grpobench.runs.settings.names import no_such
-from grpobench.runs.settings.task_settings import TaskLayer, Tasks, owned, settings_of_tasks
+from grpobench.runs.settings.entries import Arm, TaskLayer, Tasks, fields_of, settings_of, task_table
+from grpobench.runs.settings.layers import (
+    ELSEWHERE,
+    SETTINGS,
+    Layer,
+    Scope,
+    nest,
+    read_layer,
+    read_on,
+    renamed_keys,
+)
+from grpobench.runs.settings.registries import no_such
 from grpobench.runs.tools import strict, toml
 
+COMMAND_LINE = Scope("--set ")
 SHOWN = 80
 """Characters of an assignment that a message repeats."""
 Assignment = tuple[list[str], Any]
@@ -21,14 +29,14 @@ Assignment = tuple[list[str], Any]
 
 def read_sets(texts: Iterable[str], faults: list[str]) -> list[Assignment]:
     """The assignments of `--set`; what is none becomes a fault."""
-    found = []
+    assignments = []
     for text in texts:
         parsed = parse_set(text)
         if parsed is None:
             faults.append(f"--set {text}: write --set KEY=VALUE, such as --set train.steps=100")
         else:
-            found.append(parsed)
-    return found
+            assignments.append(parsed)
+    return assignments
 
 
 def parse_set(text: str) -> Assignment | None:
@@ -49,7 +57,7 @@ def parse_set(text: str) -> Assignment | None:
 
 
 class Overrides:
-    """What assignments with a dot say: `layers` of sections and `tasks` of settings, in the order given.
+    """What assignments with a dot say, in the order given: `layers` of sections, `task_layers` of settings.
 
     `arms` and `tasks` are those that run, `listed` the arms of the recipe: one that does not run may be
     assigned to, without an effect.
@@ -65,101 +73,104 @@ class Overrides:
 
     def assign(self, keys: list[str], value: Any) -> None:
         """Add one assignment; `keys` are two at least."""
-        kinds = {"algorithm": self._algorithm, "task": self._task, "arm": self._arm, "on": self._on}
-        if keys[0] in kinds:
-            kinds[keys[0]](keys[1:], value)
+        first, *rest = keys
+        if first == "arm":
+            self._arm(rest, value)
+        elif first == "on":
+            self._on(rest, value, COMMAND_LINE)
+        elif first == "task":
+            self._task(rest, value)
+        elif first == "algorithm":
+            self._algorithm(rest, value)
+        elif first == SETTINGS:
+            field = ".".join(rest)
+            self._faults.append(
+                f"--set {SETTINGS}.{field}: write --set algorithm.{field}=VALUE for every arm that has it, "
+                f"or --set arm.NAME.settings.{field}=VALUE"
+            )
         else:
-            self._section(keys, value, Scope("--set "))
+            self._section(keys, value, COMMAND_LINE)
+
+    def _arm(self, keys: list[str], value: Any) -> None:
+        """`arm.NAME.SECTION.FIELD`, `arm.NAME.on.TASK.SECTION.FIELD` and `arm.NAME.task.FIELD`."""
+        name, *rest = keys
+        if name not in self._arms:
+            if name not in self._listed:
+                self._faults.append(no_such("arm", name, f"--set arm.{'.'.join(keys)}", self._arms))
+            return
+        scope = Scope(f"--set arm.{name}.", name, algorithm=self._arms[name].algorithm)
+        if len(rest) < 2:
+            self._faults.append(f"--set arm.{'.'.join(keys)}: write --set arm.NAME.settings.FIELD=VALUE")
+        elif rest[0] == "task":
+            self._task_of_arm(rest[1:], value, scope)
+        elif rest[0] == "on":
+            self._on(rest[1:], value, scope)
+        else:
+            self._section(rest, value, scope)
+
+    def _on(self, keys: list[str], value: Any, scope: Scope) -> None:
+        """`on.TASK.SECTION.FIELD`, of every arm or of the one that `scope` is."""
+        if len(keys) < 3:
+            path = f"{scope.prefix}on"
+            self._faults.append(f"{path}.{'.'.join(keys)}: write {path}.TASK.SECTION.FIELD=VALUE")
+        else:
+            self.layers += read_on(nest(keys, value), scope, self._tasks, self._faults)
 
     def _section(self, keys: list[str], value: Any, scope: Scope) -> None:
         """`SECTION.FIELD` within a scope."""
-        known = {*SECTIONS, *((SETTINGS,) if scope.algorithm else ())}
-        place = f"{scope.prefix}{'.'.join(keys)}"
-        if keys[0] == SETTINGS and scope.algorithm is None and len(keys) > 1:
-            field = ".".join(keys[1:])
-            self._faults.append(
-                f"{place}: write --set algorithm.{field}=VALUE for every arm that has it, "
-                f"or --set arm.NAME.settings.{field}=VALUE"
-            )
-        elif keys[0] not in known:
-            valid = known if scope.prefix != "--set " else known | {"algorithm", "arm", "task", "on"}
-            guess = strict.nearest(keys[0], valid)
-            did = (
-                f"did you mean {'.'.join([guess, *keys[1:]])}?"
-                if guess
-                else f"valid: {', '.join(sorted(valid))}"
-            )
-            self._faults.append(f"{place}: no section {keys[0]!r}; {did}")
+        if keys[0] in scope.sections:
+            self.layers.append(read_layer(nest(keys, value), scope, self._faults))
         else:
-            table = {keys[0]: nest(keys[1:], value)}
-            self.layers.append(read_layer(table, scope, self._faults))
-
-    def _on(self, keys: list[str], value: Any) -> None:
-        """`on.TASK.SECTION.FIELD`."""
-        task, place = keys[0], f"--set on.{'.'.join(keys)}"
-        if task not in self._tasks:
-            self._faults.append(no_such("task", task, place, self._tasks))
-        elif len(keys) < 3:
-            self._faults.append(f"{place}: write --set on.TASK.SECTION.FIELD=VALUE")
-        else:
-            self._section(keys[1:], value, Scope(f"--set on.{task}.", task=task))
+            # A field at the place of a section is no near miss here, since more keys follow it.
+            valid = [*scope.sections, *(("algorithm", "arm", "task", "on") if scope is COMMAND_LINE else ())]
+            path, renamed = scope.prefix.removesuffix("."), renamed_keys("", scope.prefix)
+            self._faults.append(strict.unknown(path, keys[0], valid, renamed=renamed))
 
     def _algorithm(self, keys: list[str], value: Any) -> None:
         """`algorithm.FIELD`: every arm whose algorithm has the field."""
-        arms = self._arms.values()
-        having = [arm for arm in arms if keys[0] in strict.hints(arm.algorithm)]
+        arms, field = self._arms.values(), keys[0]
+        having = [arm for arm in arms if field in strict.hints(arm.algorithm)]
         if not having:
-            valid = {field for arm in arms for field in strict.hints(arm.algorithm)}
-            message = strict.unknown("algorithm", keys[0], valid, ELSEWHERE)
+            valid = {name for arm in arms for name in strict.hints(arm.algorithm)}
+            renamed = {
+                old: new.replace(SETTINGS, "--set algorithm", 1)
+                for old, new in renamed_keys(SETTINGS).items()
+            }
+            message = strict.unknown("algorithm", field, valid, ELSEWHERE, renamed)
             self._faults.append(f"--set {message.replace('unknown key', 'no arm has this setting')}")
         for arm in having:
             scope = Scope("--set ", arm.name, None, arm.algorithm, "algorithm")
             self._section([SETTINGS, *keys], value, scope)
 
-    def _arm(self, keys: list[str], value: Any) -> None:
-        """`arm.NAME.SECTION.FIELD`, `arm.NAME.on.TASK.SECTION.FIELD` and `arm.NAME.task.FIELD`."""
-        name, inner, place = keys[0], keys[1:], f"--set arm.{'.'.join(keys)}"
-        if name not in self._arms:
-            if name not in self._listed:
-                self._faults.append(no_such("arm", name, place, self._arms))
-            return
-        prefix, task = f"--set arm.{name}.", None
-        if inner[:1] == ["task"] and len(inner) > 1:
-            self._task_of_arm(name, inner[1:], value, f"{prefix}task")
-            return
-        if inner[:1] == ["on"] and len(inner) > 1:
-            task, inner, prefix = inner[1], inner[2:], f"{prefix}on.{inner[1]}."
-            if task not in self._tasks:
-                self._faults.append(no_such("task", task, place, self._tasks))
-                return
-        if len(inner) < 2:
-            self._faults.append(f"{place}: write --set arm.NAME.settings.FIELD=VALUE")
-            return
-        self._section(inner, value, Scope(prefix, name, task, self._arms[name].algorithm))
-
-    def _task_of_arm(self, arm: str, keys: list[str], value: Any, place: str) -> None:
-        """`arm.NAME.task.FIELD`: every task that has the field, in one arm."""
-        own = settings_of_tasks(nest(keys, value), place, self._tasks, self._faults)
-        self.task_layers += [
-            TaskLayer(name, owned(own, task.cls, place, self._faults), arm)
-            for name, task in self._tasks.items()
-        ]
-
     def _task(self, keys: list[str], value: Any) -> None:
         """`task.FIELD` for every task that has the field, or `task.NAME.settings.FIELD` for one."""
         if len(keys) >= 3 and keys[1] == SETTINGS:
-            if keys[0] not in self._tasks:
-                place = f"--set task.{'.'.join(keys)}"
-                self._faults.append(no_such("task", keys[0], place, self._tasks))
-                return
-            having, field, prefix = [keys[0]], keys[2:], f"--set task.{keys[0]}.settings"
-        else:
-            having = [name for name, task in self._tasks.items() if keys[0] in strict.hints(task.cls)]
-            field, prefix = keys, "--set task"
-            if not having:
-                valid = {name for task in self._tasks.values() for name in strict.hints(task.cls)}
-                message = strict.unknown("task", keys[0], valid)
-                self._faults.append(f"--set {message.replace('unknown key', 'no task has this setting')}")
+            self._task_by_name(keys[0], keys[2:], value)
+            return
+        having = [name for name, task in self._tasks.items() if keys[0] in strict.hints(task.cls)]
+        if not having:
+            message = strict.unknown("task", keys[0], fields_of(self._tasks))
+            self._faults.append(f"--set {message.replace('unknown key', 'no task has this setting')}")
         for name in having:
-            found = strict.check(self._tasks[name].cls, nest(field, value), prefix, self._faults)
-            self.task_layers.append(TaskLayer(name, found))
+            self._settings_of_task(name, keys, value, "--set task")
+
+    def _task_by_name(self, name: str, keys: list[str], value: Any) -> None:
+        """`task.NAME.settings.FIELD`."""
+        path = f"--set task.{name}.settings"
+        if name in self._tasks:
+            self._settings_of_task(name, keys, value, path)
+        else:
+            self._faults.append(no_such("task", name, f"{path}.{'.'.join(keys)}", self._tasks))
+
+    def _settings_of_task(self, name: str, keys: list[str], value: Any, path: str) -> None:
+        values = strict.check(self._tasks[name].cls, nest(keys, value), path, self._faults)
+        self.task_layers.append(TaskLayer(name, values))
+
+    def _task_of_arm(self, keys: list[str], value: Any, scope: Scope) -> None:
+        """`arm.NAME.task.FIELD`: every task that has the field, in one arm."""
+        path = f"{scope.prefix}task"
+        table = task_table(nest(keys, value), path, self._tasks, self._faults)
+        self.task_layers += [
+            TaskLayer(name, settings_of(table, task.cls, path, self._faults), scope.arm)
+            for name, task in self._tasks.items()
+        ]

@@ -18,10 +18,8 @@ from typing import Any
 
 from grpobench.runs.settings import observe, optimisers, others
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.settings.doses import Dose, dosed, read_over
-from grpobench.runs.settings.draft import read_draft
-from grpobench.runs.settings.expand import expand
-from grpobench.runs.settings.head import Head
+from grpobench.runs.settings.draft import Head, read_draft
+from grpobench.runs.settings.expand import Dose, apply_doses, expand, read_over
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -57,7 +55,7 @@ class Recipe:
 
     def __repr__(self) -> str:
         """Its arms, tasks, seeds and updates, a line each."""
-        told: dict[str, list[Any]] = {
+        columns: dict[str, list[Any]] = {
             "arms": [config.arm for config in self.configs],
             "tasks": [config.task.name for config in self.configs],
             "seeds": [config.seed for config in self.configs],
@@ -69,7 +67,9 @@ class Recipe:
             f"Recipe {self.name}: {count} run{'s' * (count != 1)}",
             *([self.summary] * bool(self.summary)),
         ]
-        lines += [f"{key:<7}  {', '.join(map(str, dict.fromkeys(values)))}" for key, values in told.items()]
+        lines += [
+            f"{key:<7}  {', '.join(map(str, dict.fromkeys(values)))}" for key, values in columns.items()
+        ]
         return "\n".join([*lines, *(f"left out: {why}" for why in self.left_out)])
 
 
@@ -123,16 +123,16 @@ def read_table(
     """The recipe that a table is; `text` is kept of the file that it stands in."""
     faults: list[str] = []
     draft = read_draft(table, stem, folder, sets, faults)
-    draft, doses = dosed(draft, read_over(table.get("over", {}), over, faults), not over, faults)
+    draft, doses = apply_doses(draft, read_over(table.get("over", {}), over, faults), not over, faults)
     configs, left_out = expand(draft, faults)
-    configs = opened(draft.head, configs, folder, faults)
+    configs = open_plugins(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, source)
     head, runs = draft.head, tuple(configs)
     return Recipe(head, head.summary, text, tuple(sets), runs, tuple(left_out), folder, doses, tuple(over))
 
 
-def opened(
+def open_plugins(
     head: Head | strict.Bad, configs: Sequence[RunConfig], folder: Path, faults: list[str]
 ) -> list[RunConfig]:
     """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimisers
@@ -143,12 +143,12 @@ def opened(
         faults += optimisers.faults(train, folder)
     if faults:
         return list(configs)
-    found = []
+    opened = []
     for config in configs:
         used = observed or others.stands_beside(config)
         beside = config.beside if used else ""
-        found.append(dataclasses.replace(config, observe=callbacks, beside=beside))
-    return found
+        opened.append(dataclasses.replace(config, observe=callbacks, beside=beside))
+    return opened
 
 
 def locate(source: str) -> Path:

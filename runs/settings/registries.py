@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.runs.settings import doors
 from grpobench.runs.tools import strict
-from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.tools.strict import BAD, ConfigError, KeyPath
 from grpobench.tasks.task import Task, family
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
 
 @dataclass(frozen=True)
-class Found:
+class Resolved:
     """What a name of a recipe stands for."""
 
     cls: Any
@@ -84,7 +84,7 @@ class Found:
     """`BUILT_IN`, ``entry point PACKAGE VERSION``, ``package PACKAGE VERSION``, or the file."""
 
 
-def own(kind: Kind) -> Mapping[str, Any]:
+def built_in(kind: Kind) -> Mapping[str, Any]:
     """The suite's own of a kind."""
     return algorithms() if kind == "algorithm" else tasks() if kind == "task" else {}
 
@@ -97,24 +97,24 @@ def of_the_suite(cls: type) -> bool:
 def entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     """What installed packages give names to, by name; the suite's own names come before them."""
     points = importlib.metadata.entry_points(group=f"grpobench.{kind}s")
-    return {point.name: point for point in points if point.name not in own(kind)}
+    return {point.name: point for point in points if point.name not in built_in(kind)}
 
 
 def elsewhere(kind: Kind, name: str) -> bool:
     """Whether a name is one of others' code: `module:Name`, or of an entry point."""
-    known = own(kind)
+    known = built_in(kind)
     if name in known:
         return False
     kin = {family(one) for one in known if doors.is_reference(one)}  # a task may be called FAMILY:MEMBER
     return (doors.is_reference(name) and family(name) not in kin) or name in entry_points(kind)
 
 
-def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> Found:
+def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> Resolved:
     """What a name stands for. `folder` is the recipe's, `place` its key, for messages. Raises `ConfigError`
     for an unknown name, with the nearest one, and for others' code that does not follow the protocol."""
-    known = own(kind)
+    known = built_in(kind)
     if name in known:
-        return Found(known[name], BUILT_IN)
+        return Resolved(known[name], BUILT_IN)
     if not elsewhere(kind, name):
         raise doors.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
     point = None if doors.is_reference(name) else entry_points(kind)[name]
@@ -124,7 +124,7 @@ def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> 
     if point and kind in ("algorithm", "task") and thing.name != name:
         raise doors.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
     whence = doors.origin(thing)
-    return Found(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
+    return Resolved(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
 
 
 def stored(kind: Kind, name: str, reference: str, folder: Path | None) -> Any:
@@ -145,7 +145,7 @@ def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:
             found.append(
                 f'write name = "..." in {thing.__name__}, a name of its own of letters, digits, - and _'
             )
-        elif own(kind).get(name, thing) is not thing:
+        elif built_in(kind).get(name, thing) is not thing:
             found.append(f"the suite has another {kind} {name!r}; give {thing.__name__} another name")
         if missing := sorted(getattr(thing, "__abstractmethods__", ())):
             found.append(f"{thing.__name__} lacks {', '.join(missing)}")
@@ -174,3 +174,40 @@ DEMANDS: Mapping[Kind, Callable[[object], list[str]]] = {
     "curriculum": a_class,
     "sampler": a_class,
 }
+
+
+# Names as a recipe gives them: what is wrong becomes a fault beside all others
+
+
+def find_class(kind: Kind, name: Any, folder: Path | None, key_path: KeyPath, faults: list[str]) -> Any:
+    """The class that a name of a recipe in `folder` stands for; None, with a fault, where there is none."""
+    if not isinstance(name, str):
+        faults.append(f"{key_path}: must be the name of one, not {strict.describe(name)}")
+        return None
+    try:
+        return find(kind, name, folder, key_path).cls
+    except ConfigError as error:
+        faults += error.faults
+        return None
+
+
+def find_dialect(name: str, key_path: KeyPath, faults: list[str]) -> Dialect | None:
+    """The preset of a name such as ``ALGORITHM@LIBRARY``; None, with a fault, where there is none."""
+    known = dialects()
+    if name not in known:
+        faults.append(f"{key_path}: {miss('dialect', name, known)}")
+    return known.get(name)
+
+
+def no_such(kind: str, name: str, key_path: KeyPath, valid: Iterable[str]) -> str:
+    """The message for an arm or task that the recipe lacks."""
+    guess = strict.nearest(name, valid)
+    did = f"did you mean {guess!r}?" if guess else f"this recipe has {', '.join(valid) or 'none'}"
+    return f"{key_path}: no {kind} {name!r} in this recipe; {did}"
+
+
+def name_list(value: Any, key_path: KeyPath, faults: list[str]) -> list[str]:
+    """A list of names; a plain string is split at its commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    names = strict.convert(items, tuple[str, ...], key_path, faults)
+    return [] if names is BAD else list(dict.fromkeys(name.strip() for name in names))

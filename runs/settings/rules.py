@@ -9,9 +9,9 @@ from pathlib import Path
 
 from grpobench.runs.models import finding
 from grpobench.runs.settings import others, registries, trl
-from grpobench.runs.settings.bounds import Rule, unmet
 from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
 from grpobench.runs.tools import strict
+from grpobench.runs.tools.strict import Rule, unmet
 from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.task import Task
 

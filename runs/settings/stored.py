@@ -12,6 +12,7 @@ from typing import Any
 
 from grpobench.runs.settings import doors, observe, registries
 from grpobench.runs.settings.config import SECTIONS, RunConfig
+from grpobench.runs.settings.layers import renamed_keys
 from grpobench.runs.settings.registries import Kind
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
@@ -29,7 +30,7 @@ def dump(config: RunConfig) -> str:
         # Data of a recipe are a task of the suite's that no registry has; others' code has its reference even
         # where this process knows it by name, since another may not.
         cls = type(chosen)
-        if registries.own(part).get(chosen.name) is not cls or not registries.of_the_suite(cls):
+        if registries.built_in(part).get(chosen.name) is not cls or not registries.of_the_suite(cls):
             table[part]["class"] = doors.reference(cls)
     if config.dialect:
         table["algorithm"]["dialect"] = config.dialect
@@ -57,9 +58,10 @@ def load(text: str) -> RunConfig:
     entries = strict.convert(table.get("observe", []), list[observe.Entry], "observe", faults)
     found["observe"] = () if entries is strict.BAD else observe.read(entries, "observe", faults)
     for section, cls in SECTIONS.items():
-        found[section] = strict.build(cls, table.get(section, {}), section, faults)
+        renamed = renamed_keys(section)
+        found[section] = strict.build(cls, table.get(section, {}), section, faults, renamed)
     known = {f.name for f in fields(RunConfig)} - {"dialect"}  # which stands with the algorithm
-    faults += [strict.unknown("", key, known) for key in table if key not in known]
+    faults += [strict.unknown("", key, known, renamed=renamed_keys("")) for key in table if key not in known]
     if faults:
         raise ConfigError(faults, "run.toml")
     return RunConfig(**found)
@@ -82,9 +84,10 @@ def built(part: Kind, entry: Mapping[str, Any], beside: str, faults: list[str]) 
     except ConfigError as error:
         faults += error.faults
         return strict.BAD
-    settings = strict.check(cls, entry.get("settings", {}), f"{part}.settings", faults)
+    path, renamed = f"{part}.settings", renamed_keys("settings", "algorithm.") if part == "algorithm" else {}
+    settings = strict.check(cls, entry.get("settings", {}), path, faults, renamed=renamed)
     placed = {key: Path(beside, one) if isinstance(one, Path) else one for key, one in settings.items()}
-    return strict.construct(cls, placed, faults, lambda name: f"{part}.settings.{name}".rstrip("."))
+    return strict.construct(cls, placed, faults, lambda name: f"{path}.{name}".rstrip("."))
 
 
 def differences(old: str, new: str, defaults: Mapping[str, str] = MappingProxyType({})) -> list[str]:
@@ -117,12 +120,12 @@ def unobserved(table: Mapping[str, Any]) -> dict[str, Any]:
     return kept if kept.get("stop_on") else {key: kept[key] for key in kept if key != "stop_on"}
 
 
-def flatten(table: Mapping[str, Any], place: str = "") -> dict[str, str]:
+def flatten(table: Mapping[str, Any], key_path: str = "") -> dict[str, str]:
     """Dotted keys to values written as TOML."""
     found: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            found |= flatten(value, strict.join(place, key))
+            found |= flatten(value, strict.join(key_path, key))
         else:
-            found[strict.join(place, key)] = toml.value(value)
+            found[strict.join(key_path, key)] = toml.value(value)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpobench.algorithms import trl_arguments
 from grpobench.algorithms.trl_arguments import STAY, TABLE, Splitting
-from grpobench.runs.settings.bounds import Rule, unmet
+from grpobench.runs.tools.strict import Rule, unmet
 
 if TYPE_CHECKING:
     from grpobench.runs.models.loading import Loaded

@@ -1,6 +1,9 @@
 """Read plain data (TOML, JSON) into dataclasses by their type hints, and collect every error at once.
 
-A *place* is the dotted path of a value as the user would type it, such as ``arm.grpo.train.steps``.
+pydantic checks and converts; what stands here says what a setting may be, and puts its errors into words of a
+recipe: the path of the value, what was given, what is expected, the nearest name that exists.
+
+pydantic is imported by the functions that need it: who only raises a ConfigError need not wait for it.
 """
 
 from __future__ import annotations
@@ -9,15 +12,22 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
+KeyPath = str
+"""The dotted path of a value as the user would type it, such as ``arm.grpo.train.steps``."""
 
 
 class ConfigError(Exception):
@@ -61,27 +71,35 @@ NONE: Final = "none"
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
     """The valid word that looks most like `word`, if any looks like it."""
-    found = difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
-def unknown(place: str, key: str, valid: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
-    """The message for a key that does not exist. `elsewhere` maps keys of other tables to their place."""
-    valid = sorted(set(valid))
-    here = join(place, key)
-    if elsewhere and key in elsewhere:
+def unknown(
+    key_path: KeyPath,
+    key: str,
+    valid: Iterable[str],
+    elsewhere: Mapping[str, KeyPath] | None = None,
+    renamed: Mapping[str, KeyPath] | None = None,
+) -> str:
+    """The message for a key that does not exist. `elsewhere` maps keys of other tables to their path,
+    `renamed` keys of older versions to the path that they have now."""
+    valid, elsewhere = sorted(set(valid)), elsewhere or {}
+    here = join(key_path, key)
+    if renamed and key in renamed:
+        return f"{here}: was renamed; write {renamed[key]}"
+    if key in elsewhere:
         return f"{here}: unknown key; did you mean {elsewhere[key]}?"
-    guess = nearest(key, valid)
-    if guess:
-        return f"{here}: unknown key; did you mean {join(place, guess)}?"
-    guess = nearest(key, elsewhere) if elsewhere else None
-    if guess and elsewhere:
+    if guess := nearest(key, valid):
+        return f"{here}: unknown key; did you mean {join(key_path, guess)}?"
+    if guess := nearest(key, elsewhere):
         return f"{here}: unknown key; did you mean {elsewhere[guess]}?"
     return f"{here}: unknown key; valid here: {', '.join(valid) or 'none'}"
 
 
-def join(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+def join(key_path: KeyPath, key: str) -> KeyPath:
+    """The path of a key in a table, where "" is a recipe and "--set " the command line."""
+    return f"{key_path}.{key}" if key_path and not key_path.endswith(" ") else key_path + key
 
 
 def describe(value: Any) -> str:
@@ -95,157 +113,238 @@ def describe(value: Any) -> str:
 @functools.cache
 def hints(cls: Any) -> dict[str, Any]:
     """Type hints of a dataclass's fields."""
-    found = typing.get_type_hints(cls)
-    return {f.name: found[f.name] for f in dataclasses.fields(cls) if f.init}
+    every = typing.get_type_hints(cls)
+    return {f.name: every[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
-def convert(value: Any, hint: Any, place: str, faults: list[str]) -> Any:
+def convert(value: Any, hint: Any, key_path: KeyPath, faults: list[str]) -> Any:
     """`value` as the type `hint`, or `BAD` after appending to `faults`.
 
-    Integers are taken for floats, the string "none" for None, lists for tuples; nothing else is coerced.
+    Integers are taken for floats, lists for tuples, strings for paths and the string "none" for None. Nothing
+    else is coerced, and NaN is refused.
     """
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any or (hint is object):
-        return value
-    if origin in (Union, types.UnionType):
-        return convert_union(value, arguments, place, faults)
-    if origin is Literal:
-        if any(value == choice and type(value) is type(choice) for choice in arguments):
-            return value
-        choices = ", ".join(repr(choice) for choice in arguments)
-        words = [choice for choice in arguments if isinstance(choice, str)]
-        guess = nearest(value, words) if isinstance(value, str) else None
-        hint_text = f"; did you mean {guess!r}?" if guess else ""
-        return report(faults, f"{place}: must be one of {choices}, not {describe(value)}{hint_text}")
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return build(hint, value, place, faults)
-    if origin is not None:
-        return convert_container(value, origin, arguments, place, faults)
-    if isinstance(hint, type):
-        return convert_plain(value, hint, place, faults)
-    raise TypeError(f"{place}: a setting cannot have the type {hint}")
+    from pydantic import ValidationError
 
-
-def report(faults: list[str], message: str) -> Bad:
-    faults.append(message)
-    return BAD
-
-
-PLAIN: Mapping[type, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    float: (
-        "a number",
-        lambda value: (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-        ),
-    ),
-    str: ("a string", lambda value: isinstance(value, str)),
-    Path: ("a path", lambda value: isinstance(value, (str, Path)) and bool(str(value))),
-    list: ("a list", lambda value: isinstance(value, (list, tuple))),
-    dict: ("a table", lambda value: isinstance(value, Mapping)),
-}
-
-
-def convert_plain(value: Any, hint: type, place: str, faults: list[str]) -> Any:
-    if hint is type(None):
-        return None if value == NONE else report(faults, f'{place}: must be "{NONE}", not {describe(value)}')
-    if hint not in PLAIN:
-        raise TypeError(f"{place}: a setting cannot have the type {hint}")
-    wanted, fits = PLAIN[hint]
-    if not fits(value):
-        return report(faults, f"{place}: must be {wanted}, not {describe(value)}")
-    return hint(value) if hint in (float, list, dict, Path) else value
-
-
-def convert_union(value: Any, choices: Sequence[Any], place: str, faults: list[str]) -> Any:
-    if type(None) in choices and (value is None or value == NONE):
-        return None
-    attempts: list[list[str]] = []
-    # A float is not tried before an int, so that 1 stays 1 in `int | float`.
-    for choice in sorted((c for c in choices if c is not type(None)), key=lambda c: c is float):
-        attempt: list[str] = []
-        result = convert(value, choice, place, attempt)
-        if not attempt:
-            return result
-        attempts.append(attempt)
-    messages = [fault.removeprefix(f"{place}: ") for attempt in attempts for fault in attempt]
-    if type(None) in choices:
-        messages.append(f'or "{NONE}"')
-    return report(faults, f"{place}: {', '.join(messages)}")
-
-
-def convert_container(
-    value: Any, origin: Any, arguments: Sequence[Any], place: str, faults: list[str]
-) -> Any:
-    if issubclass(origin, Mapping):
-        return convert_mapping(value, arguments, place, faults)
-    if not isinstance(value, (list, tuple)):
-        return report(faults, f"{place}: must be a list, not {describe(value)}")
-    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-        if len(value) != len(arguments):
-            return report(faults, f"{place}: must be a list of {len(arguments)} values, not {len(value)}")
-        kinds = list(arguments)
-    else:
-        kinds = [arguments[0]] * len(value)
-    pairs = enumerate(zip(value, kinds, strict=True))
-    items = [convert(item, kind, f"{place}[{index}]", faults) for index, (item, kind) in pairs]
-    if any(item is BAD for item in items):
+    try:
+        return adapter(hint).validate_python(value)
+    except ValidationError as error:
+        faults += explain(error, hint, key_path)
         return BAD
-    return items if origin is list else frozenset(items) if origin is frozenset else tuple(items)
 
 
-def convert_mapping(value: Any, arguments: Sequence[Any], place: str, faults: list[str]) -> Any:
-    if not isinstance(value, Mapping):
-        return report(faults, f"{place}: must be a table, not {describe(value)}")
-    keys, kind = arguments
-    valid = get_args(keys) if get_origin(keys) is Literal else None
-    found = {}
-    for key, entry in value.items():
-        if valid is not None and key not in valid:
-            faults.append(unknown(place, key, valid))
+# Types as pydantic reads them
+
+
+@functools.cache
+def adapter(hint: Any) -> TypeAdapter[Any]:
+    """pydantic's reader of a type. One is kept for each, for making it takes longer than a hundred uses."""
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(as_plain_data(hint), config=ConfigDict(strict=True))
+    except PydanticUserError as error:
+        raise TypeError(f"a setting cannot have the type {hint}") from error
+
+
+def as_plain_data(hint: Any) -> Any:
+    """A type hint with what pydantic's strict mode must know to read plain data by it."""
+    from pydantic import AfterValidator, BeforeValidator, PlainValidator, Strict, WrapValidator
+
+    annotated: Any = Annotated  # a type checker cannot follow types that are made here
+    origin, arguments = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        cls: Any = hint
+        return Annotated[Any, PlainValidator(functools.partial(read_nested, cls))]
+    if hint is float:
+        return Annotated[float, AfterValidator(refuse_nan)]
+    if hint is Path:
+        return Annotated[Path, BeforeValidator(path_of_text)]
+    if hint is list:
+        return Annotated[list, Strict(False)]
+    if origin is None or origin is Literal:
+        return hint
+    if origin is Annotated:
+        return annotated[as_plain_data(arguments[0]), *hint.__metadata__]
+    inner = tuple(one if one is Ellipsis else as_plain_data(one) for one in arguments)
+    if origin in (typing.Union, types.UnionType):
+        union = functools.reduce(operator.or_, inner)
+        return annotated[union, WrapValidator(functools.partial(read_union, types.NoneType in arguments))]
+    # Strict mode takes a tuple only for a tuple, and TOML has lists alone.
+    lenient = annotated[origin[inner], Strict(False)]
+    if origin is tuple and Ellipsis not in arguments:
+        return annotated[lenient, BeforeValidator(functools.partial(demand_length, len(arguments)))]
+    return lenient
+
+
+def refuse_nan(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("must be a number, not nan")
+    return value
+
+
+def path_of_text(value: Any) -> Any:
+    """An empty string is no path: Python would take it for the folder where it was started."""
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def demand_length(length: int, value: Any) -> Any:
+    """pydantic names each position that a list lacks; a user wants to know how long it must be."""
+    if isinstance(value, (list, tuple)) and len(value) != length:
+        raise ValueError(f"must be a list of {length} values, not {len(value)}")
+    return value
+
+
+def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
+    """The first type that fits. pydantic reports one error per type, at a path that names the type, which is
+    no key of a recipe; here they are one message."""
+    from pydantic import ValidationError
+
+    if optional and (value is None or value == NONE):
+        return None
+    try:
+        return read(value)
+    except ValidationError as error:
+        sentences = [text for one in error.errors() for text in sentences_of(one, {})]
+        raise ValueError(", ".join([*sentences, *([f'or "{NONE}"'] * optional)])) from None
+
+
+def read_nested(cls: type, value: Any) -> Any:
+    """A dataclass inside a value. Its unknown keys are reported with the nearest, as those of a section."""
+    faults: list[str] = []
+    built = build(cls, value, HERE, faults)
+    if faults:
+        raise ValueError(*faults)
+    return built
+
+
+# pydantic's errors in words of a recipe
+
+
+WANTED: Mapping[str, str] = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a string",
+    "is_instance_of": "a path",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "none_required": f'"{NONE}"',
+}
+"""What a value must be, by pydantic's name of the error. Its own sentences speak of Python: a tuple is a list
+in TOML, and a dictionary a table."""
+SIDES = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+HERE = "\0"
+"""Stands for the path of a nested table, which knows only what is inside it."""
+
+
+def explain(error: ValidationError, hint: Any, key_path: KeyPath) -> Iterator[str]:
+    """A message for each of pydantic's errors, with its path and what was given."""
+    bounds = bounds_of(hint)
+    for one in error.errors(include_url=False):
+        if one["type"] == "literal_error" and one["loc"][-1:] == ("[key]",):
+            *parts, key, _ = one["loc"]
+            yield unknown(key_path + steps(parts), str(key), quoted(one["ctx"]["expected"]))
             continue
-        found[key] = convert(entry, kind, join(place, key), faults)
-    return {key: entry for key, entry in found.items() if entry is not BAD}
+        path = key_path + steps(one["loc"])
+        for text in sentences_of(one, bounds):
+            yield text.replace(HERE, path) if HERE in text else f"{path}: {text}"
+
+
+def steps(location: Iterable[int | str]) -> str:
+    """pydantic's location inside a value, as it follows the path of the value."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+
+
+def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
+    """What is wrong, without the path; several messages only where a validator of ours raised several."""
+    kind, value = error["type"], error["input"]
+    if kind == "value_error":
+        return [str(argument) for argument in error["ctx"]["error"].args]
+    if kind == "literal_error":
+        expected = error["ctx"]["expected"]
+        guess = nearest(value, quoted(expected)) if isinstance(value, str) else None
+        remedy = f"; did you mean {guess!r}?" if guess else ""
+        return [f"must be {expected}, not {describe(value)}{remedy}"]
+    if kind in OUT_OF_BOUNDS:
+        return [f"must be {within(bounds, value)}, not {describe(value)}"]
+    return [f"must be {WANTED[kind]}, not {describe(value)}" if kind in WANTED else error["msg"]]
+
+
+def quoted(expected: str) -> list[str]:
+    """The words among which a value must be; pydantic's errors have them in a sentence only."""
+    return re.findall(r"'([^']*)'", expected)
+
+
+def bounds_of(hint: Any) -> dict[str, float]:
+    """The bounds in a type hint, by their names in annotated_types; those of its entries for a list."""
+    bounds: dict[str, float] = {}
+    for inner in get_args(hint):
+        bounds |= bounds_of(inner)
+        bounds |= {side: getattr(inner, side) for side in SIDES if getattr(inner, side, None) is not None}
+    return bounds
+
+
+def within(bounds: Mapping[str, float], value: float) -> str:
+    """What bounds demand. pydantic names the side that a value is beyond; a user wants both."""
+    finite = {side: bound for side, bound in bounds.items() if math.isfinite(bound)}
+    if math.isinf(value) and len(finite) < len(bounds):
+        return "finite"
+    return " and ".join(f"{SIDES[side]} {bound:,}" for side, bound in finite.items())
+
+
+# Tables and dataclasses
 
 
 def check(
     cls: type,
     table: Any,
-    place: str,
+    key_path: KeyPath,
     faults: list[str],
     elsewhere: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Convert the entries of a table that may leave out fields of `cls`; bad entries are left out."""
+    """Convert the entries of a table that may leave out fields of `cls`; bad entries are left out. An unknown
+    key may belong to another table (`elsewhere`) or an older version (`renamed`), see `unknown`."""
     if not isinstance(table, Mapping):
-        faults.append(f"{place}: must be a table, not {describe(table)}")
+        faults.append(f"{key_path}: must be a table, not {describe(table)}")
         return {}
     known = hints(cls)
-    found = {}
+    values = {}
     for key, value in table.items():
         if key not in known:
-            faults.append(unknown(place, key, known, elsewhere))
+            faults.append(unknown(key_path, key, known, elsewhere, renamed))
             continue
-        result = convert(value, known[key], join(place, key), faults)
+        result = convert(value, known[key], join(key_path, key), faults)
         if result is not BAD:
-            found[key] = result
-    return found
+            values[key] = result
+    return values
 
 
-def build(cls: type[T], table: Any, place: str, faults: list[str]) -> T | Bad:
-    """A dataclass from a whole table."""
+def build(
+    cls: type[T],
+    table: Any,
+    key_path: KeyPath,
+    faults: list[str],
+    renamed: Mapping[str, str] | None = None,
+) -> T | Bad:
+    """A dataclass from a whole table; `renamed` as `check` takes it."""
     before = len(faults)
-    values = check(cls, table, place, faults)
+    values = check(cls, table, key_path, faults, renamed=renamed)
     if len(faults) > before:
         return BAD
-    return construct(cls, values, faults, lambda name: join(place, name) if name else place)
+    return construct(cls, values, faults, lambda name: join(key_path, name) if name else key_path)
 
 
 def construct(
-    cls: type[T], values: Mapping[str, Any], faults: list[str], place: Callable[[str], str]
+    cls: type[T], values: Mapping[str, Any], faults: list[str], path_of: Callable[[str], KeyPath]
 ) -> T | Bad:
-    """Call the constructor. Each argument of a ValueError that it raises is one fault, at the place of the
-    field that it names: "field: must be ...". `place("")` is the place of the table itself."""
+    """Call the constructor. Each argument of a ValueError that it raises is one fault, at the path of the
+    field that it names: "field: must be ...". `path_of("")` is the path of the table itself."""
     kind: Any = cls  # A dataclass; `type[T]` cannot say so.
     required = [
         f.name
@@ -254,24 +353,63 @@ def construct(
     ]
     absent = [name for name in required if name not in values]
     if absent:
-        return report(faults, f"{place('') or cls.__name__}: missing {', '.join(absent)}")
+        faults.append(f"{path_of('') or cls.__name__}: missing {', '.join(absent)}")
+        return BAD
     try:
         return cls(**values)
     except ValueError as error:
         for message in map(str, error.args):
-            field, rest = blame(message, hints(kind))
-            where = place(field)
-            faults.append(f"{where}: {rest}" if where else rest)
+            field, inner, text = blame(message, hints(kind))
+            path = path_of(field) + inner
+            faults.append(f"{path}: {text}" if path else text)
         return BAD
 
 
-def blame(message: str, fields: Iterable[str]) -> tuple[str, str]:
-    """The field that a message is about (empty: none) and the message without a leading "field: "."""
-    field, colon, rest = message.partition(": ")
-    if colon and field in fields:
-        return field, rest
-    named = [word for word in re.findall(r"\w+", message) if word in fields]
-    return (named[0] if named else ""), message
+def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
+    """(field, path inside it, text) of a message such as "field[1]: must be ...". A message that begins with
+    no field is about the first one that it names; with none, about the table."""
+    match = re.match(r"(\w+)([.\[][^:\s]*)?: (.*)", message, re.DOTALL)
+    if match and match[1] in fields:
+        return match[1], match[2] or "", match[3]
+    return next((word for word in re.findall(r"\w+", message) if word in fields), ""), "", message
+
+
+# What a dataclass demands of its fields
+
+
+class Rule(NamedTuple):
+    """What must hold, and the message for where it does not."""
+
+    holds: bool
+    message: str
+
+
+def unmet(rules: Iterable[Rule]) -> list[str]:
+    """The messages of the rules that do not hold."""
+    return [rule.message for rule in rules if not rule.holds]
+
+
+@functools.cache
+def bounded_hints(cls: type) -> dict[str, Any]:
+    """The type hints with bounds of a dataclass's fields, such as ``Annotated[int, Ge(1)]``."""
+    whole, bare = typing.get_type_hints(cls, include_extras=True), hints(cls)
+    return {name: whole[name] for name in bare if whole[name] != bare[name]}
+
+
+def demand(settings: object, *rules: Rule) -> None:
+    """Raise one ValueError with every message of the bounds beside the dataclass's fields and of `rules` that
+    do not hold, in the order of the fields. A message starts with its field: "field: must be ...".
+
+    Bounds are checked here and not where a value is read, since only the value of the last layer counts.
+    """
+    cls: Any = type(settings)
+    messages: list[str] = []
+    for name, hint in bounded_hints(cls).items():
+        convert(getattr(settings, name), hint, name, messages)
+    messages += unmet(rules)
+    order = list(hints(cls))
+    if messages:
+        raise ValueError(*sorted(messages, key=lambda text: order.index(re.split(r"\W", text)[0])))
 
 
 def plain(value: Any) -> Any:

@@ -284,7 +284,7 @@ def test_a_run_without_a_dialect_is_written_as_before(tmp_path: Path) -> None:
         (
             '[[arm]]\nalgorithm = "grpo@tlr"\n',
             (),
-            "arm[0].algorithm: unknown dialect 'grpo@tlr'; did you mean 'grpo@trl'?",
+            "arm[0].algorithm: unknown dialect 'grpo@tlr'; did you mean grpo@trl?",
         ),
         (
             '[[arm]]\nalgorithm = "zzz@qqq"\n',
@@ -294,7 +294,7 @@ def test_a_run_without_a_dialect_is_written_as_before(tmp_path: Path) -> None:
         (
             '[[arm]]\nalgorithm = "grpo"\n',
             ("arms=gspo@tlr",),
-            "--set arms: unknown dialect 'gspo@tlr'; did you mean 'gspo@trl'?",
+            "--set arms: unknown dialect 'gspo@tlr'; did you mean gspo@trl?",
         ),
         (
             '[[arm]]\nalgorithm = "grpo"\nname = "a b"\n',

@@ -292,13 +292,16 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
         (["broken", "--task", "arithmetic"], "weights of another model"),
         (
             ["nano", "--task", "arithmetic", "--temperature", "-1"],
-            "--temperature: must be in (0, 10], not -1.0",
+            "--temperature: must be above 0 and at most 10, not -1.0",
         ),
         (
             ["nano", "--task", "arithmetic", "--temperature", "nan"],
             "--temperature: must be a number, not nan",
         ),
-        (["nano", "--task", "arithmetic", "--samples", "100000000"], "--samples: must be at most 100,000"),
+        (
+            ["nano", "--task", "arithmetic", "--samples", "100000000"],
+            "--samples: must be at least 0 and at most 100,000",
+        ),
         (["nano", "--task", "arithmetic", "--out", "file"], "--out file: cannot write there"),
         (
             ["run", "--task", "arithmetic", "--out", "there"],

@@ -187,7 +187,7 @@ def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
         ('kind = "sum"', "reward.weights: kind sum needs at least one"),
         ('kind = "model"', 'reward.model: must name the reward model; "tiny"'),
         ('kind = "sum"\nweights = {model = 1}', "reward.model: must name the reward model"),
-        ('kind = "sum"\nweights = {proxy = inf}', "reward.weights: proxy must be a finite number"),
+        ('kind = "sum"\nweights = {proxy = inf}', "reward.weights.proxy: must be finite, not inf"),
         ('kind = "proxy"\nproxy = {}', "reward.proxy: must name at least one feature"),
         ('kind = "proxy"\nproxy_half = 0', "reward.proxy_half: must be above 0"),
         (

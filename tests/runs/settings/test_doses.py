@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.settings.doses import written
+from grpobench.runs.settings.expand import written
 from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
 from grpobench.runs.tools.strict import ConfigError
 
@@ -69,6 +69,14 @@ def test_a_setting_of_algorithms_is_a_dose_too() -> None:
     recipe = read(sets=("arms=grpo",), over=["algorithm.clip_high=0.2,0.28"])
     assert sorted(run.algorithm.clip_high for run in recipe.runs() if run.seed == 0) == [0.2, 0.28]
     assert {run.arm for run in recipe.runs()} == {"grpo+clip_high-0_2", "grpo+clip_high-0_28"}
+
+
+def test_a_setting_of_tasks_is_a_dose_too() -> None:
+    recipe = read(sets=("arms=grpo",), over=["task.largest=10,30"])
+    assert {run.arm: run.task.largest for run in recipe.runs()} == {
+        "grpo+largest-10": 10,
+        "grpo+largest-30": 30,
+    }
 
 
 @pytest.mark.parametrize(

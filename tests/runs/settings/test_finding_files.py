@@ -139,7 +139,11 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
     [
         ('claim = "a beats b"', "", ["claim"]),
         ('claim = "a beats b"', 'clam = "a beats b"', ["clam: unknown key; did you mean claim?", "claim"]),
-        ('expect = "higher"', 'expect = "highr"', ["expect: must be one of", "did you mean 'higher'?"]),
+        (
+            'expect = "higher"',
+            'expect = "highr"',
+            ["expect: must be 'higher', 'lower' or 'same'", "did you mean 'higher'?"],
+        ),
         ("matters = 0.02", "matters = 0", ["matters: must be above 0, not 0"]),
         ("matters = 0.02", 'matters = "2 points"', ["matters: must be a number"]),
         ("a = 1, b = -1", "a = 1, b = 0", ["contrast: weights must be finite numbers other than 0"]),

@@ -6,21 +6,23 @@ import dataclasses
 import math
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from annotated_types import Ge, Gt, Interval
 from helpers import stand_ins
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs.settings.bounds import Bound, above, at_least, each, interval
-from grpobench.runs.settings.config import RunConfig, TrainConfig
-from grpobench.runs.settings.layers import merge
+from grpobench.runs.settings.config import SECTIONS, RunConfig, TrainConfig
+from grpobench.runs.settings.draft import Head
+from grpobench.runs.settings.layers import RENAMED_KEYS, merge
 from grpobench.runs.settings.recipe import Recipe, read_recipe, recipes
+from grpobench.runs.settings.registries import algorithms
 from grpobench.runs.settings.stored import differences, dump, load
 from grpobench.runs.tools import toml
-from grpobench.runs.tools.strict import ConfigError, build, convert, plain
+from grpobench.runs.tools.strict import BAD, ConfigError, build, convert, hints, plain
 
 RECIPE = """
 name = "small"
@@ -233,11 +235,19 @@ algorithm = "plian"
         (arm("settings.count = 1.5"), "arm.plain.settings.count: must be a whole number, not 1.5"),
         (
             arm("[arm.evaluate]\ntemperature = 0"),
-            "arm.plain.evaluate.temperature: must be in (0, 10], not 0.0",
+            "arm.plain.evaluate.temperature: must be above 0 and at most 10, not 0.0",
         ),
         (
             arm("[arm.sampler]\ntemperature = nan"),
             "arm.plain.sampler.temperature: must be a number, not nan",
+        ),
+        (
+            arm("[arm.train.learning_rate]\npolicy = 1"),
+            "arm.plain.train.learning_rate.policy: must be at least 0 and below 1, not 1.0",
+        ),
+        (
+            arm("[arm.evaluate]\nsamples = 200000"),
+            "arm.plain.evaluate.samples: must be at least 0 and at most 100,000, not 200000",
         ),
         (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
         (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
@@ -287,26 +297,45 @@ def test_a_section_names_every_value_out_of_its_bounds_in_the_order_of_its_field
     assert caught.value.args == (
         "prompts: must be at least 1, not 0",
         "learning_rate: must hold a value for policy",
-        "betas: must be in [0, 1), not (0.9, 1.0)",
+        "betas[1]: must be at least 0 and below 1, not 1.0",
         "weight_decay: must be finite, not inf",
-        "max_grad_norm: must be above 0, not nan",
+        "max_grad_norm: must be a number, not nan",
     )
 
 
+Decay = Annotated[float, Interval(ge=0, lt=1)]
+
+
 @pytest.mark.parametrize(
-    ("bound", "inside", "outside"),
+    ("hint", "inside", "outside", "wanted"),
     [
-        (at_least(1), (1, math.inf), (0.999, -math.inf, math.nan)),
-        (above(0), (1e-9, math.inf), (0, -1, math.nan)),
-        (above(0, below=math.inf), (1e-9, 1e9), (0, math.inf, math.nan)),
-        (interval("(0, 10]"), (1e-9, 10), (0, 10.001, math.nan)),
-        (interval("[0, 1)"), (0, 0.999), (-1e-9, 1, math.nan)),
-        (each(interval("[0, 1)")), ((0.0, 0.5), ()), ((0.5, 1.0), (math.nan,))),
+        (Annotated[int, Ge(1)], (1, 2**40), (0, -1), "at least 1"),
+        (Annotated[float, Gt(0)], (1e-9, math.inf), (0, -1, -math.inf), "above 0"),
+        (Annotated[float, Interval(gt=0, lt=math.inf)], (1e-9, 1e9), (0, -1), "above 0"),
+        (Annotated[float, Interval(gt=0, lt=math.inf)], (), (math.inf,), "finite"),
+        (Annotated[float, Interval(gt=0, le=10)], (1e-9, 10), (0, 10.001), "above 0 and at most 10"),
+        (Decay, (0, 0.999), (-1e-9, 1), "at least 0 and below 1"),
+        (Annotated[float, Interval(gt=-math.inf, lt=math.inf)], (-1, 1e9), (math.inf, -math.inf), "finite"),
+        (Annotated[float, Interval(lt=2)], (-1, 1.9), (2,), "below 2"),
+        (Annotated[float, Interval(le=2)], (-1, 2), (2.1,), "at most 2"),
     ],
 )
-def test_a_bound_holds_its_ends_as_it_says_and_never_nan(bound: Bound, inside: Any, outside: Any) -> None:
-    assert all(bound.holds(value) for value in inside)
-    assert not any(bound.holds(value) for value in outside)
+def test_a_bound_holds_its_ends_as_it_says_and_never_nan(
+    hint: Any, inside: Any, outside: Any, wanted: str
+) -> None:
+    found: list[str] = []
+    assert [convert(value, hint, "x", found) for value in inside] == list(inside) and not found
+    for value in outside:
+        convert(value, hint, "x", found)
+    assert found == [f"x: must be {wanted}, not {value}" for value in outside]
+    assert convert(math.nan, hint, "x", found) is BAD
+
+
+def test_a_bound_of_entries_names_the_entry() -> None:
+    found: list[str] = []
+    assert convert([0.0, 0.5], tuple[Decay, ...], "x", found) == (0.0, 0.5) and not found
+    convert([0.5, 1.0, math.nan], tuple[Decay, ...], "x", found)
+    assert found == ["x[1]: must be at least 0 and below 1, not 1.0", "x[2]: must be a number, not nan"]
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -318,9 +347,7 @@ def test_set_for_an_arm_that_is_not_there(read: Any) -> None:
     assert faults(read, RECIPE, "arm.secnd.train.steps=3") == [
         "--set arm.secnd.train.steps: no arm 'secnd' in this recipe; did you mean 'second'?"
     ]
-    assert faults(read, RECIPE, "trian.steps=3") == [
-        "--set trian.steps: no section 'trian'; did you mean train.steps?"
-    ]
+    assert faults(read, RECIPE, "trian.steps=3") == ["--set trian: unknown key; did you mean --set train?"]
 
 
 # Layers
@@ -521,3 +548,81 @@ def test_every_shipped_recipe_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         except ConfigError as error:  # Data may be missing on this machine; nothing else may be wrong.
             places = ("task ", "model.name: ", "sampler.kind: ")
             assert all(fault.startswith(places) for fault in error.faults), error
+
+
+# Keys of older versions
+
+RENAMED = {
+    "train.old_steps": "train.steps",
+    "train.tempo": "sampler.temperature",
+    "settings.old_clip": "settings.clip",
+    "old_seeds": "seeds",
+    "drill": "train",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        ("[train]\nold_steps = 1", "train.old_steps", "train.steps"),
+        ("[train]\ntempo = 1", "train.tempo", "sampler.temperature"),
+        ("[drill]\nsteps = 1", "drill", "train"),
+        ("[on.sums.train]\nold_steps = 1", "on.sums.train.old_steps", "on.sums.train.steps"),
+        ("[on.sums.drill]\nsteps = 1", "on.sums.drill", "on.sums.train"),
+        ("[arm.train]\nold_steps = 1", "arm.plain.train.old_steps", "arm.plain.train.steps"),
+        ("[arm.drill]\nsteps = 1", "arm.plain.drill", "arm.plain.train"),
+        ("[arm.settings]\nold_clip = 0.1", "arm.plain.settings.old_clip", "arm.plain.settings.clip"),
+        (
+            "[arm.on.sums.train]\nold_steps = 1",
+            "arm.plain.on.sums.train.old_steps",
+            "arm.plain.on.sums.train.steps",
+        ),
+        ("[arm.on.sums.drill]\nsteps = 1", "arm.plain.on.sums.drill", "arm.plain.on.sums.train"),
+    ],
+)
+def test_a_key_of_an_older_version_is_refused_with_its_new_name(
+    read: Any, monkeypatch: pytest.MonkeyPatch, text: str, old: str, new: str
+) -> None:
+    monkeypatch.setattr("grpobench.runs.settings.layers.RENAMED_KEYS", RENAMED)
+    assert faults(read, arm(text)) == [f"{old}: was renamed; write {new}"]
+    assert faults(read, "old_seeds = [1]\n" + arm()) == ["old_seeds: was renamed; write seeds"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("old_seeds", "seeds"),
+        ("train.old_steps", "train.steps"),
+        ("on.sums.train.old_steps", "on.sums.train.steps"),
+        ("arm.plain.train.old_steps", "arm.plain.train.steps"),
+        ("arm.plain.settings.old_clip", "arm.plain.settings.clip"),
+        ("arm.plain.on.sums.train.old_steps", "arm.plain.on.sums.train.steps"),
+        ("algorithm.old_clip", "algorithm.clip"),
+    ],
+)
+def test_an_assignment_to_a_key_of_an_older_version_is_refused_with_its_new_name(
+    read: Any, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    monkeypatch.setattr("grpobench.runs.settings.layers.RENAMED_KEYS", RENAMED)
+    assert faults(read, arm(), f"{old}=1") == [f"--set {old}: was renamed; write --set {new}"]
+    assert faults(read, arm(), "drill.steps=1") == ["--set drill: was renamed; write --set train"]
+
+
+def test_run_toml_of_an_older_version_is_refused_with_the_new_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr("grpobench.runs.settings.layers.RENAMED_KEYS", RENAMED)
+    text = dump(example(tmp_path_factory)).replace("\nsteps = 40", "\nold_steps = 40")
+    with pytest.raises(ConfigError, match=r"train\.old_steps: was renamed; write train\.steps"):
+        load(text)
+
+
+def test_every_renamed_key_leads_from_a_key_that_is_gone_to_one_that_exists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    fields = {f"{section}.{name}" for section, cls in SECTIONS.items() for name in hints(cls)}
+    fields |= {"settings." + name for cls in algorithms().values() for name in hints(cls)}
+    fields |= {*SECTIONS, *hints(Head)}
+    assert not fields & set(RENAMED_KEYS)
+    assert set(RENAMED_KEYS.values()) <= fields

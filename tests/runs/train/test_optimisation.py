@@ -201,7 +201,7 @@ def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
     [
         ('schedule = "cosinus"', "train.schedule: must be one of constant, linear, cosine, not"),
         ("floor = 0.1", "train.floor: is where linear and cosine end, and schedule is 'constant'"),
-        ("floor = 1.5", "train.floor: must be in [0, 1], not 1.5"),
+        ("floor = 1.5", "train.floor: must be at least 0 and at most 1, not 1.5"),
         ("schedule_settings.power = 2", "train.schedule_settings: constant has none"),
         ('schedule = "torch:StepLR"', "train.schedule: torch:StepLR cannot be used: TypeError"),
         ('optimiser = "sgd"', "train.optimiser: must be adamw, torch:NAME or module:Name, not 'sgd'"),
