@@ -131,7 +131,7 @@ def use_options(options: Options) -> None:
 
 def seed_list(text: str) -> list[int]:
     """``0,1,2`` or ``0-4`` or both. Raises `ConfigError`."""
-    from grpobench.runs.settings.head import MOST_SEEDS
+    from grpobench.runs.settings.draft import MOST_SEEDS
     from grpobench.runs.tools.strict import ConfigError
 
     seeds: list[int] = []

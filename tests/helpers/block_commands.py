@@ -6,7 +6,6 @@ their like read are made where the page names them, with made-up numbers.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -16,14 +15,15 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
 from grpobench.runs import cli
-from grpobench.runs.commands.arguments import parser
-from grpobench.runs.commands.numbers import seed_list
+from grpobench.runs.commands.options import Options, seed_list
 from grpobench.runs.settings.findings import findings
 from grpobench.runs.settings.recipe import recipes
 from grpobench.runs.tools.process import environment
@@ -38,15 +38,15 @@ FILLED: Mapping[str, str] = {"MODEL": "nano", "RECIPE": "quickstart", "T": "arit
 """What stands for a word in capitals."""
 DRY_RUN = ("--dry-run", "--out", "unused")
 """Nothing is written, and what stands for results elsewhere on the page is not looked at."""
-DRY = ("run", "map", "finding run", "findings")
+DRY = ("run", "map", "finding run")
 SMALL: Mapping[str, Sequence[str]] = {
     "eval": ("--problems", "2", "--samples", "2", "--max-new-tokens", "4"),
     "warmstart": ("--steps", "2", "--batch", "2", "--problems", "2", "--max-new-tokens", "4"),
 }
 """What makes a command cheap, where its model is here."""
 AS_THEY_STAND = (
-    *("list", "show", "status", "merge", "report", "figure", "import", "finding list", "finding show"),
-    *("finding judge", "data list"),
+    *("list", "show", "status", "merge", "report", "figure", "import", "findings", "finding list"),
+    *("finding show", "finding judge", "data list"),
 )
 ONLY_PARSED = ("serve", "data fetch", "calibrate", "bench", "doctor", "docs", "keep", "export", "tasks check")
 """They need a GPU or the network, take minutes, or write into the checkout."""
@@ -94,8 +94,7 @@ def absences(needs: Sequence[str]) -> Iterator[None]:
 def ours(words: list[str]) -> None:
     """A command of `grpobench`."""
     words = [filled(word, words) for word in words]
-    options = parsed(words)
-    command = str(options.command)
+    command, options = parsed(words)
     if command in DRY:
         succeed([*words, *DRY_RUN])
         if command == "run":  # what a later command of the page reads
@@ -109,7 +108,7 @@ def ours(words: list[str]) -> None:
             with environment(GRPOBENCH_CACHE="cache"):  # no warm start of two steps among the user's
                 succeed([*words, *SMALL[command]])
     elif command in AS_THEY_STAND:
-        furnish(options)
+        furnish(command, options)
         with drawing("final_accuracy"):
             succeed(words)
     else:
@@ -124,20 +123,32 @@ def filled(word: str, words: Sequence[str]) -> str:
     return FILLED.get(word, word)
 
 
-def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """What the real parser makes of it."""
+def context(words: Sequence[str]) -> click.Context:
+    """What the command line makes of it: the context of the command that it names."""
     try:
-        return parser().parse_args(list(words))
-    except SystemExit:
-        pytest.fail(f"grpobench {shlex.join(words)} is not understood")
+        found = cli.app.make_context("grpobench", list(words))
+        while isinstance(found.command, click.Group):
+            name, command, rest = found.command.resolve_command(found, [*found._protected_args, *found.args])
+            assert command is not None
+            found = command.make_context(name, rest, parent=found)
+    except click.ClickException as error:
+        pytest.fail(f"grpobench {shlex.join(words)} is not understood: {error.format_message()}")
+    return found
+
+
+def parsed(words: Sequence[str]) -> tuple[str, Options]:
+    """The words of the command, such as `data list`, and its options."""
+    chosen = context(words)
+    return chosen.command_path.removeprefix("grpobench "), Options(**chosen.params)
 
 
 def succeed(words: Sequence[str]) -> None:
     """Carry it out as `grpobench` does, which would turn errors into messages."""
-    assert cli.carry_out(parsed(words)) == 0, f"grpobench {shlex.join(words)} fails"
+    chosen = context(words)
+    assert chosen.command.invoke(chosen) == 0, f"grpobench {shlex.join(words)} fails"
 
 
-def demand_task(options: argparse.Namespace) -> None:
+def demand_task(options: Options) -> None:
     """That the task exists; the harness has others."""
     if getattr(options, "through", "") != "lm-eval":
         succeed(["show", "task", options.task])
@@ -146,11 +157,11 @@ def demand_task(options: argparse.Namespace) -> None:
 # What commands read
 
 
-def furnish(options: argparse.Namespace) -> None:
+def furnish(command: str, options: Options) -> None:
     """Put there what a command reads, unless an earlier one of the page has made it."""
     for folder in [
         *getattr(options, "folders", ()),
-        *([options.folder] if options.command in FOLDER else ()),
+        *([options.folder] if command in FOLDER else ()),
     ]:
         furnish_matrix(folder, (0, 1))
     for source in getattr(options, "sources", ()):
@@ -177,7 +188,7 @@ def furnish_matrix(folder: Path, seeds: Sequence[int]) -> None:
         made.write(folder.parent)
 
 
-def furnish_log(source: Path, options: argparse.Namespace) -> None:
+def furnish_log(source: Path, options: Options) -> None:
     """A log of two steps in the format that its name promises; a folder of runs where it has none."""
     if not source.suffix:
         for seed in (1, 2):
@@ -227,27 +238,27 @@ def demand_extras(words: Sequence[str]) -> None:
 def demand_usage(text: str) -> None:
     """That the words of a synopsis, such as `grpobench data list [--json]`, exist; values may be anything."""
     usage = re.split(r"\s{2,}|\s#", text.strip())[0]
-    at = [whole_parser()]
+    at: list[click.Command] = [cli.app]
     for token in re.sub(r"[\[\]()…]", " ", usage.removeprefix("grpobench")).split():
         words = token.split("|")
         if token.startswith("-"):
-            known = {option for one in at for action in one._actions for option in action.option_strings}
+            known = {option for one in at for option in option_names(one)}
             flag = words[0].partition("=")[0]
             assert flag in known, f"{usage}: {flag} is not one of {', '.join(sorted(known))}"
-        elif deeper := [choices for one in at if (choices := subcommands(one))]:
+        elif deeper := [one.commands for one in at if isinstance(one, click.Group)]:
             for word in words:
                 assert any(word in choices for choices in deeper), f"{usage}: there is no {word}"
             at = [choices[word] for word in words for choices in deeper if word in choices]
 
 
-@cache
-def whole_parser() -> argparse.ArgumentParser:
-    return parser()
-
-
-def subcommands(one: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    found = (action.choices for action in one._actions if isinstance(action, argparse._SubParsersAction))
-    return next(found, {})
+def option_names(command: click.Command) -> list[str]:
+    """The options that a command of the command line takes."""
+    if isinstance(command, cli.Command):
+        module, function = command.function.split(".")
+        params = cli.parameters(getattr(import_module(f"grpobench.runs.commands.{module}"), function))
+    else:
+        params = command.params
+    return ["-h", "--help", *(name for param in params for name in param.opts)]
 
 
 def is_usage(text: str) -> bool:
