@@ -249,7 +249,7 @@ class TrainConfig:
     max_grad_norm: Annotated[float, above(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
     curriculum: str = ""
-    """What chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
+    """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""
