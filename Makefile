@@ -1,5 +1,6 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer. Set-up happens once, in .venv, and is
-# repeated only when the lock changes. pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are respected.
+# `make demo` and `make test` need Python 3.11 or newer, a package index, and the disk that the packages of
+# .ci/lock.txt take. Set-up happens once, in .venv, and is repeated only when the lock changes. pip's own
+# settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are respected.
 
 PYTHON  ?= python3
 RECIPE  ?= quickstart
@@ -66,7 +67,7 @@ test-vllm: $(VLLM)/ready
 	@$(VLLM)/bin/pytest tests/runs/sample/engines/test_vllm.py $(ARGS)
 
 test-trackers: $(TRACKERS)/ready
-	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py $(ARGS)
+	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py tests/runs/importing/test_routes.py $(ARGS)
 
 test-launchers: $(LAUNCHERS)/ready
 	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/matrix/test_on_ray.py tests/runs/matrix/test_on_slurm.py $(ARGS)

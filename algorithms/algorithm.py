@@ -202,6 +202,11 @@ class Algorithm(ABC, Generic[S]):
     """The metrics that `loss` and `observe` return."""
 
     @property
+    def inner(self) -> Algorithm[Any]:
+        """The algorithm that messages name: what stands inside, where this one stands around another."""
+        return self
+
+    @property
     def differentiates_entropy(self) -> bool:
         """Whether `loss` needs the gradient of `Reading.entropy`; else the entropy is a plain number."""
         return False
@@ -260,7 +265,7 @@ class Algorithm(ABC, Generic[S]):
 
     @abstractmethod
     def weigh(self, batch: Batch) -> torch.Tensor:
-        """The paper's averaging as explicit weights over a whole minibatch, shaped like the terms."""
+        """The paper's averaging as explicit weights over a whole minibatch: floating, of the terms' shape."""
 
     @property
     def studies(self) -> bool:

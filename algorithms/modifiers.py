@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from grpobench.algorithms import ads, parts
+from grpobench.algorithms import ads, parts, returned
 from grpobench.algorithms.algorithm import (
     Algorithm,
     Batch,
@@ -187,6 +187,10 @@ class Modified(Algorithm[S]):
     modify: Modifiers
 
     @property
+    def inner(self) -> Algorithm[Any]:
+        return self.plain.inner
+
+    @property
     def differentiates_entropy(self) -> bool:
         return self.plain.differentiates_entropy or self.modify.entropy_bonus > 0
 
@@ -223,7 +227,7 @@ class Modified(Algorithm[S]):
 
     def credit(self, batch: Batch, models: Reader) -> S:
         shaped = self._shaped(batch)
-        signal = self.plain.credit(shaped, models)
+        signal = returned.credit(self.plain, shaped, models)
         gone = torch.zeros_like(batch.stopped)
         if self.modify.mask_truncated:
             gone = gone | ~batch.stopped
@@ -243,7 +247,7 @@ class Modified(Algorithm[S]):
 
     def observe(self, batch: Batch, signal: S) -> dict[str, float]:
         shaped = self._shaped(batch)
-        row = self.plain.observe(shaped, signal)
+        row = {**returned.observe(self.plain, shaped, signal)}
         if self.modify.overlong_buffer:
             row["modify/overlong"] = self._penalty(batch).double().mean().item() if len(batch) else math.nan
         if self.modify.mask_truncated:
@@ -259,7 +263,7 @@ class Modified(Algorithm[S]):
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
         moves = "policy" in now  # else a critic is warmed up
         masks = moves and self.modify.off_policy_mask
-        found = (self._masked if masks else self.plain.loss)(batch, signal, now)
+        found = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
         if moves and self.modify.entropy_bonus:
             entropy = now["policy"].entropy
             if found.terms.dim() == 1:
@@ -273,13 +277,13 @@ class Modified(Algorithm[S]):
         advantage = getattr(signal, "advantage")  # noqa: B009 - `has_advantages` says that there is one
         stale = off_policy(batch, now["policy"].logp.detach(), advantage, self.modify.off_policy_mask)
         with torch.no_grad():
-            metrics = self.plain.loss(batch, signal, now).metrics
+            metrics = returned.loss(self.plain, batch, signal, now).metrics
         kept: Any = {"advantage": advantage.masked_fill(stale, 0.0)}
-        masked = self.plain.loss(batch, dataclasses.replace(signal, **kept), now)
+        masked = returned.loss(self.plain, batch, dataclasses.replace(signal, **kept), now)
         return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
     def weigh(self, batch: Batch) -> torch.Tensor:
-        return self.plain.weigh(batch)
+        return returned.weigh(self.plain, batch)
 
     def curriculum(
         self,

@@ -39,8 +39,8 @@ class NGRPO(GroupNormalised, ClippedRatio):
         "The published code blends around the likeliest token, not around the one that was drawn: set "
         'anchor = "likeliest" for that. Its settings are k = 2, ρ = 0.1 at 1.5B and k = 3, ρ = 0.15 at 7B, '
         "with a k3 penalty of 0.01 and 0.001; here k = 3, ρ = 0.1 and no penalty. It stops mixing behind "
-        "</think>; here behind the task's marker of an answer. NGRPO (Negative-enhanced GRPO, "
-        "arXiv:2509.18851) is another method, which is not here."
+        "</think>; here behind the task's marker of an answer. Negative-enhanced GRPO (arXiv:2509.18851), "
+        "which its authors call NGRPO, is another method: `negative_grpo`."
     )
     evidence = (
         "verified: the paper's text and its published code; replayed log-probabilities equal the sampler's"

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from grpobench.algorithms import parts
+from grpobench.algorithms import parts, returned
 from grpobench.algorithms.algorithm import (
     Advantage,
     Algorithm,
@@ -77,6 +77,7 @@ class PolicyGradient(Algorithm[Advantage]):
             reward = parts.kl_penalised_reward(batch, reference, self.beta)
             batch = dataclasses.replace(batch, reward=reward)
         advantage = self.advantage(batch, models)
+        returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch))
         if advantage.dim() == 1:
             advantage = advantage[:, None]
         return Advantage(self.units(batch), advantage * batch.written, reference)
@@ -90,7 +91,7 @@ class PolicyGradient(Algorithm[Advantage]):
 
     def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
         policy = now["policy"]
-        gain = self.objective(batch, signal, policy)
+        gain = returned.demand_loss(self, "objective", batch, self.objective(batch, signal, policy))
         terms, metrics = -gain.terms, {**gain.metrics}
         if self.beta:
             metrics |= parts.kl_metrics(policy.logp, signal.reference_logp)

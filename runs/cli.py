@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "finding show": "finding.show_command",
     "finding run": "finding.run_finding",
     "finding judge": "finding.judge_command",
-    "findings": "finding.all_command",
+    "findings": "finding.list_command",
     "doctor": "machine.doctor_command",
     "serve": "machine.serve_command",
     "bench": "bench.bench_command",

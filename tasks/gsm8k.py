@@ -14,6 +14,7 @@ from grpobench.tasks.data.sources import Row, data_folder, parse
 from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
 from grpobench.tasks.grading.extraction import MARKER, Found
 from grpobench.tasks.grading.final_answer import normalise, number
+from grpobench.tasks.grading.latex import clean
 from grpobench.tasks.grading.reasoning import consistent, supported
 from grpobench.tasks.kinds.answered import Answered
 from grpobench.tasks.prompts.templates import Template, template
@@ -74,10 +75,10 @@ class GSM8K(Answered):
         return _splits(self.validation, split == "test", data_folder(), template(self.template))
 
     def formatted(self, found: Found) -> bool:
-        return found.how == "marker" and number(normalise(found.text)) is not None
+        return found.how == "marker" and number(normalise(clean(found.text))) is not None
 
     def reasoned(self, completion: str, found: Found) -> dict[str, float]:
-        answer = number(normalise(found.text)) if found.how == "marker" else None
+        answer = number(normalise(clean(found.text))) if found.how == "marker" else None
         chain = completion.rpartition(MARKER)[0]
         return {"consistent": consistent(chain, answer), "supported": supported(chain, answer)}
 

@@ -57,3 +57,12 @@ def test_every_room_of_runs_stands_in_its_guide() -> None:
     guide = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
     rooms = {path.name for path in (ROOT / "runs").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert rooms == set(re.findall(r"^\| `(\w+)/` \|", guide, re.M))
+
+
+def test_the_readme_says_what_setting_up_takes() -> None:
+    """As many packages as the lock holds, the room that they need, and from where they come."""
+    packages = (ROOT / ".ci" / "lock.txt").read_text(encoding="utf-8").count("==")
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "nothing else" not in text.partition("## ")[0]
+    assert f"{packages} packages" in text
+    assert re.search(r"\d\.\d GB of disk", text) and "package index" in text

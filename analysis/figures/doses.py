@@ -21,6 +21,7 @@ from grpobench.analysis.summary.doses import (
     STALLS,
     Cell,
     Frontier,
+    arms_run,
     axes_of,
     frontiers,
 )
@@ -40,12 +41,15 @@ MARKS: dict[str, dict[str, Any]] = {
 
 
 def draw_map(matrix: Matrix, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
-    """A panel per arm and task; None where the matrix is no map."""
+    """A panel per task and arm that was run; None where the matrix is no map."""
     axes = axes_of(matrix.doses)
     if axes is None or not grid:
         return None
-    panels = [(task, arm) for task in matrix.tasks for arm in axes.arms]
-    across = min(sheet.across, len(axes.arms))
+    arms = arms_run(grid)
+    if not arms:
+        return None
+    panels = [(task, arm) for task in matrix.tasks for arm in arms]
+    across = min(sheet.across, len(arms))
     down = math.ceil(len(panels) / across)
     width = min(sheet.width, 3.4 * across)
     figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)

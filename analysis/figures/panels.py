@@ -132,7 +132,7 @@ def seeds_and_mean(
     face = "white" if hollow else colour
     told = f"{name}: mean {mean.value:.1f}"
     if math.isfinite(mean.low):
-        told += f", 95% interval {mean.low:.1f} to {mean.high:.1f}"
+        told += f", 95% interval {max(mean.low, least):.1f} to {min(mean.high, 100.0):.1f}"
     told += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
     looks: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": colour, "markersize": 4}
     axes.plot(mean.value, row - 0.12, "D", gid=tip(told), **looks)

@@ -10,12 +10,14 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
 
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import INK, STYLE
+from grpobench.analysis.findings.arms import ArmMean, arm_means
+from grpobench.analysis.findings.censored import clip
 from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict
-from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.statistics.intervals import seed_mean
 
@@ -99,30 +101,54 @@ def scaled(judged: Judged) -> tuple[float, float, float]:
 
 
 def draw_arms(record: Record, result: Result) -> Drawing:
-    """What the primary test measures of every run, by arm, with the mean over seeds."""
+    """What the primary test measures of every run, by arm, with the mean over seeds. Where the outcome ends
+    with the run nothing stands beyond its end, and runs that reached it are triangles and counted."""
     test = result.primary.test
-    values = record.values[test.name]
-    cells = list(dict.fromkeys(run[:2] for run in record.states))
-    tasks = {task for _, task in cells}
+    arms = arm_means(record, test.name)
+    tasks = {one.task for one in arms}
     factor = 100 if test.unit in SHARES else 1
+    ends = {one.horizon for one in arms if math.isfinite(one.horizon)}
     with matplotlib.rc_context(STYLE):
-        figure = new_figure(5.2, 0.26 * len(cells) + 0.55)
+        figure = new_figure(5.2, 0.26 * len(arms) + 0.55 + 0.2 * bool(ends))
         axes = figure.add_subplot()
-        for place, cell in enumerate(reversed(cells)):
-            own = [factor * v for run, v in values.items() if run[:2] == cell and math.isfinite(v)]
-            _strip(axes, place, own)
-        names = [arm if len(tasks) == 1 else f"{arm}, {task}" for arm, task in reversed(cells)]
-        axes.set_yticks(range(len(cells)), names)
-        axes.set_ylim(-0.6, len(cells) - 0.4)
+        for place, one in enumerate(reversed(arms)):
+            _strip(axes, place, one, factor)
+            if ends:
+                text = f"{one.reached} of {len(one.values)}"
+                axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5)
+        names = [one.arm if len(tasks) == 1 else f"{one.arm}, {one.task}" for one in reversed(arms)]
+        axes.set_yticks(range(len(arms)), names)
+        axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_xlabel(axis_words(test.outcome, test.unit))
+        if ends:
+            _draw_end(axes, max(ends))
+            legend_above(figure, [_censored_handle()], ["reached the end without a collapse (count: right)"])
         sns.despine(figure)
     return Drawing(result.finding.name, result.finding.claim, "", figure)
 
 
-def _strip(axes: Axes, place: int, own: Sequence[float]) -> None:
+def _draw_end(axes: Axes, end: float) -> None:
+    """Where runs end, which is as far as the axis goes."""
+    axes.axvline(end, color=INK, linewidth=0.8, linestyle=":", zorder=0)
+    axes.set_xlim(-0.02 * end, 1.02 * end)
+    axes.xaxis.set_major_locator(FixedLocator([round(end * part / 4, 2) for part in range(5)]))
+
+
+def _censored_handle() -> Line2D:
+    return Line2D([], [], linestyle="", marker=">", markersize=4, color="#0173b2")
+
+
+def _strip(axes: Axes, place: int, one: ArmMean, factor: float) -> None:
+    own = [factor * value for value in one.values]
     spread = np.linspace(-0.14, 0.14, len(own)) if len(own) > 1 else np.zeros(len(own))
-    axes.plot(own, place + spread, linestyle="", marker="o", markersize=3, color="#0173b2", alpha=0.45)
+    ended = np.array([value >= one.horizon for value in one.values], dtype=bool)  # NaN: none
+    for chosen, marker in ((~ended, "o"), (ended, ">")):
+        if chosen.any():
+            x, y = np.array(own)[chosen], (place + spread)[chosen]
+            axes.plot(x, y, linestyle="", marker=marker, markersize=3, color="#0173b2", alpha=0.45)
     mean = seed_mean(own)
+    if math.isfinite(one.horizon):
+        mean = clip(mean, 0.0, factor * one.horizon)
     if math.isfinite(mean.low):
         axes.plot([mean.low, mean.high], [place, place], color=INK, linewidth=1.2)
     if own:
@@ -152,13 +178,3 @@ def axis_words(outcome: str, unit: str) -> str:
         told = f"{told.strip()} ({what.rpartition(':')[2]})"
     shown = f"{words} {told}".strip()
     return f"{shown} (%)" if unit in SHARES else shown
-
-
-def by_arm(record: Record, test: str) -> dict[tuple[str, str], list[float]]:
-    """Finite values of a test by arm and task, in the order of the runs."""
-    found: dict[tuple[str, str], list[float]] = {run[:2]: [] for run in record.states}
-    values: Mapping[Key, float] = record.values[test]
-    for run, value in values.items():
-        if math.isfinite(value):
-            found[run[:2]].append(value)
-    return found

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from grpobench.analysis.findings.censored import Horizons, clip, count_reached
 from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.rule import Finding, Test, covers
 from grpobench.analysis.logs.files import LogError
@@ -46,7 +47,8 @@ class Judged:
     contrasts: tuple[float, ...]
     """By seed, on the scale on which differences are taken."""
     effect: Estimate
-    """Mean contrast with the t interval; with `ratio` factors; of deals the share called different."""
+    """Mean contrast with the t interval, within what is possible; with `ratio` factors; of deals the share
+    called different."""
     p: float
     """Two-sided sign-flip test over seeds, after Holm over the finding's tests."""
     p_equivalence: float
@@ -57,6 +59,10 @@ class Judged:
     verdict: Verdict
     needs: str
     """What the verdict stands on; of an unresolved test what it would take."""
+    runs: int = 0
+    """Runs of the contrast that have a number."""
+    reached: int | None = None
+    """How many of them reached the end, where the outcome ends with the run; else None."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,17 @@ class Result:
         return self.tests[0]
 
 
-def judge(finding: Finding, values: Values, waits: Sequence[str] = ()) -> Result:
+def judge(
+    finding: Finding, values: Values, waits: Sequence[str] = (), horizons: Horizons | None = None
+) -> Result:
     """Apply the rule. Every test is at the 5 % level after Holm over the finding's tests, differences and
     equivalence apart.
 
     A test is `equivalent` where its effect is shown to be smaller than what matters, and otherwise
     `supported` or `contradicted` where its difference is shown; one that expects `same` is supported by
     equivalence. The finding is `contradicted` if any test is, `supported` if all are, `equivalent` if the
-    primary test is, and otherwise `unresolved`. Raises LogError where a contrast names what no run has and
+    primary test is, and otherwise `unresolved`. `horizons` bound effects and intervals, and change no p
+    value. Raises LogError where a contrast names what no run has and
     no run is waited for.
     """
     found: dict[str, Judged] = {}
@@ -91,8 +100,37 @@ def judge(finding: Finding, values: Values, waits: Sequence[str] = ()) -> Result
     plain = [test for test in finding.test if not test.deals and (not test.also or _there(test, values))]
     for family in ([test for test in plain if not test.also], *([test] for test in plain if test.also)):
         found |= _family(family, values, bool(waits))
-    tests = tuple(found[test.name] for test in finding.test if test.name in found)
+    tests = tuple(
+        _censored(found[test.name], values[test.name], (horizons or {}).get(test.name, {}))
+        for test in finding.test
+        if test.name in found
+    )
     return Result(finding, tests, _together([one for one in tests if not one.test.also]), tuple(waits))
+
+
+def _censored(one: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
+    """The judged test with its effect within what is possible, and how many runs reached the end."""
+    test = one.test
+    own = {
+        run: value
+        for run, value in values.items()
+        if math.isfinite(value) and any(covers(name, *run[:2]) for name in test.contrast)
+    }
+    one = replace(one, runs=len(own))
+    if test.deals or not horizons:
+        return one
+    effect = one.effect if test.ratio else clip(one.effect, *_possible(test, horizons))
+    return replace(one, effect=effect, reached=count_reached(own, horizons))
+
+
+def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
+    """The least and the greatest contrast of outcomes that are from 0 to their horizons: a difference of two
+    lies between minus and plus the run's updates."""
+    most = []
+    for name, weight in test.contrast.items():
+        ends = [end for end in _mean_by_seed(name, horizons, True).values() if math.isfinite(end)]
+        most.append(weight * max(ends, default=0.0))
+    return sum(min(0.0, one) for one in most), sum(max(0.0, one) for one in most)
 
 
 def _there(test: Test, values: Values) -> bool:
@@ -295,6 +333,8 @@ def as_row(result: Result) -> dict[str, Any]:
                 "ratio": one.test.ratio,
                 "verdict": one.verdict,
                 "needs": one.needs,
+                "runs": one.runs,
+                "reached": one.reached,
                 "seeds": list(one.seeds),
                 "contrasts": [_plain(value) for value in one.contrasts],
                 **{name: _plain(value) for name, value in asdict(one.effect).items()},

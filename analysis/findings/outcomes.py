@@ -95,6 +95,17 @@ def values_of(matrix: Matrix, outcome: str, where: Mapping[str, str]) -> dict[Ke
     return {key(run): found.get(key(run), math.nan) for run in matrix.runs if run.settled}
 
 
+def horizons_of(matrix: Matrix, outcome: str) -> dict[Key, float]:
+    """The planned updates of every run that has a result, where the outcome ends with the run; else empty."""
+    if Outcome.read(outcome).kind != "lasting":
+        return {}
+    return {key(run): _planned(run) for run in matrix.runs if run.settled}
+
+
+def _planned(run: Run) -> float:
+    return float(run.config.get("train", {}).get("steps", run.step))
+
+
 def key(run: Run) -> Key:
     return run.arm, run.task, run.seed
 
@@ -182,7 +193,7 @@ def _lasting(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[K
     findings = Numbers(matrix).findings
     found: dict[Key, float] = {}
     for run in matrix.runs:
-        planned = float(run.config.get("train", {}).get("steps", run.step))
+        planned = _planned(run)
         known = findings.get(run.name)
         if asked.what and not run.failed:
             onsets = [e.onset for e in known.events if e.kind == asked.what] if known else []

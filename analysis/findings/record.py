@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.findings.censored import Horizons, horizons_of_finished
 from grpobench.analysis.findings.judge import Result, Values, judge
-from grpobench.analysis.findings.outcomes import Key, values_of
+from grpobench.analysis.findings.outcomes import Key, Outcome, horizons_of, values_of
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
 from grpobench.analysis.kept.kept import origin_of
 from grpobench.analysis.logs.files import LogError
@@ -132,10 +133,11 @@ class Record:
     """Training and evaluation of all runs, added up."""
     origin: Mapping[str, Any]
     """commits, versions and machine."""
+    horizons: Horizons = field(default_factory=dict)
 
     def result(self, rule: Finding | None = None) -> Result:
         """By the registered rule, or by another one."""
-        return judge(rule or self.registration.finding, self.values, self.waits)
+        return judge(rule or self.registration.finding, self.values, self.waits, self.horizons)
 
     def departed(self, today: Finding) -> list[str]:
         """How runs and rule differ from what was registered, where `today` is the finding as its file has it:
@@ -148,7 +150,9 @@ class Record:
         rows = []
         for run, state in self.states.items():
             own = {test: _rounded(found[run]) for test, found in self.values.items() if run in found}
-            rows.append({"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": own})
+            row = {"arm": run[0], "task": run[1], "seed": run[2], "state": state, "values": own}
+            end = next((ends[run] for ends in self.horizons.values() if run in ends), None)
+            rows.append(row if end is None else {**row, "horizon": end})
         return {
             "version": VERSION,
             "registration": self.registration.plain(),
@@ -176,6 +180,9 @@ def record_of(matrix: Matrix) -> Record:
         states={(run.arm, run.task, run.seed): run.state for run in matrix.runs},
         seconds=sum(float(matrix.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
         origin=origin_of(matrix),
+        horizons={
+            test.name: ends for test in known.finding.test if (ends := horizons_of(matrix, test.outcome))
+        },
     )
 
 
@@ -207,14 +214,21 @@ def read_kept(path: Path) -> Record:
             }
             for test in registration.finding.test
         }
+        states = {run: str(row["state"]) for run, row in zip(keys, rows, strict=True)}
+        ends = {run: float(row["horizon"]) for run, row in zip(keys, rows, strict=True) if "horizon" in row}
         return Record(
             registration=registration,
             values=values,
             waits=tuple(told["waits"]),
             departures=tuple(told["departures"]),
-            states={run: str(row["state"]) for run, row in zip(keys, rows, strict=True)},
+            states=states,
             seconds=float(told["seconds"]),
             origin={name: told[name] for name in ("commits", "versions", "machine")},
+            horizons={
+                test.name: ends or horizons_of_finished(values[test.name], states)
+                for test in registration.finding.test
+                if Outcome.read(test.outcome).kind == "lasting"
+            },
         )
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}") from error

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from grpobench.analysis.findings.arms import ArmMean
 from grpobench.analysis.findings.judge import VERDICTS, Result
 from grpobench.analysis.tools.text import NONE, number, percent
 
@@ -31,9 +32,27 @@ def effect_words(test: Mapping[str, Any]) -> str:
         return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"
     unit = test["unit"]
     shown = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
-    if math.isnan(low):
-        return shown
-    return f"{shown} ({amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])})"
+    within = [f"{amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])}"]
+    within = [] if math.isnan(low) else within
+    if test.get("reached") is not None:
+        within.append(f"{test['reached']} of {test['runs']} runs reached the end")
+    return f"{shown} ({'; '.join(within)})" if within else shown
+
+
+def arm_words(one: ArmMean, unit: str) -> str:
+    """An arm's mean with its interval in a test's unit. Where runs reached the end of an outcome that ends
+    with the run, they might have lasted longer: their mean is a lower bound."""
+
+    def shown(value: float) -> str:
+        return f"≥ {value:g}" if value == one.horizon else amount(value, unit, False, sign=False)
+
+    mean = one.mean
+    if one.reached and one.reached == len(one.values):
+        return f"{shown(mean.value)} ({one.reached} of {one.reached} reached the end)"
+    interval = f"{shown(mean.low)} to {shown(mean.high)}"
+    if one.reached:
+        return f"≥ {shown(mean.value)} ({interval}; {one.reached} of {len(one.values)} reached the end)"
+    return f"{shown(mean.value)} ({interval})"
 
 
 def matters_words(test: Mapping[str, Any]) -> str:

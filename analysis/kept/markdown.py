@@ -201,7 +201,7 @@ def curve(kept: Kept, options: Options) -> list[str]:
 
 
 def mapped(kept: Kept, options: Options) -> list[str]:
-    """The grid of a map, or with `of=frontier` what each arm bears. `mode`."""
+    """The grid of a map, or with `of=frontier` how far each arm goes without a collapse. `mode`."""
     doses = {arm: Dose(own["arm"], own["values"]) for arm, own in kept.doses.items()}
     axes = axes_of(doses)
     if axes is None:

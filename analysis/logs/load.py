@@ -24,6 +24,7 @@ from grpobench.analysis.logs.looks import Plan, read_plan
 from grpobench.analysis.logs.matrix import DAMAGED, MARGIN, RESULTS, Dose, Matrix, Run
 from grpobench.analysis.logs.state import read_origin, read_status
 from grpobench.analysis.tools.memory import uncollected
+from grpobench.analysis.tools.text import why_no_folder
 
 T = TypeVar("T")
 ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
@@ -48,7 +49,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Mat
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise LogError(f"{folder}: no such folder; pass the folder of a matrix, results/<matrix>")
+        raise LogError(f"{folder}: {why_no_folder(folder)}; pass the folder of a matrix, results/<matrix>")
     if (folder / "run.toml").exists():
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
     damage: list[str] = []

@@ -18,7 +18,7 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.methods import bibtex, methods
 from grpobench.analysis.report.run_views import run_views
 from grpobench.analysis.report.samples import find_samples
-from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned
+from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned, subtitle
 from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
 from grpobench.analysis.summary.settings import MOST_COLUMNS
 
@@ -138,6 +138,7 @@ def render_page(
     return environment.get_template("report.html.j2").render(
         matrix=matrix,
         head=head(facts),
+        subtitle=subtitle(facts),
         resolved=[
             claim(pair, facts.numbers.runs) for pair in facts.numbers.compared if pair.verdict != "unresolved"
         ],

@@ -13,7 +13,7 @@ from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.statistics.verdicts import points as margin_points
 from grpobench.analysis.summary.comparisons import most_shared
-from grpobench.analysis.summary.doses import Axes, axes_of, frontiers
+from grpobench.analysis.summary.doses import Axes, Cell, arms_run, axes_of, frontiers
 from grpobench.analysis.summary.events import collapses
 from grpobench.analysis.summary.headline import decoding
 from grpobench.analysis.summary.settings import MOST_COLUMNS, Setting
@@ -74,23 +74,51 @@ def fallen(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def borne(facts: Facts) -> list[str]:
-    """What each arm of a map bears, a sentence for each of its levels; empty where the matrix is no map."""
+    """How far each arm of a map goes without a collapse and whether it learned there, a sentence for each of
+    its levels; empty where the matrix is no map."""
     axes = axes_of(facts.matrix.doses)
     if axes is None:
         return []
     told = []
-    for one in frontiers(facts.numbers.grid):
+    what = doses_in_words([axes.key])
+    ran = arms_run(facts.numbers.grid)
+    for one in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
         where = f" at {doses_in_words(axes.others)} {level_name(one.level)}" if axes.others else ""
-        what = doses_in_words([axes.key])
-        if one.at is None:
-            said = f"does not bear even the smallest {what}"
+        if not one.measured:
+            said = f"no run at the smallest {what} has a result"
+        elif one.at is None:
+            said = f"more than a third of the seeds collapse at the smallest {what}"
         else:
-            said = f"bears a {what} of {dose(one.at.dose)}{' or more' * one.beyond} "
-            ended = percent(one.at.accuracy.value)
-            said += f"({one.at.collapsed} of {one.at.known} collapsed), accuracy {ended} %"
-        best = f"; best at {dose(one.best.dose)}, {percent(one.best.accuracy.value)} %" if one.best else ""
-        told.append(f"{one.arm}{where}, {one.task}: {said}{best}.")
+            said = f"the highest {what} at which at most a third of the seeds collapse is {dose(one.at.dose)}"
+            said += f"{', the largest of the grid' * one.beyond}; {learned_words(one.at)}"
+        best = one.best
+        best_words = f"; the highest accuracy is at {dose(best.dose)}, {_share(best)}" if best else ""
+        told.append(f"{one.arm}{where}, {one.task}: {said}{best_words}.")
     return told
+
+
+def learned_words(cell: Cell) -> str:
+    """How many runs at a dose collapsed and how many learned: a run that does neither has learned nothing."""
+    learned = f" and {cell.learned}" if cell.learned else ", but none"
+    told = f"there {cell.collapsed} of {cell.known} collapsed{learned} of {cell.known} learned"
+    return f"{told} (accuracy {_share(cell)})"
+
+
+def _share(cell: Cell) -> str:
+    return f"{percent(cell.accuracy.value)} %"
+
+
+def subtitle(facts: Facts) -> str:
+    """What stands below the page's name: the recipe's summary; of a map the arms that were run, since a
+    summary names those of the recipe, of which `--set arms=` takes some."""
+    axes = axes_of(facts.matrix.doses)
+    arms = arms_run(facts.numbers.grid) if axes else ()
+    if axes is None or not arms:
+        return facts.matrix.summary
+    names = f"{', '.join(arms[:-1])} and {arms[-1]}" if len(arms) > 1 else arms[0]
+    verbs = "learn, stall, drift and collapse" if len(arms) > 1 else "learns, stalls, drifts and collapses"
+    keys = doses_in_words([axes.key, *axes.others]).replace(", ", " and ")
+    return f"Where {names} {verbs} on {listed(facts.matrix.tasks)}, by {keys}"
 
 
 def head(facts: Facts) -> dict[str, str]:
@@ -98,7 +126,7 @@ def head(facts: Facts) -> dict[str, str]:
     matrix = facts.matrix
     axes = axes_of(matrix.doses)
     return {
-        "arms": listed(axes.arms if axes else matrix.arms, 40),
+        "arms": listed(arms_run(facts.numbers.grid) if axes else matrix.arms, 40),
         "doses": doses_given(axes) if axes else "",
         "tasks": ", ".join(matrix.tasks),
         "seeds": listed(matrix.seeds, 40),

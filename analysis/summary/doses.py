@@ -1,4 +1,4 @@
-"""A map: what became of every run over a grid of doses, and the largest dose that an algorithm bears."""
+"""A map: what became of every run over a grid of doses, and the largest dose without a collapse."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Cell:
     """Of each seed, in their order."""
     seeds: tuple[int, ...]
     accuracy: Estimate
-    """Mean of what counts, with the t interval over seeds."""
+    """Mean of what counts, with the t interval over seeds within 0 and 1."""
 
     @property
     def known(self) -> int:
@@ -111,6 +111,11 @@ class Cell:
     def collapsed(self) -> int:
         """Runs that collapsed."""
         return self.outcomes.count(COLLAPSES)
+
+    @property
+    def learned(self) -> int:
+        """Runs that ended above their base. A run can keep from collapse and learn nothing."""
+        return self.outcomes.count(LEARNS)
 
     @property
     def chance(self) -> tuple[float, float]:
@@ -143,12 +148,19 @@ def _seed(run: Mapping[str, Any]) -> int:
 def _cell(task: str, arm: str, level: tuple[Any, ...], dose: Any, runs: Sequence[Mapping[str, Any]]) -> Cell:
     counted = [run["counted"] for run in runs if not math.isnan(run["counted"])]
     outcome, seeds = tuple(run["outcome"] for run in runs), tuple(map(_seed, runs))
-    return Cell(arm, task, level, dose, outcome, seeds, seed_mean(counted))
+    mean = seed_mean(counted)
+    low, high = (end if math.isnan(end) else min(max(end, 0.0), 1.0) for end in (mean.low, mean.high))
+    return Cell(arm, task, level, dose, outcome, seeds, Estimate(mean.value, low, high))
+
+
+def arms_run(grid: Sequence[Cell]) -> tuple[str, ...]:
+    """The recipe's arms of which a run has a result: others may be planned, or named by a summary."""
+    return tuple(dict.fromkeys(cell.arm for cell in grid if cell.known))
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What an arm bears at one level of the other doses."""
+    """How far an arm goes without a collapse at one level of the other doses."""
 
     arm: str
     task: str
@@ -165,6 +177,8 @@ class Frontier:
     """Whether it is the largest dose of the grid, so that the true one may be larger."""
     best: Cell | None
     """The dose with the highest mean accuracy."""
+    measured: bool
+    """Whether a run at the smallest dose has a result: without one nothing is known of a frontier."""
 
 
 def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
@@ -181,22 +195,24 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
         if not cell.known or cell.collapsed > CHANCE * cell.known + 1e-9:
             break
         at = cell
-    borne = tolerances(row)
+    reached = tolerances(row)
     low: Any = None
     high: Any = None
     coverage = math.nan
-    if borne:
-        ranks = quantile_ranks(len(borne), CHANCE)
-        low, high = (row[borne[rank]].dose if borne[rank] >= 0 else None for rank in (ranks.low, ranks.high))
+    if reached:
+        ranks = quantile_ranks(len(reached), CHANCE)
+        places = (reached[ranks.low], reached[ranks.high])
+        low, high = (row[place].dose if place >= 0 else None for place in places)
         coverage = ranks.coverage
     measured = [cell for cell in row if math.isfinite(cell.accuracy.value)]
     best = max(measured, key=lambda cell: cell.accuracy.value, default=None)
-    return Frontier(arm, task, level, at, low, high, coverage, at is row[-1], best)
+    beyond, known = at is row[-1], row[0].known > 0
+    return Frontier(arm, task, level, at, low, high, coverage, beyond, best, known)
 
 
 def tolerances(row: Sequence[Cell]) -> list[int]:
-    """Of each seed that has a result at every dose, ascending: the index of the largest dose that it bore,
-    having borne all smaller ones; −1 for none."""
+    """Of each seed that has a result at every dose, ascending: the index of the largest dose at which, and at
+    all smaller ones, it did not collapse; −1 for none."""
     found = []
     for seed in dict.fromkeys(seed for cell in row for seed in cell.seeds):
         own = [dict(zip(cell.seeds, cell.outcomes, strict=True)).get(seed, NONE) for cell in row]

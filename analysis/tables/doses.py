@@ -1,7 +1,8 @@
-"""Tables of a map: the whole grid, and what each arm bears."""
+"""Tables of a map: the whole grid, and how far each arm goes without a collapse."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,11 @@ NOTE = (
 )
 FRONTIER = (
     "Frontier: the largest dose at which, and below which, at most a third of the seeds collapse; its chance "
-    "of collapse with the exact 95 % interval (Clopper–Pearson) and the mean accuracy there. From, to: doses "
-    "between which the dose lies that two thirds of the seeds bear, without an assumption on how seeds "
-    "differ, and the coverage of that interval, which few seeds leave below 95 %. Best: the dose with the "
-    "highest mean accuracy."
+    "of collapse with the exact 95 % interval (Clopper–Pearson), how many seeds learned there (ended above "
+    "their base), and the mean accuracy there. A dose without a collapse may still teach nothing. From, to: "
+    "doses between which the largest dose lies up to which two thirds of the seeds do not collapse, without "
+    "an assumption on how seeds differ, and the coverage of that interval, which few seeds leave below 95 %. "
+    "Best: the dose with the highest mean accuracy."
 )
 
 
@@ -73,6 +75,7 @@ def frontier_table(axes: Axes, grid: Sequence[Cell]) -> Table:
                 "high": one.high,
                 "coverage": one.coverage,
                 "collapsed": one.at.collapsed if one.at else None,
+                "learned": one.at.learned if one.at else None,
                 "runs": one.at.known if one.at else None,
                 "accuracy": one.at.accuracy.value if one.at else None,
                 "best": one.best.dose if one.best else None,
@@ -90,13 +93,14 @@ def frontier_table(axes: Axes, grid: Sequence[Cell]) -> Table:
         "coverage",
         "collapsed",
         "chance (%)",
+        "learned",
         "accuracy",
         "best",
         "accuracy there",
     ]
     return Table(
         "frontier",
-        "What each arm bears",
+        "How far each arm goes without a collapse, and whether it learned there",
         header,
         [_row(one, axes.doses[-1]) for one in found],
         frame,
@@ -106,17 +110,24 @@ def frontier_table(axes: Axes, grid: Sequence[Cell]) -> Table:
 
 def _row(one: Frontier, largest: Any) -> list[str]:
     at, best = one.at, one.best
-    borne = "below the grid" if at is None else f"{'≥ ' * one.beyond}{dose(at.dose)}"
+    below = "below the grid" if one.measured else NONE
+    largest_kept = below if at is None else f"{'≥ ' * one.beyond}{dose(at.dose)}"
     return [
-        *(one.task, one.arm, level_name(one.level), borne),
+        *(one.task, one.arm, level_name(one.level), largest_kept),
         *(
-            "below the grid" if end is None else f"{'≥ ' * (end == largest)}{dose(end)}"
+            _no_end(one) if end is None else f"{'≥ ' * (end == largest)}{dose(end)}"
             for end in (one.low, one.high)
         ),
         percent(one.coverage),
         NONE if at is None else f"{at.collapsed} of {at.known}",
         NONE if at is None else interval(*at.chance, lambda share: number(100 * share, 0)),
+        NONE if at is None else f"{at.learned} of {at.known}",
         NONE if at is None else percent(at.accuracy.value),
         NONE if best is None else dose(best.dose),
         NONE if best is None else percent(best.accuracy.value),
     ]
+
+
+def _no_end(one: Frontier) -> str:
+    """What stands for an end that is no dose: of an interval that no seed gives, nothing is known."""
+    return NONE if math.isnan(one.coverage) else "below the grid"

@@ -1,9 +1,10 @@
-"""Numbers and lists of names as the report and the kept tables print them."""
+"""Numbers, lists of names and missing folders in words, as reports, kept tables and messages have them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 NONE = "–"
@@ -98,3 +99,8 @@ def level_name(level: Sequence[Any]) -> str:
 def doses_in_words(keys: Sequence[str]) -> str:
     """Keys such as train.learning_rate as an axis has them."""
     return ", ".join(key.rpartition(".")[2].replace("_", " ") for key in keys)
+
+
+def why_no_folder(path: Path) -> str:
+    """What is there instead of a folder: nothing, or a file."""
+    return "a file, not a folder" if path.exists() else "no such folder"

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.commands.finding_words import finding_run_words, finding_words
+from grpobench.runs.commands.finding_words import finding_place_words, finding_words
 from grpobench.runs.commands.numbers import natural, whole
 from grpobench.runs.commands.shared_words import add_data, add_trust, add_unsafe, add_where
 
@@ -49,8 +49,8 @@ def parser() -> argparse.ArgumentParser:
     docs_words(add("docs", "write the pages on algorithms, dialects and imports, and tables of results"))
     calibrate_words(add("calibrate", "how often detectors and verdicts are wrong, on runs with known faults"))
     finding_words(words.add_parser("finding", help="a claim of the literature: run it, and judge it"))
-    every = add("findings", "run every finding, and list what they say")
-    finding_run_words(every)
+    every = add("findings", "every finding with its verdict: the same as `finding list`")
+    finding_place_words(every)
     every.add_argument("--json", action="store_true")
     doctor_words(add("doctor", "try what this machine can run", light=False))
     data_words(words.add_parser("data", help="fetch data sets and models, or list what is here"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.commands.arguments import FIGURE_FORMATS
 from grpobench.runs.commands.output import DONE, say
 from grpobench.runs.tools.strict import ConfigError, nearest
@@ -26,7 +27,8 @@ def figure_command(options: argparse.Namespace) -> int:
         faults.append(wrong("figure", options.name, ("all", *FIGURES)))
     for folder in options.folders:
         if not folder.is_dir():
-            faults.append(f"{folder}: no such folder; give a matrix folder such as results/quickstart")
+            why = why_no_folder(folder)
+            faults.append(f"{folder}: {why}; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
     names = FIGURES if options.name == "all" else [options.name]

@@ -1,4 +1,4 @@
-"""`grpobench finding` and `grpobench findings`."""
+"""`grpobench finding`, and `grpobench findings`, which lists."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpobench.runs.commands.finding_records import Records, find_records, kept_path, rerun_words
 from grpobench.runs.commands.numbers import seed_list
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
-from grpobench.runs.inventory import filled, pages
 from grpobench.runs.matrix.registering import register
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
@@ -18,6 +18,9 @@ from grpobench.tasks.data.errors import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
+
+ALL = "all"
+"""What stands for every finding behind `finding run`."""
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -29,6 +32,8 @@ def list_command(options: argparse.Namespace) -> int:
     for row in rows:
         told = row["verdict"] or "not run"
         say(f"{row['name']:<{width}}  {told:<12}  {row['claim']}")
+        if row["rerun"]:
+            say(f"  {rerun_words(row['rerun'])}")
     return DONE
 
 
@@ -42,20 +47,22 @@ def row_of(name: str, scale: str, out: Path) -> dict[str, Any]:
         "scales": list(study.scales),
         "scale": scale,
         "verdict": None,
+        "rerun": None,
     }
-    record = find_record(study, scale, out)
-    if record is None:
+    records = find_records(study, scale, out)
+    if records.listed is None:
         return row
-    return row | described(study, record)
+    return row | described(study, records.listed, records)
 
 
-def described(study: Study, record: Record) -> dict[str, Any]:
-    """The verdict by the registered rule, and how far it is exploratory. Raises DataError."""
+def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
+    """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
+    beside it. Raises DataError."""
     from grpobench.analysis.findings.judge import as_row
     from grpobench.analysis.logs.files import LogError
 
     try:
-        row = as_row(record.result())
+        row = as_row(record.result()) | {"rerun": records.rerun}
     except LogError as error:  # analysis/ knows nothing of the errors of other rooms
         raise DataError(f"{study.finding.name}: {error}; run the finding anew in another --out") from error
     seeds = {run[2] for run in record.states}
@@ -91,33 +98,17 @@ def exploratory(study: Study, record: Record) -> str:
         return f"{error}; run it anew"
 
 
-def find_record(study: Study, scale: str, out: Path) -> Record | None:
-    """From the finding's folder below `out` if runs have begun there, else from its kept table. Raises
-    DataError."""
-    from grpobench.analysis.findings.record import FILE, FOLDER, read_kept, record_of
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
-
-    name = f"{study.finding.name}-{scale}"
-    try:
-        if (out / name / FILE).exists() and any((out / name).glob("*/run.toml")):
-            return record_of(load(out / name))
-        kept = pages.own_folder() / filled.FOLDER / FOLDER / f"{name}.json"
-        return read_kept(kept) if kept.exists() else None
-    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
-        raise DataError(str(error)) from error
-    except ConfigError:  # an installed package keeps no results
-        return None
-
-
 def show_command(options: argparse.Namespace) -> int:
     study = read_finding(options.name)
     if options.json:
         say(as_json({**study.finding.plain(), "rule": study.finding.digest, "scales": dict(study.scales)}))
         return DONE
     say("\n".join(shown(study)))
-    record = find_record(study, options.scale, options.out)
-    say("\n".join(answer(described(study, record))) if record else f"not run at scale {options.scale}")
+    records = find_records(study, options.scale, options.out)
+    if records.listed:
+        say("\n".join(answer(described(study, records.listed, records))))
+    else:
+        say(f"not run at scale {options.scale}")
     return DONE
 
 
@@ -135,8 +126,7 @@ def shown(study: Study) -> list[str]:
 
 
 def run_finding(options: argparse.Namespace) -> int:
-    study = read_finding(options.name)
-    return run_one(study, options)
+    return run_all(options) if options.name == ALL else run_one(read_finding(options.name), options)
 
 
 def run_one(study: Study, options: argparse.Namespace) -> int:
@@ -146,38 +136,43 @@ def run_one(study: Study, options: argparse.Namespace) -> int:
     if not options.dry_run:
         register(study.finding, options.scale, recipe, options.out)
     code = carry_out(recipe, options)
-    if options.dry_run or code == PREEMPTED:
+    if options.dry_run or (code == PREEMPTED and not kept_path(study, options.scale)):
         return code
-    record = find_record(study, options.scale, options.out)
-    if record:
-        say("\n".join(answer(described(study, record))))
+    records = find_records(study, options.scale, options.out)
+    if code == PREEMPTED:
+        if rerun := records.rerun:
+            say(f"{study.finding.name}: {rerun_words(rerun)}")
+    elif records.judged:
+        say("\n".join(answer(described(study, records.judged, records))))
     return code
 
 
 def judge_command(options: argparse.Namespace) -> int:
     study = read_finding(options.name)
-    record = find_record(study, options.scale, options.out)
-    if record is None:
+    records = find_records(study, options.scale, options.out)
+    if records.judged is None:
         where = f"{options.out / study.finding.name}-{options.scale}"
         raise ConfigError(
             [f"{study.finding.name}: neither runs in {where} nor a kept table; run `grpobench finding run`"]
         )
-    row = described(study, record)
+    row = described(study, records.judged, records)
     say(as_json(row) if options.json else "\n".join(answer(row)))
     return DONE
 
 
-def all_command(options: argparse.Namespace) -> int:
+def run_all(options: argparse.Namespace) -> int:
     """Run every finding that has the scale, one after the other; the worst exit code."""
     codes = []
     for name in findings():
         study = read_finding(name)
         if options.scale in study.scales:
-            say(f"== {name}", flush=True)
+            if not options.json:
+                say(f"== {name}", flush=True)
             codes.append(run_one(study, options))
             if codes[-1] == PREEMPTED:
                 break
-    list_command(options)
+    if not options.dry_run:
+        list_command(options)
     return max(codes, default=DONE)
 
 
@@ -191,6 +186,7 @@ def answer(row: Mapping[str, Any]) -> list[str]:
     lines += [f"  exploratory: {told}" for told in row["departures"]]
     lines += [f"  by today's rule: {row['exploratory']}"] * bool(row["exploratory"])
     lines += [f"  waits for {len(row['waits'])} runs"] * bool(row["waits"])
+    lines += [f"  {rerun_words(row['rerun'])}"] if row["rerun"] else []
     return [
         *lines,
         f"  registered {row['registered']} at {row['commit'][:12] or 'no commit'}, rule {row['rule']}",

@@ -14,14 +14,16 @@ def finding_words(finding: argparse.ArgumentParser) -> None:
     kinds = {
         "list": "every finding with its verdict",
         "show": "claim, source, rule and verdict of one",
-        "run": "register it, run what has no result yet, and judge it",
-        "judge": "judge its runs again, or its kept table where there are none",
+        "run": "register it, run what has no result yet, and judge it; `all` does so with every finding",
+        "judge": "judge its runs again, or its kept table where there is no complete matrix of them",
     }
     for name, what in kinds.items():
         action = actions.add_parser(name, help=what, description=what)
         action.set_defaults(command=f"finding {name}", light=True)
         if name != "list":
-            action.add_argument("name", metavar="NAME", help="one of grpobench finding list, or a TOML file")
+            every = ", or all" * (name == "run")
+            which = f"one of grpobench finding list, or a TOML file{every}"
+            action.add_argument("name", metavar="NAME", help=which)
         if name == "run":
             finding_run_words(action)
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grpobench.analysis.report.drawers import FORMATS, drawing_crew
 from grpobench.analysis.tools.crew import usable_cores
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.commands.output import DONE, say
 from grpobench.runs.commands.results_table import lines
 from grpobench.runs.tools.deferred import put_by
@@ -25,7 +26,8 @@ def report_command(options: argparse.Namespace) -> int:
             did = f"did you mean {guess}?" if guess else f"known: {', '.join(FORMATS)}"
             faults.append(f"--format: unknown format {name!r}; {did}")
     if not options.folder.is_dir():
-        faults.append(f"{options.folder}: no such folder; give a matrix folder such as results/quickstart")
+        why = why_no_folder(options.folder)
+        faults.append(f"{options.folder}: {why}; give a matrix folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
     say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import newest, put, weights_damage
 from grpobench.runs.models import finding, loading
@@ -95,6 +96,8 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
 
 def of_run(run: Path) -> Subject:
     """A run by its folder. Raises DataError for anything else."""
+    if not run.is_dir():
+        raise DataError(f"{run}: {why_no_folder(run)}; give a run's folder, results/MATRIX/ARM-TASK-sSEED")
     if not (run / "run.toml").exists():
         inside = sorted(path.parent.name for path in run.glob("*/run.toml"))
         what = f"; it holds runs, such as {run / inside[0]}" if inside else ""

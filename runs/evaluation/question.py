@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from grpobench.runs.models.finding import missing
 from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, json_lines, strict
@@ -104,6 +105,8 @@ def subjects(target: str, out: Path | None) -> list[Subject]:
         if not found:
             raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
         return found
+    if place.is_file() and missing(target):
+        raise DataError(f"{target}: a file, not a folder; give a run or matrix folder, or a model")
     stem = Path(target).name if place.is_dir() else target.replace("/", "--")
     return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
 

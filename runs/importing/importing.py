@@ -11,6 +11,7 @@ from grpobench.runs.importing.log import Fault, Log
 from grpobench.runs.importing.places import Place, Told
 from grpobench.runs.importing.sources import Source, read, sources
 from grpobench.runs.importing.translate import STEP, Translated, diverged, divided, language, translate
+from grpobench.runs.tools.files import demand_writable
 from grpobench.tasks.data.errors import DataError
 
 
@@ -61,6 +62,7 @@ def carry_out(request: Request) -> Imported:
     Raises DataError for these, ConfigError for an `out` that holds something else and for a package that is
     absent.
     """
+    demand_writable(request.out, "OUT")
     before = folder.described(request.out)
     faults: list[Fault] = []
     made: dict[Place, Made] = {}

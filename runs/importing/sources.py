@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpobench.runs.importing.log import Fault, Log
+from grpobench.runs.importing.places import parted
 from grpobench.runs.importing.readers import columns, console, dumps, tensorboard, trl, wandb
 from grpobench.tasks.data.errors import DataError
 
@@ -35,6 +36,14 @@ SUFFIXES = {
     ".out": LINES,
 }
 NOTHING = "holds no log that is known; see --from"
+GENERIC = re.compile(
+    r"((trainer|training|train|console|run|verl|openrlhf|trl|main)[-_.]?)?"
+    r"(log|logs|log_history|history|output|out|stdout|stderr|metrics|results?|data)"
+    r"|trainer|training|train|console|run|verl|openrlhf|trl|main|nohup|progress|slurm-\d+|wandb.*|[\d_-]+",
+    re.IGNORECASE,
+)
+"""Names of files that say nothing of the run."""
+DATED = re.compile(r"\D{3,}\d\d_\d\d-\d\d-\d\d_.")
 HEAD = 2**20
 """Bytes of a file in which it must show what it is."""
 
@@ -61,15 +70,33 @@ def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
             told = f" as {form}" if form else ""
             raise DataError(f"{place}: not a log that is known{told}; see --from{listed}")
         inside = place.parent.parent if place.parent.name.startswith("checkpoint-") else place.parent
-        return [Source(place, kind, inside.resolve().name if kind == STATE else place.stem)]
+        return [Source(place, kind, run_folder(inside).name if kind in (STATE, EVENTS) else place.stem)]
     if not place.is_dir():
         raise DataError(f"{place}: no such file or folder")
     noted = len(found)
     runs = list(below(place, "", form, found))
     if not runs and len(found) == noted:
         found.append(Fault(place, None, NOTHING))
-    named = place.resolve().name
-    return [replace(one, label=one.label or named) for one in runs]
+    return [replace(one, label=whole_label(one, place)) for one in runs]
+
+
+def whole_label(source: Source, given: Path) -> str:
+    """The label of a run below the folder that was given: with that folder's name where the label is empty,
+    or a mere seed, whose arm the folder then is."""
+    given = given.resolve()
+    label, name = source.label, given.name
+    if source.kind == EVENTS and (run := run_folder(source.place)) != source.place.resolve():
+        label, name = "", run.name
+        if run != given and run.is_relative_to(given):
+            label, name = run.relative_to(given).as_posix(), given.name
+    return label if parted(label)[0] else f"{name}/{label}".strip("/")
+
+
+def run_folder(folder: Path) -> Path:
+    """The folder of a run: past `runs/DATE_HOST`, in which transformers puts event files."""
+    folder = folder.resolve()
+    dated = folder.parent.name == "runs" and DATED.match(folder.name)
+    return folder.parent.parent if dated else folder
 
 
 def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[Source]:
@@ -103,9 +130,18 @@ def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator
     if kind in (STATE, EVENTS):
         yield Source(folder, kind, label)
     elif len(files) == 1:
-        yield Source(files[0], kind, label, folder)
+        yield Source(files[0], kind, single(files[0], kind, label or folder.resolve().name, label), folder)
     else:
         yield from (Source(path, kind, f"{label}/{path.stem}".strip("/")) for path in files)
+
+
+def single(file: Path, kind: str, folder: str, label: str) -> str:
+    """The label of a folder's only log: the folder's where that has a seed, or where the file's name is one
+    that any log may have; else with the file's name, as where a folder holds several logs."""
+    arm, seed = parted(folder)
+    if kind == WANDB or GENERIC.fullmatch(file.stem) or (arm and seed is not None):
+        return label
+    return f"{label}/{file.stem}".strip("/") if seed is None else f"{file.stem}/{folder}"
 
 
 def kind_of(path: Path, form: str) -> str:
@@ -133,6 +169,12 @@ def has_history(path: Path) -> bool:
     """Whether a JSON file is the state of a trainer under another name."""
     with path.open("rb") as file:
         return b'"log_history"' in file.read(HEAD)
+
+
+def began(file: Path) -> float:
+    """Seconds since 1970 at which an event file was begun, which its name tells."""
+    found = re.search(r"tfevents\.(\d+)", file.name)
+    return float(found[1]) if found else 0.0
 
 
 def is_list(path: Path) -> bool:
@@ -180,6 +222,8 @@ def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
         log = columns.read_jsonl(place, mapped)
     if form in ("trl", "verl", "openrlhf"):
         log.library = form
+    if source.kind == EVENTS and (run := run_folder(place)) != place.resolve() and place.is_dir():
+        log.identity, log.started = str(run), min(map(began, log.files))
     if log.library == "verl" and source.folder is not None:
         dumps.take(source.folder, log)
     return log

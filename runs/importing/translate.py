@@ -11,7 +11,7 @@ from typing import Any
 
 from grpobench.runs.importing.log import Log
 from grpobench.runs.importing.names.openrlhf import OPENRLHF
-from grpobench.runs.importing.names.table import SOURCE, Derived, Name, Vocabulary
+from grpobench.runs.importing.names.table import SOURCE, Derived, Name, Settled, Vocabulary
 from grpobench.runs.importing.names.trl import TRL
 from grpobench.runs.importing.names.verl import VERL
 from grpobench.runs.measure import catalogue
@@ -27,6 +27,7 @@ DIVIDED = re.compile(r"(.+)/(\d+(?:\.\d+)?)")
 ACCURACY = re.compile(r"score/correct|eval/[^/]+/[^/]+/(correct|accuracy\w*|(pass|maj)@\d+)(/.+)?")
 ABOVE = 1 + 1e-6
 """What no share exceeds; the mean of ones in single precision may exceed 1."""
+EVALUATION = re.compile(f"eval/({'|'.join(catalogue.KNOWN['split'])})/({'|'.join(catalogue.KNOWN['mode'])})/")
 VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_loss", "policy_loss")
 """Of ours and of theirs. One that is NaN or infinite to the end of the log says that the run diverged."""
 
@@ -35,6 +36,13 @@ VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_
 def ours(name: str) -> bool:
     """Whether a name is one of the catalogue's."""
     return catalogue.find(name) is not None
+
+
+@cache
+def already(name: str) -> bool:
+    """Whether a name in a log is taken for ours. Below ``eval/`` the catalogue's pattern takes any words, as
+    of ``eval/rewards/exact/std`` of TRL's trackers; our splits and modes are few."""
+    return ours(name) and (not name.startswith("eval/") or EVALUATION.match(name) is not None)
 
 
 def mapping(texts: Iterable[str]) -> dict[str, str]:
@@ -135,8 +143,14 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
             f"evaluated on {', '.join(sorted(sources))}: no one of them is the accuracy of the report unless "
             "--map says which, such as THEIRS=eval/validation/greedy/correct"
         )
-    for rule in vocabulary.derived if vocabulary else ():
-        derive(rule, log, found)
+    if vocabulary and vocabulary.derived:
+        plain = {name: bare(name, vocabulary, theirs) for name in theirs}
+        rows = {
+            step: {plain[name]: value for name, value in row.items()}
+            for step, row in sorted(log.rows.items())
+        }
+        for rule in vocabulary.derived:
+            derive(rule, rows, found)
     return found
 
 
@@ -191,23 +205,38 @@ def choose(
             taken.add(wanted)
     for name in theirs:
         if name not in chosen:
-            own = name not in known and ours(name) and name not in taken
-            chosen[name] = name if own else f"{OTHER}{name.removeprefix(OTHER)}"
+            plain = name if already(name) else bare(name, vocabulary, theirs)
+            own = name not in known and already(plain) and plain not in taken
+            if not own and (plain := f"{OTHER}{plain.removeprefix(OTHER)}") in taken:
+                plain = f"{OTHER}{name.removeprefix(OTHER)}"
+            chosen[name] = plain
             taken.add(chosen[name])
     return chosen, sources
 
 
-def derive(rule: Derived, log: Log, found: Translated) -> None:
-    """Add a metric that follows from several of theirs, unless the log has it."""
+def bare(name: str, vocabulary: Vocabulary | None, theirs: Collection[str]) -> str:
+    """A name of theirs without what trackers put before it, so that a run is the same whatever logged it; as
+    it is where the log has the shorter name too."""
+    plain = vocabulary.bare(name) if vocabulary else name
+    return name if plain in theirs else plain
+
+
+def derive(rule: Derived, rows: Mapping[int, Mapping[str, float]], found: Translated) -> None:
+    """Add a metric that follows from several of theirs, unless the log has it. `rows` are in the order of
+    their steps, under the names that the library itself has."""
     if rule.ours in found.names:
         return
-    values = {
-        step: rule.compute(row)
-        for step, row in sorted(log.rows.items())
+    whole = {
+        step: row
+        for step, row in rows.items()
         if step and all(math.isfinite(row.get(name, math.nan)) for name in rule.of)
     }
-    if not values:
+    if not whole:
         return
+    settled = rule.settle(list(whole.values())) if rule.settle else Settled(rule.formula, rule.compute)
+    if settled.note:
+        found.notes.append(f"{rule.ours}: {settled.note}")
+    values = {step: settled.compute(row) for step, row in whole.items()}
     if rule.running:
         last = max(values)
         if len(values) != last:
@@ -221,7 +250,7 @@ def derive(rule: Derived, log: Log, found: Translated) -> None:
             values[step] = total
     for step, value in values.items():
         found.rows[step][rule.ours] = value
-    found.names[rule.ours] = rule.formula
+    found.names[rule.ours] = settled.formula
 
 
 def diverged(found: Translated) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,30 +91,17 @@ def shown(tables: Path) -> list[Shown]:
 
 def row(one: Shown) -> Mapping[str, Any]:
     """What the page says of a finding."""
-    from grpobench.analysis.findings.figures import by_arm
+    from grpobench.analysis.findings.arms import arm_means
     from grpobench.analysis.findings.judge import as_row
-    from grpobench.analysis.findings.words import amount, effect_words, matters_words, result_words
-    from grpobench.analysis.statistics.intervals import seed_mean
+    from grpobench.analysis.findings.words import arm_words, effect_words, matters_words, result_words
 
     told = as_row(one.result)
     registration = one.record.registration
     for test in told["tests"]:
         test |= {"effect": effect_words(test), "least": matters_words(test)}
     primary = told["tests"][0]
-    arms = []
-    for (arm, task), own in by_arm(one.record, primary["name"]).items():
-        mean = seed_mean(own)
-        numbers = [amount(n, primary["unit"], False, sign=False) for n in (mean.value, mean.low, mean.high)]
-        arms.append(
-            {
-                "arm": arm,
-                "task": task,
-                "runs": len(own),
-                "mean": numbers[0],
-                "low": numbers[1],
-                "high": numbers[2],
-            }
-        )
+    means = [mean for mean in arm_means(one.record, primary["name"]) if mean.values]
+    arms = [{"arm": own.arm, "task": own.task, "mean": arm_words(own, primary["unit"])} for own in means]
     states = list(one.record.states.values())
     return told | {
         "published": registration.finding.published,
@@ -122,6 +110,7 @@ def row(one: Shown) -> Mapping[str, Any]:
         "key": one.name,
         "primary": primary,
         "arms": arms,
+        "horizon": max((own.horizon for own in means), default=math.nan),
         "seeds": len({run[2] for run in one.record.states}),
         "runs": len(states),
         "ended": {state: states.count(state) for state in dict.fromkeys(states) if state != "finished"},

@@ -19,6 +19,7 @@ from typing import Any
 
 from grpobench.analysis.logs import sums
 from grpobench.analysis.logs.files import read_lines
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.matrix.damage import damage
 from grpobench.runs.record.status import settled, status
 from grpobench.runs.settings import stored
@@ -100,6 +101,8 @@ def refuse(faults: Sequence[str]) -> None:
 
 
 def read(folder: Path) -> Source:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: {why_no_folder(folder)}; give a matrix folder such as results/quickstart")
     table = read_json(folder / "matrix.json")
     if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or sums.broken(table):
         raise DataError(f"{folder} is no matrix folder: its matrix.json is missing or damaged")

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.analysis.tools.visible import visible
 from grpobench.runs.matrix.display import INTERVAL
 from grpobench.runs.record.status import RESULTS, result_damage, status
@@ -146,7 +147,7 @@ class Overview:
 def overviews(folder: Path) -> list[Overview]:
     """Of a matrix folder, a run folder, or a folder of matrix folders. Raises DataError for others."""
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give a matrix folder such as results/quickstart")
+        raise DataError(f"{folder}: {why_no_folder(folder)}; give a matrix folder such as results/quickstart")
     if (folder / "run.toml").exists():
         return [Overview(folder, Lock(folder.parent).owner(), (standing(folder),))]
     if (folder / "matrix.json").exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.models import packages
 from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.hashes import MODEL_FILES, hash_of, weights_hash
@@ -30,7 +31,8 @@ def model_folder() -> Path | None:
         return None
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise ModelError(f"{named}: no such folder; correct --model-dir or the variable {FOLDER_VARIABLE}")
+        why = why_no_folder(folder)
+        raise ModelError(f"{named}: {why}; correct --model-dir or the variable {FOLDER_VARIABLE}")
     return folder
 
 
@@ -56,6 +58,8 @@ def missing(name: str) -> str:
     path = Path(name).expanduser()
     if path.is_dir():
         return f"{path} has no config.json; give a folder that save_pretrained has written"
+    if path.exists():
+        return f"{path} is a file; a model is a folder that save_pretrained has written, or a hub id"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         return f"model folder {path} does not exist"
     if "/" not in name:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from grpobench.algorithms.returned import line_of
 
 OWN = ("prompt", "prompts", "completion", "completions", "completion_ids")
 """Columns that are not passed on: TRL has arguments of its own for these."""
@@ -57,31 +59,48 @@ class RewardFunction:
             answer = self.call(**arguments(asked, self.input, done, steps))
             if inspect.isawaitable(answer):
                 answer = asyncio.run(awaited(answer))
-            found = list(answer)
+            found = None if unordered(answer) else list(answer)
         except Exception as error:
             raise FunctionError(
                 f"the reward {self.name} raised {type(error).__name__}: {error}; mend it"
             ) from error
-        if len(found) != len(asked):
-            raise FunctionError(
-                f"the reward {self.name} gave {len(found)} rewards for {len(asked)} completions; give "
-                "one each"
+        if found is None:
+            raise self.fault(
+                f"returned {answer!r:.80} of type {type(answer).__name__}; return a list of {len(asked)} "
+                "numbers, one for each completion"
             )
+        if len(found) != len(asked):
+            raise self.fault(f"gave {len(found)} rewards for {len(asked)} completions; give one each")
         return [self.number(value, one) for value, one in zip(found, asked, strict=True)]
 
     def number(self, value: Any, asked: Asked) -> float | None:
         if value is None:
             return None
         try:
-            found = float(value)
+            found = math.nan if isinstance(value, str | bytes) else float(value)  # float("1") is 1
         except (TypeError, ValueError):
             found = math.nan
         if not math.isfinite(found):
-            raise FunctionError(
-                f"the reward {self.name} gave {value!r:.80} for the completion {asked.completion!r:.80}; "
+            raise self.fault(
+                f"gave {value!r:.80} for the completion {asked.completion!r:.80}; "
                 "give a finite number, or None where it does not apply"
             )
         return found
+
+    def fault(self, what: str) -> FunctionError:
+        """The error for an answer that is none, with the function's file and line."""
+        return FunctionError(f"{line_of(self.call)} the reward {self.name} {what}".lstrip())
+
+
+def unordered(answer: Any) -> bool:
+    """Whether an answer is no row of rewards: a text, a table, a set, None, or one number alone."""
+    if isinstance(answer, str | bytes | Mapping | Set):
+        return True
+    try:
+        iter(answer)
+    except TypeError:
+        return True
+    return False
 
 
 def arguments(asked: Sequence[Asked], input: Input, done: int, steps: int) -> dict[str, Any]:

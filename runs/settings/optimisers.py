@@ -51,13 +51,15 @@ def tried(make: Maker, train: TrainConfig) -> None:
 
     from grpobench.runs.models.optimiser import Optimiser
 
-    parameter = torch.nn.Parameter(torch.zeros(2, 2))
-    parameter.grad = torch.ones(2, 2)
+    # Every language model has matrices and, in its norms, vectors; some optimisers take only one of the two.
+    parameters = {size: torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (2,))}
+    for parameter in parameters.values():
+        parameter.grad = torch.ones_like(parameter)
     try:
-        made = make([parameter], 1e-3)
+        made = make([*parameters.values()], 1e-3)
         if not isinstance(made, torch.optim.Optimizer):
             raise TypeError(f"it is {type(made).__name__}, no torch.optim.Optimizer")
-        own = Optimiser({"weight": parameter}, made, 1e-3, 1.0)
+        own = Optimiser({str(size): one for size, one in parameters.items()}, made, 1e-3, 1.0)
         own.update(1.0)
         own.plain()
     except Exception as error:  # of a library or of a user's own file: a mistake in the recipe either way

@@ -154,6 +154,7 @@ def of_preferences(config: RunConfig) -> list[Rule]:
     sampler = config.sampler
     path = Path(sampler.path).expanduser() if sampler.path else None
     offered = sampler.kind == "preferences"
+    lack = "is a folder" if path and path.is_dir() else "does not exist"
     return [
         Rule(
             not offered or path is not None,
@@ -161,7 +162,7 @@ def of_preferences(config: RunConfig) -> list[Rule]:
         ),
         Rule(
             not offered or path is None or path.is_file(),
-            f"the preference file {path} does not exist; set sampler.path to a JSONL file",
+            f"the preference file {path} {lack}; set sampler.path to a JSONL file",
         ),
     ]
 
@@ -231,6 +232,8 @@ def missing_reward_model(name: str) -> str:
     path = Path(name).expanduser()
     if name == TINY or not (path.is_dir() or "/" not in name or name.startswith((".", "/", "~"))):
         return ""
+    if path.is_file():
+        return f"{path} is a file; a reward model is a folder that save_pretrained has written, or a hub id"
     if not path.is_dir():
         return f"no folder {path}; give a local folder, a hub id owner/name, or {TINY!r}"
     if not (path / "config.json").exists():

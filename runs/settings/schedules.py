@@ -6,6 +6,7 @@ are asked for all steps at the start, with an optimiser of their own whose rate 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +122,8 @@ def of_transformers(name: str, train: TrainConfig) -> list[float]:
         num_training_steps=train.steps,
         scheduler_specific_kwargs=dict(train.schedule_settings),
     )
+    if "metrics" in inspect.signature(made.step).parameters:
+        raise TypeError(f"{type(made).__name__} is no schedule that depends on the step alone")
     return advanced(made, optimiser, train.steps)
 
 

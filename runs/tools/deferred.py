@@ -56,7 +56,14 @@ class Submodules(MetaPathFinder):
             return None
         load(self.standin)
         loaded = sys.modules.get(fullname)
-        return None if loaded is None else ModuleSpec(fullname, Loaded(loaded), origin=loaded.__file__)
+        if loaded is None:
+            return None
+        spec = ModuleSpec(fullname, Loaded(loaded), origin=loaded.__file__)
+        spec.submodule_search_locations = getattr(loaded, "__path__", None)
+        # The machinery prefers the spec of a module that is among the imported ones by now to the one that a
+        # finder returns. By its usual spec the module would be executed a second time.
+        loaded.__spec__ = spec
+        return spec
 
 
 class Loaded(Loader):

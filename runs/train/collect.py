@@ -26,6 +26,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.clock import Clock
 from grpobench.runs.tools.seeds import derive
 from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.flaws import find_flaw
 from grpobench.tasks.task import Problem, Verdict
 
 
@@ -188,10 +189,13 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         for number, text in enumerate(file, 1):
             if text.strip():
                 try:
-                    yield number, json.loads(text)
+                    row = json.loads(text)
                 except (ValueError, RecursionError) as error:
                     why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
                     raise DataError(f"{path}:{number}: not JSON ({why}); mend or remove the line") from None
+                if flaw := find_flaw(row):
+                    raise DataError(f"{path}:{number}: {flaw}; mend or remove the line")
+                yield number, row
 
 
 def preference(row: Any, place: str, loaded: Loaded) -> Group:

@@ -32,6 +32,7 @@ from grpobench.runs.settings.schedules import Schedule, schedule
 from grpobench.runs.tools.clock import Clock, device_done
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.collect import OnPolicy, Preferences, Replay, Source, demand_problems
+from grpobench.runs.train.curricula import Checked
 
 Tell = Callable[[str], None]
 """Takes what is going on before the first step."""
@@ -186,7 +187,7 @@ def curriculum_for(
     if config.train.curriculum:
         place = "train.curriculum"
         own = registries.find("curriculum", config.train.curriculum, others.folder(config), place).cls
-        chosen: Curriculum = own(problems, prompts, seed)
+        chosen: Curriculum = Checked(own(problems, prompts, seed), len(problems))
         refills = config.modify.dynamic_sampling
         return Refilled(chosen, refills) if refills else chosen
 
@@ -195,4 +196,4 @@ def curriculum_for(
 
     known = study(models, loaded, config.task, problems, warm, told) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]
-    return algorithm.curriculum(traits, prompts, seed, known)
+    return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))

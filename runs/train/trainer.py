@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch
 from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.measure.rollout_metrics import entropy, gap_metrics, sampled_metrics, trained_metrics
@@ -127,8 +128,8 @@ class Trainer:
             correction = correct(batch, self.config.sampler)
             row |= correction.metrics(batch.written) if correction else {}
             with self.clock("read"), torch.no_grad():
-                signal = self.algorithm.credit(batch, self.models)
-                row |= self.algorithm.observe(batch, signal)
+                signal = returned.credit(self.algorithm, batch, self.models)
+                row |= returned.observe(self.algorithm, batch, signal)
             used = batch[(signal.unit >= 0).nonzero().squeeze(-1)]
             updated = self.updater.update(batch, signal, tally, step, correction)
             self._count_failures(updated, step)

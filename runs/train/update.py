@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch, Role, Signal
 from grpobench.runs.measure.rollout_metrics import gap_metrics
 from grpobench.runs.measure.tally import Tally
@@ -136,7 +137,7 @@ class Updater:
         """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
         changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet. What
         memory does not hold is done again in smaller parts, and is counted once."""
-        weights = self.algorithm.weigh(batch)
+        weights = returned.weigh(self.algorithm, batch)
         weights = weights if correction is None else correction.of(weights)
         made = self.models.in_parts(
             batch,
@@ -172,8 +173,9 @@ class Updater:
                 now = self.models.read_now(roles, micro, algorithm.differentiates_entropy)
                 if first:
                     micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
-                loss = algorithm.loss(micro, signal[rows], now)
-                total = (loss.terms * weights[rows]).sum()
+                weight = weights[rows]
+                loss = returned.loss(algorithm, micro, signal[rows], now, weight)
+                total = (loss.terms * weight).sum()
             with self.clock("backward"):
                 total.backward()
             point("update")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.flaws import find_flaw
 from grpobench.tasks.data.tables import Package, Packaged, Source, Table
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
@@ -107,7 +108,8 @@ def data_folder() -> Path | None:
         return None
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{named}: no such folder; correct --data-dir or the variable {FOLDER_VARIABLE}")
+        why = "a file, not a folder" if folder.exists() else "no such folder"
+        raise DataError(f"{named}: {why}; correct --data-dir or the variable {FOLDER_VARIABLE}")
     return folder
 
 
@@ -326,7 +328,8 @@ def _within(values: Any, inside: str) -> Any:
 
 def _row(place: str, number: int, values: Any, inside: str) -> Row | RowError:
     if isinstance(values, dict):
-        return Row(place, number, values)
+        row, flaw = Row(place, number, values), find_flaw(values)
+        return row.error(flaw) if flaw else row
     return Row(place, number, {}).error(f"{inside or 'the line'!r} must hold an object, not {values!r:.80}")
 
 

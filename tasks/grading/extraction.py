@@ -18,7 +18,9 @@ APART = 60
 """Boxes with more characters than this between them are two answers."""
 
 How = Literal["marker", "boxed", "phrase", "last number", "whole"]
-_NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+"
+_GROUPED = "[0-9]{1,3}(?:(?:\\\\[ ,;:]|[~\u00a0\u2009\u202f])[0-9]{3}(?![0-9]))+"
+"""Digits in groups of three, parted by the spaces that `latex.clean` takes for such."""
+_NUMBER = rf"(?:{_GROUPED}|[0-9]+(?:,[0-9]{{3}})*)(?:\.[0-9]+)?|\.[0-9]+"
 _LAST_NUMBER = re.compile(rf"(?<![0-9A-Za-z.])-?\$?(?:{_NUMBER})(?![0-9])")
 _PHRASE = re.compile(r"answer(?: is|:)[ \t]{0,5}:?[ \t]{0,5}([^\n]{1,300})", re.IGNORECASE)
 _STARTS_AS_VALUE = re.compile(r"[-+−$£€*({. ]{0,8}[0-9\\]|\$[^$\n]{1,200}\$")

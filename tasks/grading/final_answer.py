@@ -325,6 +325,8 @@ def _against_expression(wanted: str, given: str) -> Comparison | Question:
         settled = _all(
             [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
         )
+        if settled != "different" and not opening == other_opening == "\\{":
+            settled = _as_often(wanted, given, items, other_items)
     return settled or (wanted, given)
 
 
@@ -386,6 +388,20 @@ def _any(items: Sequence[str], wanted: str) -> Comparison | None:
     """Whether `wanted` is among the items."""
     found = [_settle(item, wanted) for item in items]
     return "equal" if "equal" in found else None if None in found else "different"
+
+
+def _as_often(wanted: str, given: str, items: Sequence[str], others: Sequence[str]) -> Comparison | None:
+    """Whether each item stands in both lists equally often: ``1,2,3`` is not ``1,2,3,3``. Where the items of
+    both stand in braces, they are sets, and this is not asked."""
+    if len(items) != len(others) and not _SEVERAL.search(wanted + given):
+        return "different"
+    for item in items:
+        counted = [[_settle(item, each) for each in side] for side in (items, others)]
+        if any(None in found for found in counted):
+            return None
+        if counted[0].count("equal") != counted[1].count("equal"):
+            return "different"
+    return "equal"
 
 
 def _all(found: Iterable[Comparison | None]) -> Comparison | None:

@@ -29,9 +29,9 @@ SIGNS: Mapping[str, str] = {
     "∩": "\\cap ",
     "∅": "\\emptyset ",
     "±": "\\pm ",
-    "\u00a0": " ",
-    "\u202f": " ",
-    "\u2009": " ",
+    "\u00a0": "~",
+    "\u202f": "\\,",
+    "\u2009": "\\,",
 }
 _SIGNS = re.compile("|".join(SIGNS))
 COMMANDS: Mapping[str, str] = {
@@ -69,6 +69,10 @@ _SIZE = re.compile(rf"\\(?:left|right)\s*\.|\\(?:{SIZES})(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
 _THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
+_SPACED_THOUSANDS = re.compile(  # not parted by a plain space, which may stand between two numbers
+    r"(?<![0-9A-Za-z.,_^])[0-9]{1,3}(\\[ ;:]|~)[0-9]{3}(?![0-9])(?:\1[0-9]{3}(?![0-9]))*"
+    r"(?!(?:\\[ ,;:]|~)[0-9])"
+)
 _THOUSANDS = re.compile(r"(?<![0-9A-Za-z.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _DEGREES = re.compile(r"\^\s*\{?\s*(?:\\(?:circ|degree)(?![A-Za-z])|°)\s*\}?|\\degree(?![A-Za-z])")
 _CURRENCY = re.compile(r"\\?[$]|[€£]")
@@ -85,9 +89,9 @@ MOST_PASSES = 20
 def clean(text: str) -> str:
     """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
 
-    Gone are: ``$`` in every role, spaces that typesetting ignores, the size of brackets, thousands separators
-    outside of brackets, punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of
-    degrees is ``°``.
+    Gone are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
+    brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``),
+    punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of degrees is ``°``.
     """
     for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
         before, text = text, _once(text)
@@ -99,6 +103,7 @@ def clean(text: str) -> str:
 def _once(text: str) -> str:
     text = _SIGNS.sub(lambda found: SIGNS[found.group()], text)
     text = _unwrap(_CURRENCY.sub("", text).strip())
+    text = _SPACED_THOUSANDS.sub(lambda found: found.group().replace(found[1], ""), text)
     text = _THIN_THOUSANDS.sub("", text)
     text = _SIZE.sub(" ", text)
     text = _DEGREES.sub("°", text)
@@ -109,7 +114,9 @@ def _once(text: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """Without the signs that open and close mathematics, where they stand at both ends."""
+    """Without the signs that open and close mathematics, and the box, where they stand at both ends."""
+    if text.startswith("\\boxed{") and closing(text, len("\\boxed")) == len(text) - 1:
+        return text[len("\\boxed{") : -1].strip()
     for opening, end in (("\\(", "\\)"), ("\\[", "\\]")):
         if text.startswith(opening) and text.endswith(end):
             return text[2:-2]

@@ -16,6 +16,7 @@ from grpobench.tasks.grading.expressions import Expression
 from grpobench.tasks.grading.expressions import read as expression
 from grpobench.tasks.grading.parts import shape, split
 
+BRACE = "\\{"
 KEPT = 512
 """Answers that are kept as read: a truth is compared with every completion of its group."""
 APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
@@ -30,8 +31,9 @@ Kind = Literal["one", "list", "point", "matrix", "relation"]
 
 @dataclass(frozen=True)
 class Value:
-    """What an answer gives. A list is in any order. The `sign` is a point's brackets, the number of a matrix'
-    columns, and that between a relation's two parts, of which the first is not the larger."""
+    """What an answer gives. A list is in any order. The `sign` is a point's brackets, a brace for a list in
+    braces, the number of a matrix' columns, and that between a relation's two parts, of which the first is
+    not the larger."""
 
     kind: Kind
     tree: Expression | None = None
@@ -66,7 +68,7 @@ def read(text: str) -> Value | None:
         return _collected("matrix", [cell for row in rows for cell in row], str(len(rows[0])))
     opening, items, closed = shape(text)
     if (opening, closed) == ("\\{", "\\}") or (not opening and len(items) > 1):
-        return _collected("list", items)
+        return _collected("list", items, BRACE if opening else "")
     if opening in ("(", "[") and len(items) > 1:
         return _collected("point", items, opening + closed) if closed in (")", "]") else None
     if _PLUS_MINUS.search(text):
@@ -106,7 +108,9 @@ def _relation(text: str) -> Value | None:
 
 def _alike(one: Value, other: Value) -> bool:
     if "list" in (one.kind, other.kind):
-        return _each_in(one, other) and _each_in(other, one)
+        if one.sign == other.sign == BRACE:  # {1, 2, 2} is the set {1, 2}
+            return _each_in(one, other) and _each_in(other, one)
+        return _as_often(one, other)
     if (one.kind, one.sign) != (other.kind, other.sign):
         return False
     if one.tree is not None and other.tree is not None:
@@ -119,6 +123,17 @@ def _alike(one: Value, other: Value) -> bool:
 
 def _each_in(one: Value, other: Value) -> bool:
     return all(any(_alike(item, candidate) for candidate in _items(other)) for item in _items(one))
+
+
+def _as_often(one: Value, other: Value) -> bool:
+    """Whether both have the same items, each equally often."""
+    rest = list(_items(other))
+    for item in _items(one):
+        match = next((i for i, candidate in enumerate(rest) if _alike(item, candidate)), None)
+        if match is None:
+            return False
+        del rest[match]
+    return not rest
 
 
 def _items(value: Value) -> tuple[Value, ...]:

@@ -4,7 +4,10 @@ The walls are bubblewrap's namespaces. This closes what they and the limits on r
 and threads (a limit on their number does not bind root); memory that a limit on address space does not count;
 sockets that no namespace covers (vsock); tracing; and what a program may do to files of the host that it
 cannot write to, as their owner (which root's is): change modes, owners, times and attributes, lock them, hear
-of their events, drop them from memory.
+of their events, drop them from memory. It also closes what asks the kernel about the machine, and what only
+an administrator may do: no program of a task needs these, and without it settings of the host decide on them.
+
+`sysinfo` stays open, which tells load, uptime and free memory: glibc takes its success for granted.
 """
 
 from __future__ import annotations
@@ -51,9 +54,44 @@ REFUSED: Final[Mapping[str, Numbers]] = {
     "memfd_secret": (447, 447),
     "io_setup": (206, 0),
     "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "splice": (275, 76),
+    "tee": (276, 77),
+    "vmsplice": (278, 75),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
+    # what the kernel says of the machine and of what else runs on it
+    "syslog": (103, 116),
+    "sysfs": (139, None),
+    "ustat": (136, None),
+    "lookup_dcookie": (212, 18),
+    "get_mempolicy": (239, 236),
+    "membarrier": (324, 283),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+    # what takes an administrator: clocks, modules, swap, the host's name, its power
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "settimeofday": (164, 170),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "uselib": (134, None),
+    "vhangup": (153, 58),
     # beyond the machine
     "socket": (41, 198),
     # modes, owners, times and attributes of files
@@ -113,6 +151,7 @@ REFUSED: Final[Mapping[str, Numbers]] = {
     "set_mempolicy": (238, 237),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
+    "set_mempolicy_home_node": (450, 450),
 }
 IDLE: Final[Mapping[str, Numbers]] = {
     "sync": (162, 81),

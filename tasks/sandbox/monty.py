@@ -74,11 +74,17 @@ def guarded(place: Path) -> str | None:
     return str(script) if sys.platform == "linux" and done.returncode == 0 else None
 
 
+GRACE: Final = 0.05
+"""The last share of a program's time, for the interpreter to end it by itself and keep its worker."""
+
+
 class MontySandbox(Sandbox):
     """pydantic-monty with limits on time, memory and recursion; every program has a fresh session, and a
     worker that crashed is replaced.
 
-    Monty measures time by the clock alone, so its limit is the one on waiting.
+    Monty measures time by the clock alone, so its limit is the one on waiting. The interpreter looks at the
+    clock between operations only, and one operation on long numbers takes as long as it likes, so the worker
+    is killed from outside when the limit is reached.
     """
 
     tier: Tier = "monty"
@@ -89,7 +95,7 @@ class MontySandbox(Sandbox):
         self.monty = pydantic_monty
         seconds = PATIENCE * limits.seconds
         self.resources: pydantic_monty.ResourceLimits = {
-            "max_feed_duration_secs": seconds,
+            "max_feed_duration_secs": (1 - GRACE) * seconds,
             "max_memory": limits.megabytes * 2**20,
             "max_total_sleep_secs": 0.0,
         }
@@ -99,6 +105,7 @@ class MontySandbox(Sandbox):
             binary_path=guarded(Path(self.place.name)),
             max_processes=workers,
             request_timeout=4 * seconds + 1,
+            feed_duration_limit_grace=GRACE * seconds,  # left to itself it adds a second
         )
         self.pool.__enter__()
         super().__init__(limits, workers)  # which sees to `close`, of a pool that is there

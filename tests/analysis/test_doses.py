@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,19 @@ from helpers.synthetic import Synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpobench.analysis.figures.doses import draw_map
 from grpobench.analysis.figures.stability import panels_of
+from grpobench.analysis.figures.style import TEXT
 from grpobench.analysis.kept.kept import as_text, keep, read
 from grpobench.analysis.kept.markdown import render
 from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.logs.matrix import Dose, Matrix
+from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.report.words import borne, head, subtitle
 from grpobench.analysis.statistics.intervals import Estimate
 from grpobench.analysis.statistics.quantile import exact_share, quantile_ranks
-from grpobench.analysis.summary.doses import Cell, axes_of, frontiers, outcomes, tolerances
+from grpobench.analysis.summary.doses import Cell, axes_of, cells, frontiers, outcomes, tolerances
 from grpobench.analysis.summary.numbers import Numbers
 from grpobench.analysis.tables.catalogue import make_tables
 
@@ -148,9 +153,23 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     with drawing("map", "survival"):
         page = write_report(folder).read_text(encoding="utf-8")
     told = re.sub(r"<[^>]+>", "", page)
-    assert "Stability map" in told and "What each arm bears" in told
-    assert "gspo at minibatches 1, arithmetic: bears a learning rate of 2e−4 (1 of 3 collapsed)" in told
-    assert "grpo at minibatches 8, arithmetic: does not bear even the smallest learning rate" in told
+    assert "Stability map" in told and "How far each arm goes without a collapse" in told
+    assert (
+        "gspo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "collapse is 2e−4; there 1 of 3 collapsed and 2 of 3 learned"
+    ) in told
+    assert (
+        "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
+    ) in told
+    assert (
+        "grpo at minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
+        "learning rate"
+    ) in told
+    assert (
+        "Where grpo, gspo and dpo learn, stall, drift and collapse on arithmetic, by learning rate and "
+        "minibatches"
+    ) in told
     assert "comparisons resolved" not in told
     assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
     assert (folder / "report/figures/map.svg").exists()
@@ -235,3 +254,73 @@ def test_a_matrix_without_doses_is_no_map(tmp_path: Path) -> None:
     assert axes_of(plain.doses) is None
     assert Numbers(plain).grid == ()
     assert "map" not in make_tables(plain)
+
+
+def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
+    """A map of two arms, one key and three seeds: at 1e-3 nothing collapses and nothing learns. Runs of the
+    arms of `missing` were planned and are not there."""
+    doses = {
+        f"{arm}-{rate:g}": {"arm": arm, "values": {"train.learning_rate": rate}}
+        for arm in ("grpo", "ppo")
+        for rate in (1e-4, 1e-3)
+    }
+    learns = {name: own["values"]["train.learning_rate"] == 1e-4 for name, own in doses.items()}  # type: ignore[index]
+    root = Synthetic(
+        arms=tuple(doses),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3),
+        gain={name: 0.3 if own else 0.0 for name, own in learns.items()},
+        accuracy=lambda name, task, seed: 0.9 if learns[name] else 0.2 + 0.01 * seed,  # as before
+        problems=16,
+        samples=1,
+        name="dead-map",
+    ).write(tmp_path)
+    described = json.loads((root / "matrix.json").read_text())
+    summary = "Where GRPO, PPO, GSPO and DPO learn"
+    (root / "matrix.json").write_text(json.dumps(described | {"doses": doses, "summary": summary}))
+    for run in root.glob("*/run.toml"):
+        if run.parent.name.startswith(missing or ("none",)):
+            shutil.rmtree(run.parent)
+    return root
+
+
+def test_a_dose_without_collapse_at_which_nothing_is_learned_says_both(tmp_path: Path) -> None:
+    root = dead(tmp_path)
+    numbers = Numbers(load(root))
+    (line, _) = borne(gather(numbers))
+    assert line.startswith(
+        "grpo, arithmetic: the highest learning rate at which at most a third of the seeds collapse is "
+        "1e−3, the largest of the grid; there 0 of 3 collapsed, but none of 3 learned (accuracy 22.0 %); "
+        "the highest accuracy is at 1e−4, 90.0 %."
+    )
+    table = make_tables(numbers)["frontier"]
+    learned = table.header.index("learned")
+    assert [row[learned] for row in table.rows] == ["0 of 3", "0 of 3"]
+    assert list(table.frame["learned"]) == [0, 0]
+
+
+def test_a_map_s_page_and_figure_name_only_arms_that_were_run(tmp_path: Path) -> None:
+    """The recipe's own summary names four arms; ppo was planned, and none of its runs is there."""
+    root = dead(tmp_path, missing=("ppo",))
+    facts = gather(load(root))
+    assert subtitle(facts) == (
+        "Where grpo learns, stalls, drifts and collapses on arithmetic, by learning rate"
+    )
+    assert head(facts)["arms"] == "grpo"
+    assert len(borne(facts)) == 1 and borne(facts)[0].startswith("grpo")
+    rows = {row[1]: row[3:6] for row in facts.tables["frontier"].rows}
+    assert rows["ppo"] == ["–", "–", "–"]  # not "below the grid": nothing is known of it
+    drawing = draw_map(facts.matrix, facts.numbers.grid, TEXT)
+    assert drawing is not None
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["grpo"]
+
+
+def test_accuracies_of_a_map_have_intervals_within_0_and_1() -> None:
+    """Of .9, .99 and 1: the t interval reaches 1.1."""
+    doses = {"a": Dose("a", {"train.learning_rate": 1e-4})}
+    runs = [
+        {"task": "t", "arm": "a", "seed": seed, "outcome": "learns", "counted": value}
+        for seed, value in enumerate((0.9, 0.99, 1.0))
+    ]
+    (cell,) = cells(doses, ["t"], runs)
+    assert cell.accuracy.high == 1.0 and 0.8 < cell.accuracy.low < 0.9

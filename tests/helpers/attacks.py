@@ -438,6 +438,36 @@ def attack():
     return events >= 0 and c.inotify_add_watch(events, os.path.dirname(os.__file__).encode(), 0xFFF) >= 0
 """,
     "events of file systems": NUMBERS + "def attack():\n    return call(300, 262, 0x200, 0)",
+    "log of the kernel": NUMBERS + "def attack():\n    return call(103, 116, 10, 0, 0)",
+    "state of the kernel": NUMBERS
+    + """
+def attack():
+    return [name for name, reached in {
+        'sysfs': os.uname().machine == 'x86_64' and call(139, -1, 3, 0, 0),
+        'ustat': os.uname().machine == 'x86_64' and call(136, -1, 0, b'y' * 64),
+        'lookup_dcookie': call(212, 18, 0, b'y' * 64, 64),
+        'adjtimex': call(159, 171, 0),
+        'clock_adjtime': call(305, 266, 0, 0),
+        'get_mempolicy': call(239, 236, 0, 0, 0, 0, 0),
+        'kcmp': call(312, 272, 1, 1, 2, 0, 0),
+        'perf_event_open': call(298, 241, 0, 0, -1, -1, 0),
+        'bpf': call(321, 280, 0, 0, 0),
+        'userfaultfd': call(323, 282, 1),
+        'process_vm_readv': call(310, 270, 1, 0, 0, 0, 0, 0),
+        'process_vm_writev': call(311, 271, 1, 0, 0, 0, 0, 0),
+        'add_key': call(248, 217, b'user', b'x', b'y', 1, -3),
+        'request_key': call(249, 218, b'user', b'x', 0, -3),
+        'keyctl': call(250, 219, 0, -3, 0),
+        'io_uring_setup': call(425, 425, 1, 0),
+        'io_uring_enter': call(426, 426, -1, 0, 0, 0, 0, 0),
+        'io_uring_register': call(427, 427, -1, 0, 0, 0),
+        'landlock': call(444, 444, 0, 0, 1),
+        'membarrier': call(324, 283, 0, 0, 0),
+        'splice': call(275, 76, -1, 0, -1, 0, 1, 0),
+        'tee': call(276, 77, -1, -1, 1, 0),
+        'vmsplice': call(278, 75, -1, 0, 0, 0),
+    }.items() if reached]
+""",
     "whether the library is in memory": """
 import mmap, ctypes, os
 def attack():

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
 from grpobench.runs.measure.catalogue import catalogue
 from grpobench.runs.measure.tally import Tally
@@ -223,7 +224,7 @@ def backward(
     """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, accumulated by the
     training loop's own code. A parameter without a gradient counts as 0."""
     with torch.no_grad():
-        signal = algorithm.credit(batch, models) if signal is None else signal
+        signal = returned.credit(algorithm, batch, models) if signal is None else signal
     tally = Tally(catalogue())
     models.clear()
     run = Updater.__new__(Updater)

@@ -74,6 +74,10 @@ try:
 except ModuleNotFoundError as error:
     assert str(error) == "no_such_package is not installed: pip install no_such_package"
 kept = torch
+import importlib.util
+assert importlib.util.find_spec("torch.optim").origin == sys.modules["torch.optim"].__file__
+import torch.optim
+assert torch.optim.lr_scheduler is sys.modules["torch.optim.lr_scheduler"]
 import torch.nn.functional as F
 assert "torch._C" in sys.modules
 assert sys.modules["torch"] is not kept
@@ -93,6 +97,24 @@ except AttributeError:
 
 def test_deferred_torch_loads_at_its_first_use_and_once() -> None:
     done = subprocess.run([sys.executable, "-c", DEFER], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+
+
+FIRST = """
+import sys
+from grpobench.runs.tools.deferred import defer
+defer("torch")
+import torch.optim
+assert sys.modules["torch.optim"].__spec__.loader.__class__.__name__ == "SourceFileLoader"
+assert torch.optim is sys.modules["torch"].optim is sys.modules["torch.optim"]
+assert sys.modules["torch.nn.modules.module"].Module is torch.nn.Module
+print("fine")
+"""
+
+
+def test_a_submodule_imported_first_is_executed_once() -> None:
+    """`import torch.optim` executed it twice, whose second time ended in a NameError."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
 
 
@@ -120,6 +142,46 @@ def test_wrong_word_gives_exit_2_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+RUNS = "give a matrix folder such as results/quickstart"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["status", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
+        (["status", "--watch", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
+        (["report", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
+        (["figure", "all", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
+        (["keep", "FILE", "--to", "kept"], "FILE: a file, not a folder; pass the folder of a matrix"),
+        (["keep", "nowhere", "--to", "FILE"], "--to FILE: cannot write there (FILE is no folder)"),
+        (["merge", "FILE", "empty", "merged"], f"FILE: a file, not a folder; {RUNS}"),
+        (["merge", "nowhere", "empty", "merged"], f"nowhere: no such folder; {RUNS}"),
+        (["import", "log.jsonl", "FILE"], "OUT FILE: cannot write there (FILE is no folder)"),
+        (["eval", "FILE", "--task", "arithmetic"], "FILE: a file, not a folder; give a run or matrix folder"),
+        (["export", "FILE", "exported"], "FILE: a file, not a folder; give a run's folder"),
+        (["export", "nowhere", "exported"], "nowhere: no such folder; give a run's folder"),
+        (["warmstart", "./FILE", "--task", "arithmetic"], "FILE is a file; a model is a folder"),
+        (["run", "quickstart", "--set", "model.name=./FILE"], "model.name: FILE is a file; a model is a"),
+        (["run", "quickstart", "--set", "model.name=FILE"], "model.name: FILE is a file; a model is a"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_where_a_folder_belongs_is_called_a_file(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message that says that there is nothing sends people to look for what is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("here")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss/policy": 0.5}\n')
     assert cli.main(words) == 2
     assert message in capsys.readouterr().err
 

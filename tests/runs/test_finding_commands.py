@@ -14,6 +14,7 @@ from helpers import stand_ins
 from helpers.warm import Warm
 
 from grpobench.runs import cli
+from grpobench.runs.commands.output import PREEMPTED
 from grpobench.runs.matrix.matrix import run_matrix
 
 MINE = """
@@ -162,10 +163,17 @@ def test_a_kept_table_says_what_the_folder_says(place: Path, capsys: Capture) ->
     assert "mine-nano.json: no kept finding" in told and "write it again with grpobench keep" in told
 
 
+def test_findings_lists_and_starts_nothing(empty: Path, capsys: Capture) -> None:
+    listed = "mine  not run       fine1 is better than fine2\n"
+    assert said(capsys, "findings") == said(capsys, "finding", "list") == listed
+    (row,) = json.loads(said(capsys, "findings", "--json"))
+    assert (row["name"], row["verdict"]) == ("mine", None)
+    assert not (empty / "out").exists()
+
+
 def test_all_findings_are_run_and_listed(empty: Path, capsys: Capture) -> None:
-    assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
     rule(empty, "[0, 1, 2, 3, 4, 5]", "[0, 1]")
-    told = said(capsys, "findings").splitlines()
+    told = said(capsys, "finding", "run", "all").splitlines()
     assert told[0] == "== mine"
     assert "  fine1 ends higher: unresolved; +10.1 points" in "\n".join(told)
     assert "2 seeds can never decide; 6 can" in "\n".join(told)
@@ -334,3 +342,95 @@ def test_a_matrix_that_is_still_running_is_unresolved(place: Path, capsys: Captu
     assert (row["verdict"], len(row["waits"])) == ("unresolved", 6)
     assert row["tests"][0]["needs"] == "waits for runs without a result"
     assert said(capsys, "finding", "list").startswith("mine  unresolved")
+
+
+# What is kept, and reruns
+
+
+def kept_table(place: Path) -> Path:
+    """Keep the finding's runs and put them away: what stays is the table."""
+    assert cli.main(["keep", "out/mine-nano"]) == 0
+    shutil.move(place / "out", place / "first")
+    return place / "docs/results/findings/mine-nano.json"
+
+
+def rerun(place: Path, missing: int) -> None:
+    """The same runs, registered and begun again, of which the first of fine2 have no result yet."""
+    shutil.copytree(place / "first/mine-nano", place / "out/mine-nano")
+    folder = place / "out/mine-nano"
+    edit(folder / "registration.json", lambda told: told.update(registered="2020-01-01T00:00:00+0000"))
+    for seed in range(missing):
+        edit(folder / f"fine2-sums-s{seed}/status.json", lambda told: told.update(state="preempted"))
+
+
+def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
+    place: Path, capsys: Capture
+) -> None:
+    before = judged(capsys)
+    table = kept_table(place)
+    content = table.read_bytes()
+    rerun(place, missing=3)
+    stands = "the kept conclusion (supported) stands: 3 of 12 runs of the rerun in out/mine-nano are missing"
+    assert said(capsys, "findings").splitlines() == [
+        "mine  supported     fine1 is better than fine2",
+        f"  {stands}",
+    ]
+    (listed,) = json.loads(said(capsys, "finding", "list", "--json"))
+    assert listed["verdict"] == "supported"
+    assert listed["rerun"] == {
+        "folder": "out/mine-nano",
+        "runs": 12,
+        "missing": 3,
+        "verdict": "unresolved",
+        "kept": "supported",
+    }
+    assert judged(capsys) == {**before, "rerun": listed["rerun"]}
+    for words in (["finding", "judge", "mine"], ["finding", "show", "mine"]):
+        told = said(capsys, *words)
+        assert "mine at nano scale: SUPPORTED" in told and f"  {stands}" in told
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    assert "only whole matrices are kept; 3 runs without result" in capsys.readouterr().err
+    assert table.read_bytes() == content
+
+
+def test_an_interrupted_rerun_says_that_the_kept_verdict_stands(
+    place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_table(place)
+    rerun(place, missing=5)
+    monkeypatch.setattr("grpobench.runs.commands.finding.carry_out", lambda recipe, options: PREEMPTED)
+    capsys.readouterr()
+    stands = "the kept conclusion (supported) stands: 5 of 12 runs of the rerun in out/mine-nano are missing"
+    for name in ("mine", "all"):
+        assert cli.main(["finding", "run", name, "--out", "out"]) == PREEMPTED
+        assert stands in capsys.readouterr().out
+
+
+def test_a_complete_rerun_is_judged_and_replaces_the_kept_one_when_it_is_kept(
+    place: Path, capsys: Capture
+) -> None:
+    table = kept_table(place)
+    edit(table, lambda told: [run["values"].update({"fine1 ends higher": 0.5}) for run in told["runs"]])
+    rerun(place, missing=0)
+    stands = "the kept conclusion (equivalent) stands until the rerun in out/mine-nano is kept"
+    told = said(capsys, "findings")
+    assert told.startswith("mine  equivalent ") and stands in told and "it is complete: supported" in told
+    told = said(capsys, "finding", "judge", "mine")
+    assert "mine at nano scale: SUPPORTED" in told and stands in told
+    assert cli.main(["keep", "out/mine-nano"]) == 0
+    assert said(capsys, "findings") == "mine  supported     fine1 is better than fine2\n"
+    assert judged(capsys)["rerun"] is None  # the table is of these runs
+
+
+def test_a_smaller_rerun_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
+    """Two seeds are a whole matrix by their own registration."""
+    table = kept_table(place)
+    content = table.read_bytes()
+    said(capsys, "finding", "run", "mine", "--seeds", "0-1")
+    capsys.readouterr()
+    assert cli.main(["keep", "out/mine-nano"]) == 2
+    told = capsys.readouterr().err
+    assert "mine-nano.json keeps 12 runs by the same rule" in told and "out/mine-nano has 4" in told
+    assert table.read_bytes() == content
+    assert cli.main(["keep", "out/mine-nano", "--to", "beside"]) == 0
+    assert said(capsys, "findings").startswith("mine  supported ")

@@ -87,4 +87,5 @@ OPENRLHF = Vocabulary(
             running=True,
         ),
     ),
+    prefixes={"train/": "", "eval/eval_": "eval_", "eval/": "eval_"},
 )

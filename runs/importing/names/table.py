@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 SOURCE = "<source>"
@@ -46,6 +46,16 @@ class Name:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """How a derived metric follows from the numbers of one log."""
+
+    formula: str
+    compute: Callable[[Mapping[str, float]], float]
+    note: str = ""
+    """What a reader of the report should know of it."""
+
+
+@dataclass(frozen=True)
 class Derived:
     """A metric of ours that follows from several of theirs."""
 
@@ -58,6 +68,9 @@ class Derived:
     unit: str
     source: str
     perhaps: Sequence[str] = ()
+    settle: Callable[[Sequence[Mapping[str, float]]], Settled] | None = None
+    """What it is in one log, from all of its rows, where versions of the library differ; counts before
+    `compute`."""
     running: bool = False
     """Whether it is the sum over the steps so far, which needs every step from 1 on."""
     differs: str = ""
@@ -76,6 +89,9 @@ class Vocabulary:
     derived: Sequence[Derived] = ()
     about: Sequence[str] = ()
     """What holds for all of its logs."""
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    """What its trackers write at the start of a name, and what the table has there; the first that fits
+    counts."""
 
     @cached_property
     def plain(self) -> Mapping[str, int]:
@@ -88,21 +104,19 @@ class Vocabulary:
         return [(place, one) for place, one in enumerate(self.names) if "<" in one.theirs]
 
     def find(self, theirs: str) -> tuple[int, dict[str, str]] | None:
-        """Place in `names` and what its placeholders stand for; None for an unknown name. Trackers' prefixes
-        (``train/``, ``eval/``) are seen through."""
-        for form in forms(theirs):
-            if (found := self.plain.get(form)) is not None:
-                return found, {}
-            for place, one in self.patterns:
-                if (parts := one.match(form)) is not None:
-                    return place, parts
+        """Place in `names` and what its placeholders stand for; None for an unknown name. The prefixes of its
+        trackers are seen through."""
+        form = self.bare(theirs)
+        if (found := self.plain.get(form)) is not None:
+            return found, {}
+        for place, one in self.patterns:
+            if (parts := one.match(form)) is not None:
+                return place, parts
         return None
 
-
-def forms(theirs: str) -> list[str]:
-    """A name as it may stand in a table: as it is, and without what trackers put before it: transformers
-    writes ``train/reward`` for reward and ``eval/reward`` for eval_reward."""
-    head, _, rest = theirs.partition("/")
-    if rest and head == "train":
-        return [theirs, rest]
-    return [theirs, f"eval_{rest}", rest] if rest and head == "eval" else [theirs]
+    def bare(self, theirs: str) -> str:
+        """A name as the library itself has it, without what its trackers put before it."""
+        for prefix, instead in self.prefixes.items():
+            if theirs.startswith(prefix) and theirs != prefix:
+                return instead + theirs.removeprefix(prefix)
+        return theirs

@@ -1,4 +1,5 @@
-"""TRL's metrics, as `trainer_state.json` has them. transformers' trackers put ``train/`` before them."""
+"""TRL's metrics, as `trainer_state.json` has them. transformers' trackers put ``train/`` before them
+and write ``eval/`` for ``eval_``."""
 
 from __future__ import annotations
 
@@ -99,4 +100,5 @@ TRL = Vocabulary(
         Name("eval_reward", f"{EVAL}/reward", "reward", TRAINER, "a reward, no accuracy"),
         Name("eval_completions/mean_length", f"{EVAL}/length", "tokens", TRAINER),
     ),
+    prefixes={"train/": "", "eval/": "eval_", "test/": "test_"},
 )

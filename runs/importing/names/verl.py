@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grpobench.runs.importing.names import verl_step
 from grpobench.runs.importing.names.table import Derived, Name, Vocabulary
 
 DATA = "verl/trainer/ppo/metric_utils.py"
@@ -11,16 +12,12 @@ TRAINER = "verl/trainer/ppo/ray_trainer.py"
 ACTOR = "verl/workers/actor/dp_actor.py"
 CRITIC = "verl/workers/critic/dp_critic.py"
 WORKERS = "verl/workers/fsdp_workers.py"
+ENGINE = "verl/workers/engine_workers.py"
 LOSS = "verl/trainer/ppo/core_algos.py"
 GAP = "verl/trainer/ppo/rollout_corr_helper.py"
 GREEDY, SAMPLED = "eval/validation/greedy", "eval/validation/sampled"
 ONE = "one answer per problem, greedy by default (`val_kwargs.do_sample`)"
 BOOTSTRAP = "estimated from resampled sets of n answers"
-
-
-def training(row: Mapping[str, float]) -> float:
-    """Seconds of the step without validation and checkpoints."""
-    return row["timing_s/step"] - row.get("timing_s/testing", 0.0) - row.get("timing_s/save_checkpoint", 0.0)
 
 
 def reading(row: Mapping[str, float]) -> float:
@@ -37,7 +34,7 @@ def generated(row: Mapping[str, float]) -> float:
 VERL = Vocabulary(
     library="verl",
     title="verl",
-    read="volcengine/verl@b178a3c (0.8.0.dev)",
+    read="volcengine/verl@b178a3c (0.8.0.dev); times, memory and loggers in 0.9.1 too",
     about=(
         (
             "A step is a batch of rollouts with all the updates made on it, as ours is; a validation at a "
@@ -48,6 +45,12 @@ VERL = Vocabulary(
             "those that were thrown away are not in them, and in ours they are."
         ),
         "Early versions print three decimals in the console; the file logger has all.",
+        (
+            "`timing_s/step` holds the validation and the checkpoint of a step up to verl 0.5, neither from "
+            "0.6 on, and the checkpoint again from 0.7.1 on. The log's numbers tell which: what makes the "
+            "remainder of the step beyond its other parts most like that of steps without either. "
+            "origin.json has the formula of the log."
+        ),
     ),
     names=(
         Name(
@@ -108,6 +111,7 @@ VERL = Vocabulary(
         Name("timing_s/reward", "time/verify", "s", TRAINER, "what is graded while sampling is not in it"),
         Name("timing_s/update_weights", "time/sync", "s", TRAINER),
         Name("timing_s/testing", "time/evaluate", "s", TRAINER),
+        Name("actor/perf/max_memory_allocated_gb", "cost/peak_memory_gb", "GiB", ENGINE, "of one GPU"),
         Name("perf/max_memory_allocated_gb", "cost/peak_memory_gb", "GiB", WORKERS, "of one GPU"),
         Name("val-core/<source>/acc/mean@1", f"{GREEDY}/correct", "share", TRAINER, ONE),
         Name("val-core/<source>/acc/mean@<n>", f"{SAMPLED}/correct", "share", TRAINER),
@@ -121,11 +125,12 @@ VERL = Vocabulary(
         Derived(
             "time/step",
             ("timing_s/step",),
-            "timing_s/step − timing_s/testing − timing_s/save_checkpoint",
-            training,
+            "timing_s/step, less what it holds of timing_s/testing and timing_s/save_checkpoint",
+            verl_step.whole,
             "s",
             TRAINER,
-            perhaps=("timing_s/testing", "timing_s/save_checkpoint"),
+            perhaps=(verl_step.TESTING, verl_step.SAVING, *verl_step.PARTS),
+            settle=verl_step.settle,
         ),
         Derived(
             "time/read",

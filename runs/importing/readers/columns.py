@@ -21,6 +21,9 @@ from grpobench.tasks.data.errors import DataError
 STEPS = ("step", "global_step", "train/global_step", "training/global_step", "_step", "Step", "iteration")
 """Columns that hold the step unless --map names another; the first that is there."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
+CLOCKS = ("_step", "_runtime", "_timestamp", "")
+"""Columns that an export of W&B's has beside the metrics, and the number of the row, whose column pandas
+writes without a name."""
 SEED = "seed"
 
 
@@ -115,7 +118,8 @@ def lay(log: Log, rows: Sequence[Row], mapped: Mapping[str, str]) -> Log:
         each = listed([f"{name} ({count})" for name, count in gaps.items()])
         log.notes.append(f"NaN that stands for no value is left out: {each}")
     for row in rows:
-        log.add(row.step, row.values, "" if row.line is None else f"line {row.line}")
+        values = {name: value for name, value in row.values.items() if name not in CLOCKS}
+        log.add(row.step, values, "" if row.line is None else f"line {row.line}")
     return demand(log)
 
 

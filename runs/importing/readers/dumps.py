@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.importing.log import Log, numbers, parsed, whole
+from grpobench.tasks.data.flaws import find_half_pair
 
 KEYS = ("input", "output", "score", "step")
 
@@ -55,6 +56,9 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
                 raise ValueError("no completion of verl's")
             if whole(row["step"]) is None:
                 raise ValueError("no whole `step`")
+            # a NaN is a score that was not given, and read as such; half a pair cannot be hashed or written
+            if half := find_half_pair(f"{row['input']}{row['output']}"):
+                raise ValueError(f"{half} is half a surrogate pair")
             yield row
         except ValueError as error:
             log.fault(file, number, f"{error}; the line is left out")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ BLOCK = 2**15
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 STEPS = ("train/global_step", "eval/global_step", "global_step")
 """Metrics that hold the step where W&B's own counter does not: it counts calls."""
+TIMED = "profiling/Time taken: "
 SEEDS = ("seed", "train.seed", "data.seed", "trainer.seed")
 
 
@@ -33,6 +34,8 @@ def read(file: Path) -> Log:
     record = message()
     log = Log(file, "wandb", files=[file])
     rows: list[tuple[int, dict[str, float]]] = []
+    last: dict[str, Any] = {}
+    axes: set[str] = set()
     ended = False
     for place, data in records(file, log):
         try:
@@ -45,6 +48,12 @@ def read(file: Path) -> Log:
         kind = one.WhichOneof("record_type")
         if kind == "history":
             rows.append(history(one.history, log))
+        elif kind == "metric":
+            axes.add(one.metric.step_metric)
+        elif kind == "summary":
+            last |= {
+                name: json.loads(item.value_json) for item in one.summary.update if (name := summed(item))
+            }
         elif kind == "run":
             log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
             log.identity = f"{one.run.entity}/{one.run.project}/{one.run.run_id}"
@@ -58,7 +67,10 @@ def read(file: Path) -> Log:
             ended = True
             if one.exit.exit_code:
                 log.state, log.why = "crashed", f"W&B noted exit code {one.exit.exit_code}"
-    lay(log, rows)
+    lay(log, [(own, lasting(row)) for own, row in filled(rows, axes)])
+    if any(name.startswith(TIMED) for _, row in rows for name in row):
+        log.notes.append(f"`{TIMED}…` is left out: TRL tells it several times a step, and W&B alone")
+    sum_up(log, last, {name for _, row in rows for name in row})
     if not log.rows:
         raise DataError(f"{file}: holds no history")
     if not ended:
@@ -112,10 +124,41 @@ def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
 
 def history(row: Any, log: Log) -> tuple[int, dict[str, float]]:
     """(W&B's own step, numbers by name) of a row."""
-    values = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in row.item}
+    media = {tuple(item.nested_key[:-1]) for item in row.item if item.nested_key[-1:] == ["_type"]}
+    values = {
+        item.key or ".".join(item.nested_key): json.loads(item.value_json)
+        for item in row.item
+        if tuple(item.nested_key[:-1]) not in media
+    }
     own = int(values.get("_step", row.step.num))
     told = log.numbers({name: value for name, value in values.items() if not is_media(value)})
     return own, {name: value for name, value in told.items() if not name.startswith("_")}
+
+
+def summed(item: Any) -> str:
+    """The name of an item of the summary; empty for a part of one, such as a maximum, and for W&B's own."""
+    name = item.key or ("" if len(item.nested_key) > 1 else "".join(item.nested_key))
+    return "" if name.startswith("_") else name
+
+
+def sum_up(log: Log, last: Mapping[str, Any], known: set[str]) -> None:
+    """Take up, at the last step, what the history lacks of the numbers of the summary: transformers puts
+    those of the whole run, such as `train_runtime`, there alone."""
+    alone = {name: value for name, value in last.items() if name not in known and not is_media(value)}
+    if log.rows:
+        log.put(max(log.rows), log.numbers(alone))
+
+
+def filled(rows: list[tuple[int, dict[str, float]]], axes: set[str]) -> list[tuple[int, dict[str, float]]]:
+    """The rows without axes that were never logged, which W&B itself fills with 0."""
+    never = {axis for axis in axes - set(STEPS) if not any(row.get(axis) for _, row in rows)}
+    return [(own, {name: row[name] for name in row if name not in never}) for own, row in rows]
+
+
+def lasting(row: Mapping[str, float]) -> dict[str, float]:
+    """A row without what TRL times; empty where nothing but a step remains, which W&B fills in."""
+    kept = {name: value for name, value in row.items() if not name.startswith(TIMED)}
+    return kept if kept.keys() - set(STEPS) else {}
 
 
 def is_media(value: Any) -> bool:
@@ -130,6 +173,8 @@ def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
     for own, row in rows:
         named = next((row[name] for name in STEPS if name in row), None)
         step = whole(named) if counted else own
+        if not row:
+            continue
         if step is None:
             lost += bool(row)
             continue

@@ -292,7 +292,8 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
             for at, score in enumerate(scores)
         ]
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        (place / folder / f"{step}.jsonl").write_text(text + ('{"input": "' if folder == "rollout" else ""))
+        half = json.dumps({**rows[0], "input": "\ud800"}) + "\n"
+        (place / folder / f"{step}.jsonl").write_text(text + half + '{"input": "')
     assert imported(place, out) == 0
     matrix = load(out)
     asked = matrix.evaluations
@@ -308,7 +309,7 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
     assert (found["runs"][0]["items"], found["runs"][0]["final"]) == (2, 0.5)
     assert "Logs that lack something" not in found["alarms"]
     (line,) = found["alarms"]["Left out of what was imported"]
-    assert f"{place / 'rollout' / '1.jsonl'}, line 3" in line
+    assert f"{place / 'rollout' / '1.jsonl'}, line 3: \\ud800 is half a surrogate pair" in line
     (out / "grpo-gsm8k-s0" / "eval.jsonl").write_text("")
     (out / "grpo-gsm8k-s0" / "sums.json").unlink()  # as older versions imported
     assert "eval.jsonl is missing or empty" in report(out)["alarms"]["Logs that lack something"][0]

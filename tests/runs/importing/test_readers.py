@@ -370,3 +370,34 @@ def test_an_absent_package_is_named_with_the_remedy(
     reader = {"wandb": wandb, "tensorboard": tensorboard}[package]
     with pytest.raises(ConfigError, match=rf'pip install "grpobench\[{package}\]"'):
         reader.read(written(tmp_path, name, "x"))
+
+
+@pytest.mark.parametrize(
+    ("file", "given", "label"),
+    [
+        ("study/grpo-s1.csv", "study", "grpo-s1"),
+        ("study/grpo-s1.csv", ".", "study/grpo-s1"),
+        ("study/dapo.csv", "study", "dapo"),
+        ("grpo/seed1.csv", "grpo", "grpo/seed1"),
+        ("seed1/grpo.csv", "seed1", "grpo/seed1"),
+        ("grpo-s1/curve.csv", "grpo-s1", "grpo-s1"),
+        ("grpo-s1/curve.csv", ".", "grpo-s1"),
+        ("grpo/seed1/metrics.csv", "grpo", "grpo/seed1"),
+        ("verl/train_log.csv", "verl", "verl"),
+    ],
+)
+def test_the_only_log_of_a_folder_keeps_its_name_and_seed(
+    file: str, given: str, label: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    written(tmp_path, file, "step,reward\n1,0.5\n")
+    assert [one.label for one in sources(tmp_path / given, "", [])] == [label]
+
+
+@pytest.mark.parametrize("given", [".", "grpo-s3", "grpo-s3/runs", "grpo-s3/runs/Nov23_06-18-54_host"])
+def test_event_files_of_transformers_have_the_name_of_the_run_s_folder(given: str, tmp_path: Path) -> None:
+    folder = tmp_path / "grpo-s3" / "runs" / "Nov23_06-18-54_host"
+    folder.mkdir(parents=True)
+    file = written(folder, "events.out.tfevents.1.host.2.0", "")
+    for place in (tmp_path / given, file):
+        assert [one.label for one in sources(place, "", [])] == ["grpo-s3"]

@@ -108,7 +108,7 @@ def test_the_files_of_a_run_that_was_resumed_are_one_run(
     assert "2 files are parts of one run" in told and "goes back from 6 to 4" in told
     (run,) = load(tmp_path / "out").runs
     assert (run.state, run.step, run.rows) == ("finished", 9, 9)
-    parts = load(tmp_path / "out").select("other/train/part")
+    parts = load(tmp_path / "out").select("other/part")
     assert list(parts["value"]) == [1] * 3 + [4] * 6
     assert len(run.origin["imported"]["files"]) == 2
 

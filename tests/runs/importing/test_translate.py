@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpobench.runs.importing.log import Log
-from grpobench.runs.importing.names.table import Vocabulary, forms
+from grpobench.runs.importing.names.table import Vocabulary
 from grpobench.runs.importing.translate import (
     VOCABULARIES,
     diverged,
@@ -62,9 +62,13 @@ def test_trl_has_the_names_that_its_table_gives_in_the_files_that_it_gives() -> 
 
 
 def test_a_tracker_prefix_is_seen_through() -> None:
-    assert forms("train/kl") == ["train/kl", "kl"]
-    assert forms("eval/reward") == ["eval/reward", "eval_reward", "reward"]
-    assert forms("actor/entropy") == ["actor/entropy"]
+    theirs = {
+        "trl": {"train/kl": "kl", "eval/reward": "eval_reward", "actor/entropy": "actor/entropy"},
+        "openrlhf": {"train/kl": "kl", "eval/eval_gsm8k_pass1": "eval_gsm8k_pass1", "timing/x": "timing/x"},
+        "verl": {"train/loss": "train/loss", "val-core/x": "val-core/x"},
+    }
+    for library, names in theirs.items():
+        assert {name: VOCABULARIES[library].bare(name) for name in names} == names
     found = translate(log_of({"train/kl": 0.5, "eval/reward": 0.25}), VOCABULARIES["trl"], {})
     assert found.rows == {1: {"policy/kl_reference_k3": 0.5, "eval/validation/sampled/reward": 0.25}}
 
@@ -236,3 +240,75 @@ def test_what_is_a_share() -> None:
     assert not any(map(share, others))
     # means of ones in single precision may exceed 1
     assert translate(log_of({GREEDY: 1.0000001}), None, {}).rows[1] == {GREEDY: 1.0000001}
+
+
+def test_what_a_tracker_tells_of_an_evaluation_is_none_of_ours_unless_split_and_mode_are() -> None:
+    theirs = {"eval/rewards/exact/std": 0.25, "eval/rewards/exact/mean": 0.5, "train/rewards/exact/std": 0.5}
+    found = translate(log_of(theirs | {GREEDY: 0.75}), VOCABULARIES["trl"], {})
+    assert found.rows[1] == {
+        "other/eval_rewards/exact/std": 0.25,
+        "eval/validation/sampled/exact": 0.5,
+        "other/rewards/exact/std": 0.5,
+        GREEDY: 0.75,
+    }
+    assert found.kept["other/eval_rewards/exact/std"] == "eval/rewards/exact/std"
+    assert translate(log_of({"eval/rewards/exact/std": 0.25}), None, {}).names == {}
+
+
+def test_a_name_with_and_without_a_prefix_stays_two() -> None:
+    found = translate(log_of({"train/loss": 1.0, "loss": 2.0}), VOCABULARIES["trl"], {})
+    assert found.rows[1] == {"other/train/loss": 1.0, "other/loss": 2.0}
+
+
+def test_what_openrlhf_evaluated_has_one_name_by_every_route() -> None:
+    for name in ("eval_gsm8k_pass1", "eval/eval_gsm8k_pass1"):
+        found = translate(log_of({name: 0.5}), VOCABULARIES["openrlhf"], {})
+        assert (found.rows[1], found.task) == ({"eval/validation/sampled/correct": 0.5}, "gsm8k")
+    tokens = {"train/rollout/response_length_mean": 10.0, "train/rollout/num_samples": 4.0}
+    found = translate(log_of(tokens, tokens), VOCABULARIES["openrlhf"], {})
+    assert [found.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [40.0, 80.0]
+
+
+PARTS = {"timing_s/gen": 20.0, "timing_s/old_log_prob": 4.0, "timing_s/update_actor": 16.0}
+
+
+@pytest.mark.parametrize("often", [True, False])
+@pytest.mark.parametrize("testing", [60.0, 8.0])
+@pytest.mark.parametrize(
+    ("version", "held"), [("0.5", (True, True)), ("0.6", (False, False)), ("0.9.1", (False, True))]
+)
+def test_a_step_of_verl_is_without_what_that_version_timed_within_it(
+    version: str, held: tuple[bool, bool], testing: float, often: bool
+) -> None:
+    rows = []
+    for step in range(1, 9):
+        beside = {"timing_s/testing": testing} if often or step % 2 == 0 else {}
+        beside |= {"timing_s/save_checkpoint": 12.0} if step % 4 == 0 else {}
+        within = [time for time, kept in zip(beside.values(), held, strict=False) if kept]
+        rows.append(PARTS | beside | {"timing_s/step": 41.0 + step / 10 + sum(within)})
+    found = translate(log_of(*rows), VOCABULARIES["verl"], {})
+    times = [found.rows[step]["time/step"] for step in range(1, 9)]
+    assert times == pytest.approx([41.0 + step / 10 for step in range(1, 9)]), version
+    names = ("timing_s/testing", "timing_s/save_checkpoint")
+    assert found.names["time/step"] == " − ".join(
+        ["timing_s/step", *(name for name, kept in zip(names, held, strict=True) if kept)]
+    )
+    assert not found.notes
+
+
+def test_a_step_of_verl_is_never_negative_and_what_is_assumed_of_it_is_said() -> None:
+    short = translate(
+        log_of({"timing_s/step": 44.1, "timing_s/testing": 60.0, **PARTS}), VOCABULARIES["verl"], {}
+    )
+    assert short.rows[1]["time/step"] == 44.1
+    bare = translate(log_of({"timing_s/step": 44.1, "timing_s/testing": 40.0}), VOCABULARIES["verl"], {})
+    assert bare.rows[1]["time/step"] == pytest.approx(4.1)
+    assert bare.notes == [
+        "time/step: nothing tells whether timing_s/step holds timing_s/testing; it is taken to"
+    ]
+
+
+@pytest.mark.parametrize("name", ["perf/max_memory_allocated_gb", "actor/perf/max_memory_allocated_gb"])
+def test_the_peak_of_memory_of_verl_is_ours_by_its_old_name_and_its_new(name: str) -> None:
+    found = translate(log_of({name: 61.5}), VOCABULARIES["verl"], {})
+    assert found.rows == {1: {"cost/peak_memory_gb": 61.5}}

@@ -611,6 +611,10 @@ def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_
     monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typo")]) == 2
     assert "typo: no such folder; correct --model-dir" in capsys.readouterr().err
+    (tmp_path / "typed").touch()
+    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typed")]) == 2
+    assert "typed: a file, not a folder; correct --model-dir" in capsys.readouterr().err
     monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
     absent = packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
     monkeypatch.setattr(packages, "PACKAGED", {"absent": absent})

@@ -102,6 +102,16 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     assert all(f"- {line}\n" in text for line in describing.needs(cls))
 
 
+def test_no_page_says_of_an_algorithm_that_is_here_that_it_is_not() -> None:
+    """A sentence such as `X (arXiv:N) is not here` names no paper that an algorithm is of."""
+    papers = {number for cls in ALGORITHMS.values() for number in re.findall(r"arXiv:([\d.]+\d)", cls.paper)}
+    for name, text in written().items():
+        for sentence in re.split(r"(?<=[.:;])\s", " ".join(text.split())):
+            if "not here" in sentence:
+                absent = set(re.findall(r"arXiv:([\d.]+\d)", sentence))
+                assert not absent & papers, f"{name}: {sentence}"
+
+
 def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
     found = written()
     for name in ALGORITHMS:

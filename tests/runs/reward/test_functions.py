@@ -159,13 +159,54 @@ def failing(completions: Any, **_: Any) -> list[float]:
         (lambda completions, **_: [1.0, math.nan], "gave nan for the completion 'b'"),
         (lambda completions, **_: [1.0, math.inf], "gave inf for the completion 'b'"),
         (lambda completions, **_: [1.0, "high"], "gave 'high' for the completion 'b'"),
-        (lambda completions, **_: None, "'NoneType' object is not iterable"),
+        (lambda completions, **_: [1.0, "1.0"], "gave '1.0' for the completion 'b'"),
+        (lambda completions, **_: [b"1", 1.0], "gave b'1' for the completion 'a'"),
+        (
+            lambda completions, **_: "12",
+            "returned '12' of type str; return a list of 2 numbers, one for each",
+        ),
+        (lambda completions, **_: {1.0, 2.0}, "returned {1.0, 2.0} of type set; return a list of 2 numbers"),
+        (lambda completions, **_: dict.fromkeys((0.5, 1)), "of type dict; return a list of 2 numbers"),
+        (lambda completions, **_: None, "returned None of type NoneType; return a list of 2 numbers"),
+        (lambda completions, **_: 1.0, "returned 1.0 of type float; return a list of 2 numbers"),
+        (lambda completions, **_: torch.tensor(1.0), "returned tensor(1.) of type Tensor; return a list"),
+        (lambda completions, **_: (1 / 0 for _ in completions), "raised ZeroDivisionError"),
     ],
 )
 def test_a_fault_of_a_function_is_no_reward_and_ends_the_run(function: Any, said: str) -> None:
     with pytest.raises(FunctionError) as caught:
         RewardFunction("mine:f", function)(asked("a", "b"))
     assert said in str(caught.value)
+
+
+def of_text(completions: Sequence[str], **_: Any) -> list[str]:
+    return [str(len(text)) for text in completions]
+
+
+def test_an_answer_that_is_none_is_named_with_the_line_of_its_function() -> None:
+    """Texts of digits, which Python reads as numbers, once trained as rewards."""
+    line = of_text.__code__.co_firstlineno
+    with pytest.raises(FunctionError) as caught:
+        RewardFunction("mine:of_text", of_text)(asked("a", "b"))
+    assert str(caught.value) == (
+        f"test_functions.py:{line} the reward mine:of_text gave '1' for the completion 'a'; "
+        "give a finite number, or None where it does not apply"
+    )
+
+
+def test_whatever_numbers_stand_in_are_rewards() -> None:
+    """As TRL has them: a tensor, an array, a generator, truth values."""
+    import numpy as np
+
+    one, other = asked("a", "b")
+    for answer in (
+        (1, 0),
+        np.array([1.0, 0.0]),
+        torch.tensor([1.0, 0.0]),
+        [True, False],
+        (x for x in (1, 0)),
+    ):
+        assert RewardFunction("mine:f", lambda answer=answer, **_: answer)([one, other]) == [1.0, 0.0]
 
 
 def test_a_grader_does_not_swallow_the_fault_of_a_function(tmp_path: Path, loaded: Loaded) -> None:

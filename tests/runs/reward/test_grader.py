@@ -197,6 +197,7 @@ def test_every_mistake_of_a_reward_is_named_at_once(tmp_path: Path) -> None:
         ("weights = {proxy = 1}", 'set reward.kind = "sum" to weigh proxy too'),
         ('kind = "model"\nmodel = "./nowhere"', "reward.model: no folder nowhere"),
         ('kind = "model"\nmodel = "nano"', "reward.model: no folder nano; give a local folder, a hub id"),
+        (f'kind = "model"\nmodel = "{__file__}"', "test_grader.py is a file; a reward model is a folder"),
     ],
 )
 def test_a_reward_that_cannot_be_is_refused_with_a_remedy(tmp_path: Path, reward: str, remedy: str) -> None:

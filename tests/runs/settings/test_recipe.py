@@ -262,6 +262,7 @@ def test_error_message(read: Any, text: str, fault: str) -> None:
         (arm("sampler.kind = 'replay'", "mixing"), "mixes embeddings while decoding"),
         (arm("sampler.kind = 'preferences'", "pairs"), "set sampler.path to a JSONL file"),
         (arm("sampler = {kind = 'preferences', path = '/no/such'}", "pairs"), "/no/such does not exist"),
+        (arm("sampler = {kind = 'preferences', path = '/'}", "pairs"), "preference file / is a folder; set"),
         (arm("reward.weights.consistent = 1"), "move the weights to `[on.TASK.reward]`"),
         (arm().replace("sums", "absent"), "task absent: no data; fetch them"),
         (

@@ -380,7 +380,12 @@ def test_preference_file_is_learnt(policy: str, tmp_path: Path) -> None:
 
 def test_bad_preference_row_names_file_and_line(policy: str, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
-    for text, message in (('{"prompt": "a", "chosen": "b"}', "rejected"), ("{", "not JSON")):
+    for text, message in (
+        ('{"prompt": "a", "chosen": "b"}', "rejected"),
+        ("{", "not JSON"),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c\\ud800"}', "'rejected' holds"),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c", "margin": NaN}', "'margin' is NaN"),
+    ):
         file.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' + text + "\n")
         config = configure(policy, DPO(), sampler=SamplerConfig(kind="preferences", path=str(file)))
         with pytest.raises(DataError, match=rf"pairs\.jsonl:2.*{message}|pairs\.jsonl:2: {message}"):

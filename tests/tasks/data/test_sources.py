@@ -115,6 +115,13 @@ def test_a_failing_hub_is_a_data_error_with_its_reason(monkeypatch: pytest.Monke
         (b'{"word": "\xff"}\n', 1, "not JSON"),
         ("[" * 100_000 + "\n", 1, "not JSON"),
         ('["a"]\n', 1, "must hold an object"),
+        ('{"word": "a"}\n{"word": NaN}\n', 2, "'word' is NaN, which is no number in JSON"),
+        ('{"word": "a", "n": [1, {"m": Infinity}]}\n', 1, "'m' is Infinity"),
+        ('{"word": "a", "n": -Infinity}\n', 1, "'n' is -Infinity"),
+        ('{"word": "a", "n": 1e999}\n', 1, "'n' is Infinity"),
+        ('{"word": "a", "n": [["\\ud800"]]}\n', 1, "'n' holds \\ud800, half a surrogate pair"),
+        ('{"word": "a"}\n{"word": "b\\udFFFc"}\n', 2, "'word' holds \\udfff"),
+        ('{"word": "a", "\\ud800": 1}\n', 1, "a key holds \\ud800"),
     ],
 )
 def test_malformed_lines_stop_with_file_line_and_reason(
@@ -125,6 +132,20 @@ def test_malformed_lines_stop_with_file_line_and_reason(
         read(TABLE, folder)
     assert str(caught.value).startswith(f"{folder / TABLE.path}, line {line}: ")
     assert reason in str(caught.value)
+
+
+def test_a_whole_surrogate_pair_and_finite_numbers_are_read(tmp_path: Path) -> None:
+    folder = folder_with(
+        tmp_path, '{"word": "\\ud83d\\ude00", "n": [1e308, -0.0, null, {"NaN": "Infinity"}]}\n'
+    )
+    (row,) = read(TABLE, folder)[1]
+    assert row.text("word") == "\U0001f600" and row.values["n"] == [1e308, 0, None, {"NaN": "Infinity"}]
+
+
+def test_an_array_names_the_element_with_a_flaw(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('[{"a": 1}, {"a": NaN}]')
+    with pytest.raises(DataError, match=r"rows\.json, line 2: 'a' is NaN"):
+        read(Table("rows.json", None), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -180,4 +201,8 @@ def test_named_folder_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert data_folder() == tmp_path
     monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "typo"))
     with pytest.raises(DataError, match="typo: no such folder"):
+        data_folder()
+    (tmp_path / "typed").touch()
+    monkeypatch.setenv(sources.FOLDER_VARIABLE, str(tmp_path / "typed"))
+    with pytest.raises(DataError, match="typed: a file, not a folder"):
         data_folder()

@@ -4,8 +4,10 @@ breaking or blowing up an answer is ever accepted."""
 from __future__ import annotations
 
 import random
+import re
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -63,8 +65,6 @@ SAME = [
     ("7, -2, \\text{ and } -5", "-5, -2, 7"),
     ("1,2", "x=1, x=2"),
     ("1,2", "x = 2 \\text{ or } x = 1"),
-    ("1,2", "1,2,2"),
-    ("x+11, 11+x", "x+11"),
     ("\\frac12,\\frac13", "0.5, \\frac{1}{3}"),
     ("2\\pm\\sqrt3", "2+\\sqrt3, 2-\\sqrt3"),
     ("2+\\sqrt3, 2-\\sqrt3", "2\\pm\\sqrt{3}"),
@@ -162,8 +162,38 @@ SAME = [
     ("2\\sqrt3", "2\\sqrt3\\approx 3.46"),
     ("3.46", "2\\sqrt3\\approx 3.46"),
     ("5", "5 = x"),
+    ("18", "\\boxed{18}"),
+    ("18", "$\\boxed{18}$."),
+    ("1234567", "1\\ 234\\ 567"),
+    ("1234567", "1~234~567"),
+    ("1234567", "1\\;234\\;567"),
+    ("1234567", "1\u2009234\u2009567"),
+    ("-1234.5", "-1\u202f234.5"),
+    ("1\\ 234", "1234"),
+    ("1,2,2", "2,1,2"),
+    ("2,\\sqrt3,\\sqrt3", "\\sqrt3,\\frac{3}{\\sqrt3},2"),
+    ("\\{1,2,3\\}", "\\{1,2,3,3\\}"),
+    ("\\{\\sqrt4,3\\}", "\\{2,3,3\\}"),
 ]
 OTHER = [
+    ("18", "\\boxed{18} \\boxed{19}"),
+    ("18", "1\\boxed{8}"),
+    ("1234", "1\\ 234\\ 56"),
+    ("123456", "123\\ 45\\ 6"),
+    ("1234567", "1\\ 234~567"),
+    ("1234", "1 234"),
+    ("12345", "x_1\\ 2345"),
+    ("1,2,3", "1,2,3,3"),
+    ("1,2", "1,2,2"),
+    ("1,2", "1,\\frac{2}{1},2"),
+    ("x+11, 11+x", "x+11"),
+    ("1,2,2", "1,2"),
+    ("1,2,2", "1,1,2"),
+    ("2,3", "\\sqrt4,2,3"),
+    ("2,\\sqrt3,\\sqrt3", "2,2,\\sqrt3"),
+    ("1,2,3", "1,2,3 \\text{ and } 3"),
+    ("(1,2),(3,4)", "(1,2),(3,4),(3,4)"),
+    ("1\\pm\\sqrt2", "1+\\sqrt2,1-\\sqrt2,1-\\sqrt2"),
     ("3", "x=7\\text{ or }x=3"),
     ("3", "7\\cup 3"),
     ("3", "7\\iff 3"),
@@ -299,6 +329,20 @@ def test_same_value_in_other_words_is_equal(verdicts: dict[tuple[str, str], str]
 
 def test_other_value_is_different(verdicts: dict[tuple[str, str], str]) -> None:
     assert [pair for pair in OTHER if verdicts[pair] != "different"] == []
+
+
+def test_percentages_are_graded_as_the_document_says() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tasks" / "math.md").read_text(encoding="utf-8")
+    table = page.partition("| truth | accepted | refused |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [[re.findall("`([^`]+)`", cell) for cell in line.split("|")[1:4]] for line in table.splitlines()]
+    cases = [
+        (truth, answer, said)
+        for (truth,), *answers in rows
+        for said, own in zip(("equal", "different"), answers, strict=True)
+        for answer in own
+    ]
+    assert {("50\\%", "0.5", "different"), ("50\\%", "\\frac12", "different")} <= set(cases)
+    assert compare_all([case[:2] for case in cases]) == [case[2] for case in cases]
 
 
 def test_few_questions_are_left_to_math_verify() -> None:

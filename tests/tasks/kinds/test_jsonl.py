@@ -125,6 +125,17 @@ def test_a_malformed_row_stops_with_its_line(row: Any, settings: Any, said: str,
     assert "mend or replace the file" in fault
 
 
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", '"\\ud800"'])
+@pytest.mark.parametrize("column", ["question", "answer", "difficulty", "unused"])
+def test_what_is_not_json_or_no_text_stops_with_its_line(literal: str, column: str, tmp_path: Path) -> None:
+    one = task(tmp_path, QUESTIONS[:1])
+    bad = json.dumps({**QUESTIONS[1], column: "HERE"}).replace('"HERE"', literal)
+    path = tmp_path / "problems.jsonl"
+    path.write_text(f"{path.read_text().strip()}\n{bad}\n")
+    fault = refusal(one)
+    assert fault.startswith(f"{path}, line 2: {column!r} ")
+
+
 def test_what_is_wrong_with_the_whole_file_is_said(tmp_path: Path) -> None:
     some = [{**QUESTIONS[0], "split": "train"}, QUESTIONS[1]]
     assert "1 of 2 rows say their split" in refusal(task(tmp_path, some))

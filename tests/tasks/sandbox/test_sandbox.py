@@ -35,6 +35,7 @@ from grpobench.tasks.kinds import programs
 from grpobench.tasks.sandbox import choose, inside, transcript
 from grpobench.tasks.sandbox import process as sandbox_process
 from grpobench.tasks.sandbox import wire as sandbox_wire
+from grpobench.tasks.sandbox.monty import MontySandbox
 from grpobench.tasks.sandbox.process import usage
 from grpobench.tasks.sandbox.protocol import BRIEF as BRIEF_LENGTH
 from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
@@ -601,6 +602,24 @@ def test_tiers_are_chosen_by_what_works(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(choose.UNSAFE_VARIABLE, "1")  # of a process that is neither this nor its parent
     with pytest.raises(DataError, match="apt-get install bubblewrap"):
         choose.sandbox()
+
+
+def test_monty_is_killed_at_the_limit_inside_of_one_long_operation() -> None:
+    """The interpreter looks at its clock between operations, of which the square of a number of millions of
+    digits is one. Killed later, at the limit and a second, this took 2.5 s."""
+    need("monty")
+    limits = Limits(seconds=0.5, megabytes=256)
+    chosen = MontySandbox(limits, workers=1)
+    try:
+        assert chosen.run("one = 1", ["one"]).values == (1,)  # its worker is there
+        began = time.monotonic()
+        execution = chosen.run("x = 10**1000\nwhile True:\n    x = x * x", ["x"])
+        elapsed = time.monotonic() - began
+        assert chosen.run("one = 1", ["one"]).values == (1,)  # and replaced
+    finally:
+        chosen.close()
+    assert execution.outcome == "timeout" and "killed" in execution.detail
+    assert elapsed < PATIENCE * limits.seconds + 0.8  # a busy machine kills late, but not by a second
 
 
 def test_monty_that_does_not_start_leaves_nothing_to_close() -> None:

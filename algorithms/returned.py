@@ -1,0 +1,160 @@
+"""What an algorithm returns, checked where it is returned.
+
+torch broadcasts a tensor of a wrong shape, so that a loss of shape (1,) would train on something that nobody
+wrote down. Only types, dtypes and shapes are read here: none of them waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Reader, Reading, Role, Signal
+
+S = TypeVar("S", bound=Signal)
+
+
+class ReturnError(RuntimeError):
+    """Somebody's method returned something else than its protocol asks for."""
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """``FILE:LINE`` of a function's definition; empty for one that is not written in Python."""
+    plain = inspect.unwrap(function)
+    for one in (plain, type(plain).__call__):  # an object that is called has its code in its class
+        if code := getattr(one, "__code__", None):
+            return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    return ""
+
+
+def refusal(algorithm: Algorithm[Any], method: str, returned: str, expected: str) -> ReturnError:
+    """The error for a method that returned something else than it should."""
+    function = getattr(algorithm.inner, method)
+    name = type(algorithm.inner).__name__
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
+    inherited = f" (inherited from {owner})" if owner and owner != name else ""
+    what = f"{name}.{method}{inherited} returned {returned}, expected {expected}"
+    return ReturnError(f"{line_of(function)} {what}".lstrip())
+
+
+def described(value: object) -> str:
+    """A value in a message: shape and dtype of a tensor, else the value and its type."""
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)} of {value.dtype}"
+    return f"{value!r:.80} of type {type(value).__name__}"
+
+
+def demand(
+    algorithm: Algorithm[Any],
+    method: str,
+    what: str,
+    value: object,
+    *shapes: tuple[int, ...],
+    whole: bool = False,
+) -> torch.Tensor:
+    """The tensor `value`, which has one of these shapes and floating numbers, or whole ones if `whole`.
+    Messages call it `what`."""
+    expected = " or ".join(map(str, shapes))
+    if not isinstance(value, torch.Tensor):
+        raise refusal(algorithm, method, f"{what} {described(value)}", f"a tensor {expected}")
+    if tuple(value.shape) not in shapes:
+        raise refusal(algorithm, method, f"{what} {tuple(value.shape)}", expected)
+    floating = value.is_floating_point()
+    if whole and (floating or value.is_complex() or value.dtype == torch.bool):
+        raise refusal(algorithm, method, f"{what} of {value.dtype}", "whole numbers, such as torch.long")
+    if not whole and not floating:
+        raise refusal(algorithm, method, f"{what} of {value.dtype}", "floating numbers; write .float()")
+    return value
+
+
+def credit(algorithm: Algorithm[S], batch: Batch, models: Reader) -> S:
+    """`algorithm.credit`, of which every tensor has B rows."""
+    signal = algorithm.credit(batch, models)
+    rows, longest = batch.completion.shape
+    if not isinstance(signal, Signal):
+        raise refusal(algorithm, "credit", described(signal), "a Signal, such as Advantage(unit, ...)")
+    if algorithm.has_advantages and not hasattr(signal, "advantage"):
+        raise refusal(algorithm, "credit", f"a {type(signal).__name__} without advantage", "one with it")
+    demand(algorithm, "credit", "unit", signal.unit, (rows,), whole=True)
+    made: Any = type(signal)
+    for name, kind in kinds(made).items():
+        value = getattr(signal, name)
+        if kind == "Rowwise":
+            demand(algorithm, "credit", name, value, (rows,))
+        elif kind == "Tokenwise":
+            # What an algorithm does not read, such as log π_ref, has no column; its advantages it always has.
+            absent = () if name == "advantage" else ((rows, 0),)
+            demand(algorithm, "credit", name, value, (rows, longest), *absent)
+        elif kind == "Tensor" and not isinstance(value, torch.Tensor):
+            raise refusal(algorithm, "credit", f"{name} {described(value)}", f"a tensor of {rows} rows")
+        elif isinstance(value, torch.Tensor) and value.shape[:1] != (rows,):
+            raise refusal(algorithm, "credit", f"{name} {tuple(value.shape)}", f"{rows} rows")
+    return signal
+
+
+@functools.cache
+def kinds(signal: type[Signal]) -> Mapping[str, str]:
+    """The annotation of every field of a signal but its unit, without module: Tokenwise, Rowwise, Tensor."""
+    types = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(signal)}
+    return {name: str(kind).rpartition(".")[2] for name, kind in types.items() if name != "unit"}
+
+
+def observe(algorithm: Algorithm[S], batch: Batch, signal: S) -> Mapping[str, float]:
+    """`algorithm.observe`, a number by the name of each metric."""
+    row = algorithm.observe(batch, signal)
+    if not isinstance(row, Mapping):
+        raise refusal(algorithm, "observe", described(row), "a number by the name of each metric")
+    for name, value in row.items():
+        if not isinstance(value, Real):
+            raise refusal(algorithm, "observe", f"{name} = {described(value)}", "a number; write .item()")
+    return row
+
+
+def loss(
+    algorithm: Algorithm[S],
+    batch: Batch,
+    signal: S,
+    now: Mapping[Role, Reading],
+    weights: torch.Tensor | None = None,
+) -> Loss:
+    """`algorithm.loss`, with a gradient and in the shape of these rows' `weights` where they are known."""
+    made = demand_loss(algorithm, "loss", batch, algorithm.loss(batch, signal, now))
+    if weights is None:
+        return made
+    if made.terms.shape != weights.shape:
+        expected = f"{tuple(weights.shape)}, the shape of the weights that weigh returned"
+        raise refusal(algorithm, "loss", f"terms {tuple(made.terms.shape)}", expected)
+    if not made.terms.requires_grad:
+        raise refusal(algorithm, "loss", "terms without a gradient", "terms that depend on `now`")
+    return made
+
+
+def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: object) -> Loss:
+    """What `loss`, or a part of it, returned."""
+    shapes = both(batch)
+    if not isinstance(made, Loss):
+        raise refusal(algorithm, method, described(made), "Loss(terms, metrics)")
+    demand(algorithm, method, "terms", made.terms, *shapes)
+    if not isinstance(made.metrics, Mapping):
+        raise refusal(algorithm, method, f"metrics {described(made.metrics)}", "a tensor by name")
+    for name, values in made.metrics.items():
+        demand(algorithm, method, f"the metric {name}", values, *shapes)
+    return made
+
+
+def weigh(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
+    """`algorithm.weigh`, a weight for every token or every row."""
+    return demand(algorithm, "weigh", "weights", algorithm.weigh(batch), *both(batch))
+
+
+def both(batch: Batch) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes (B, T) and (B,)."""
+    rows, longest = batch.completion.shape
+    return (rows, longest), (rows,)

@@ -1,0 +1,104 @@
+"""What is known of a finding: its kept table, and the runs of a rerun beside it.
+
+A kept table is a conclusion that others read. It stands until a complete rerun is kept: a rerun that was
+interrupted, or one that nobody has kept yet, is reported beside it and never in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpobench.runs.inventory import filled, pages
+from grpobench.runs.settings.findings import Study
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.errors import DataError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.findings.record import Record
+
+
+@dataclass(frozen=True)
+class Records:
+    """A finding at a scale: what is kept of it, and what its runs in a folder say."""
+
+    kept: Record | None
+    runs: Record | None
+    """Of the folder, where runs have begun there; None where the kept table is of these very runs."""
+    folder: Path
+
+    @property
+    def listed(self) -> Record | None:
+        """What a listing shows: what is kept, and the runs only where nothing is."""
+        return self.kept or self.runs
+
+    @property
+    def judged(self) -> Record | None:
+        """What a verdict is asked of: runs that are complete, else what is kept, else the runs."""
+        if self.runs and self.kept and self.runs.waits:
+            return self.kept
+        return self.runs or self.kept
+
+    @property
+    def rerun(self) -> dict[str, Any] | None:
+        """The runs beside a kept table, as JSON holds them."""
+        if not (self.kept and self.runs):
+            return None
+        waits = self.runs.waits
+        return {
+            "folder": str(self.folder),
+            "runs": len(set(self.runs.registration.settings) | set(waits)),
+            "missing": len(waits),
+            "verdict": self.runs.result().verdict,
+            "kept": self.kept.result().verdict,
+        }
+
+
+def rerun_words(rerun: Mapping[str, Any]) -> str:
+    """Why the kept conclusion stands beside a rerun, as `Records.rerun` describes it."""
+    stands = f"the kept conclusion ({rerun['kept']}) stands"
+    if rerun["missing"]:
+        count = f"{rerun['missing']} of {rerun['runs']} runs"
+        return f"{stands}: {count} of the rerun in {rerun['folder']} are missing"
+    return (
+        f"{stands} until the rerun in {rerun['folder']} is kept; it is complete: {rerun['verdict']} "
+        f"(grpobench keep {rerun['folder']})"
+    )
+
+
+def find_records(study: Study, scale: str, out: Path) -> Records:
+    """The kept table, and the runs in the finding's folder below `out` if any have begun there. Raises
+    DataError."""
+    from grpobench.analysis.findings.record import FILE, read_kept, record_of
+    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.logs.load import load
+
+    folder = out / f"{study.finding.name}-{scale}"
+    place = kept_path(study, scale)
+    try:
+        kept = read_kept(place) if place else None
+        begun = (folder / FILE).exists() and any(folder.glob("*/run.toml"))
+        runs = record_of(load(folder)) if begun else None
+    except LogError as error:  # analysis/ knows nothing of the errors of other rooms
+        raise DataError(str(error)) from error
+    if kept and runs and is_of(kept, runs):
+        runs = None
+    return Records(kept, runs, folder)
+
+
+def is_of(kept: Record, runs: Record) -> bool:
+    """Whether a kept table is of these very runs."""
+    return kept.registration == runs.registration and kept.plain()["runs"] == runs.plain()["runs"]
+
+
+def kept_path(study: Study, scale: str) -> Path | None:
+    """A finding's kept table; None where nothing is kept, as in an installed package."""
+    from grpobench.analysis.findings.record import FOLDER
+
+    try:
+        place = pages.own_folder() / filled.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
+    except ConfigError:
+        return None
+    return place if place.exists() else None

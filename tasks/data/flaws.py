@@ -1,0 +1,46 @@
+"""What Python's reader of JSON takes and no data set may hold: NaN, infinities and halves of surrogate pairs.
+
+A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN; text with half a pair cannot
+be encoded, and stops a run where the tokenizer or a log meets it. Our own logs are not read with this.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+
+def find_flaw(value: Any) -> str:
+    """What the first flaw of a parsed JSON value is and where in it; empty where there is none."""
+    for where, part in _walk(value):
+        if isinstance(part, str) and (half := find_half_pair(part)):
+            return f"{where} holds {half}, half a surrogate pair, which is no text"
+        if isinstance(part, float) and not math.isfinite(part):
+            return f"{where} is {json.dumps(part)}, which is no number in JSON"
+    return ""
+
+
+def find_half_pair(text: str) -> str:
+    """The first half of a surrogate pair in a text, as JSON writes it; empty where there is none."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"\\u{ord(text[error.start]):04x}"
+    return ""
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and value with its name, in order. Without recursion, for JSON may nest deep."""
+    waiting = [("the row", value)]
+    while waiting:
+        where, part = waiting.pop()
+        yield where, part
+        inside: list[tuple[str, Any]] = []
+        if isinstance(part, dict):
+            for key, entry in part.items():
+                inside += [("a key", key), (repr(key)[:40], entry)]
+        elif isinstance(part, list):
+            inside = [(where, entry) for entry in part]
+        waiting += reversed(inside)

@@ -1,0 +1,219 @@
+"""What an algorithm returns against its protocol is refused with class, method, line and both shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.toys import backward, models_for, rollouts
+
+from grpobench.algorithms.algorithm import Advantage, Algorithm, Batch, Loss, Reader, Reading, Role, Signal
+from grpobench.algorithms.dpo import DPO
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.modifiers import Modifiers
+from grpobench.algorithms.returned import ReturnError, observe
+
+HERE = Path(__file__).name
+BATCH = rollouts([[3, 5], [5, 2]], [[1.0, 0.0], [0.0, 1.0]])
+"""Four rows of five tokens, (4, 5)."""
+
+
+class Wrong:
+    """GRPO or another algorithm, one of whose methods returns what `change` makes of it."""
+
+    def __init__(self, base: type[Algorithm[Any]], method: str, change: Any) -> None:
+        @dataclasses.dataclass(frozen=True)
+        class Mine(base):  # type: ignore[valid-type, misc]
+            name = "mine"
+
+        def changed(self: Any, *arguments: Any) -> Any:
+            return change(getattr(super(Mine, self), method)(*arguments))
+
+        changed.__qualname__ = f"Mine.{method}"
+        setattr(Mine, method, changed)
+        self.algorithm = Mine()
+
+
+def complaint(algorithm: Algorithm[Any]) -> str:
+    with pytest.raises(ReturnError) as caught:
+        backward(algorithm, models_for(algorithm, "llama"), BATCH)
+    return str(caught.value)
+
+
+def replaced(**fields: Any) -> Any:
+    """A change of some fields of a dataclass, each made from its value."""
+    return lambda made: dataclasses.replace(
+        made, **{name: change(getattr(made, name)) for name, change in fields.items()}
+    )
+
+
+CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
+    # The first is the one that trained on 20 copies of the sum over all rows.
+    (GRPO, "loss", replaced(terms=lambda t: t.sum()[None]), "terms (1,), expected (4, 5) or (4,)"),
+    (GRPO, "loss", replaced(terms=lambda t: t.sum()), "terms (), expected (4, 5) or (4,)"),
+    (
+        GRPO,
+        "loss",
+        replaced(terms=lambda t: t.mean(-1, keepdim=True)),
+        "terms (4, 1), expected (4, 5) or (4,)",
+    ),
+    (
+        GRPO,
+        "loss",
+        replaced(terms=lambda t: t.sum(-1)),
+        "terms (4,), expected (4, 5), the shape of the weights",
+    ),
+    (
+        DPO,
+        "loss",
+        replaced(terms=lambda t: t[:, None] * BATCH.written),
+        "terms (4, 5), expected (4,), the shape",
+    ),
+    (
+        GRPO,
+        "loss",
+        replaced(terms=lambda t: t.detach()),
+        "terms without a gradient, expected terms that depend",
+    ),
+    (GRPO, "loss", replaced(terms=lambda t: t.tolist()), "expected a tensor (4, 5) or (4,)"),
+    (GRPO, "loss", lambda made: made.terms, "(4, 5) of torch.float32, expected Loss(terms, metrics)"),
+    (GRPO, "loss", lambda made: None, "None of type NoneType, expected Loss(terms, metrics)"),
+    (
+        GRPO,
+        "loss",
+        replaced(metrics=lambda m: {"x": torch.ones(3)}),
+        "the metric x (3,), expected (4, 5) or (4,)",
+    ),
+    (
+        GRPO,
+        "loss",
+        replaced(metrics=lambda m: {"x": 1.0}),
+        "the metric x 1.0 of type float, expected a tensor",
+    ),
+    (
+        GRPO,
+        "loss",
+        replaced(metrics=lambda m: None),
+        "metrics None of type NoneType, expected a tensor by name",
+    ),
+    (GRPO, "weigh", lambda w: w[:1], "weights (1, 5), expected (4, 5) or (4,)"),
+    (GRPO, "weigh", lambda w: w.sum(), "weights (), expected (4, 5) or (4,)"),
+    (GRPO, "weigh", lambda w: w > 0, "weights of torch.bool, expected floating numbers; write .float()"),
+    (GRPO, "weigh", lambda w: 0.25, "weights 0.25 of type float, expected a tensor (4, 5) or (4,)"),
+    (GRPO, "credit", replaced(advantage=lambda a: a[1:]), "advantage (3, 5), expected (4, 5)"),
+    (GRPO, "credit", replaced(advantage=lambda a: a[:, 0]), "advantage (4,), expected (4, 5)"),
+    (GRPO, "credit", replaced(advantage=lambda a: a[:, :0]), "advantage (4, 0), expected (4, 5)"),
+    (GRPO, "credit", replaced(advantage=lambda a: a.long()), "advantage of torch.int64, expected floating"),
+    (
+        GRPO,
+        "credit",
+        replaced(advantage=lambda a: [1.0]),
+        "advantage [1.0] of type list, expected a tensor (4, 5)",
+    ),
+    (
+        GRPO,
+        "credit",
+        replaced(reference_logp=lambda r: r[:2]),
+        "reference_logp (2, 0), expected (4, 5) or (4, 0)",
+    ),
+    (GRPO, "credit", replaced(unit=lambda u: u[:2]), "unit (2,), expected (4,)"),
+    (GRPO, "credit", replaced(unit=lambda u: u[:, None]), "unit (4, 1), expected (4,)"),
+    (GRPO, "credit", replaced(unit=lambda u: u.float()), "unit of torch.float32, expected whole numbers"),
+    (GRPO, "credit", replaced(unit=lambda u: u >= 0), "unit of torch.bool, expected whole numbers"),
+    (
+        GRPO,
+        "credit",
+        replaced(unit=lambda u: u.tolist()),
+        "unit [0, 1, 2, 3] of type list, expected a tensor (4,)",
+    ),
+    (GRPO, "credit", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
+    (GRPO, "credit", lambda made: Signal(made.unit), "a Signal without advantage, expected one with it"),
+    (DPO, "credit", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),
+    (DPO, "credit", replaced(reference=lambda r: r[:3]), "reference (3,), expected (4,)"),
+    (GRPO, "advantage", lambda a: a[:, None], "advantages (4, 1), expected (4, 5) or (4,)"),
+    (GRPO, "advantage", lambda a: a.tolist(), "of type list, expected a tensor (4, 5) or (4,)"),
+    (GRPO, "objective", replaced(terms=lambda t: t.sum()[None]), "terms (1,), expected (4, 5) or (4,)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "change", "said"),
+    CASES,
+    ids=[f"{base.__name__}-{method}-{said[:40]}" for base, method, _, said in CASES],
+)
+@pytest.mark.parametrize("around", [Modifiers(), Modifiers(mask_truncated=True)], ids=["plain", "modified"])
+def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
+    around: Modifiers, base: type[Algorithm[Any]], method: str, change: Any, said: str
+) -> None:
+    told = complaint(around.around(Wrong(base, method, change).algorithm))
+    assert re.match(rf"{re.escape(HERE)}:\d+ Mine\.{method} returned ", told), told
+    assert said in told
+
+
+def test_an_inherited_method_is_named_with_whose_it_is() -> None:
+    mine: Algorithm[Any] = Wrong(GRPO, "weigh", lambda w: w[:1]).algorithm
+    heir = type("Heir", (type(mine),), {})()
+    said = rf"{re.escape(HERE)}:\d+ Heir\.weigh \(inherited from Mine\) returned weights \(1, 5\)"
+    assert re.match(said, complaint(heir))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (None, "observe returned None of type NoneType, expected a number by the name of each metric"),
+        (
+            {"x": torch.ones(3)},
+            "observe returned x = (3,) of torch.float32, expected a number; write .item()",
+        ),
+    ],
+)
+def test_what_observe_returns_is_a_number_by_name(row: Any, said: str) -> None:
+    algorithm: Algorithm[Any] = Wrong(GRPO, "observe", lambda _: row).algorithm
+    with pytest.raises(ReturnError, match=re.escape(said)):
+        observe(algorithm, BATCH, Advantage(BATCH.group, BATCH.old_logp, BATCH.old_logp[:, :0]))
+
+
+def test_a_batch_as_wide_as_long_hides_no_loss_of_rows() -> None:
+    """Terms of (B,) and weights of (B, T) broadcast without a word where B is T."""
+    square = rollouts([[4, 3], [2, 4]], [[1.0, 0.0], [0.0, 1.0]])
+    assert square.completion.shape == (4, 4)
+    algorithm: Algorithm[Any] = Wrong(GRPO, "loss", replaced(terms=lambda t: t.sum(-1))).algorithm
+    with pytest.raises(ReturnError, match=r"terms \(4,\), expected \(4, 4\), the shape of the weights"):
+        backward(algorithm, models_for(algorithm, "llama"), square)
+
+
+def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device `meta`, which holds no values, a look at a value raises."""
+    from grpobench.algorithms import returned
+
+    def on_meta(rows: Any) -> Any:
+        fields = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
+        moved = {key: value.to("meta") for key, value in fields.items() if isinstance(value, torch.Tensor)}
+        return dataclasses.replace(rows, **moved)
+
+    batch = on_meta(BATCH)
+    logp = torch.zeros(4, 5, device="meta", requires_grad=True)
+
+    @dataclasses.dataclass(frozen=True)
+    class Shaped(Algorithm[Advantage]):
+        name = "shaped"
+
+        def credit(self, batch: Batch, models: Reader) -> Advantage:
+            return Advantage(batch.group, batch.old_logp, batch.old_logp[:, :0])
+
+        def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+            return Loss(signal.advantage * now["policy"].logp, {"x": signal.advantage})
+
+        def weigh(self, batch: Batch) -> torch.Tensor:
+            return batch.old_logp
+
+    algorithm = Shaped()
+    signal = returned.credit(algorithm, batch, None)  # type: ignore[arg-type]
+    weights = returned.weigh(algorithm, batch)
+    made = returned.loss(algorithm, batch, signal, {"policy": Reading(logp, logp, logp[:, :0])}, weights)
+    assert made.terms.device.type == "meta"

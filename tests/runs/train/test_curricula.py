@@ -1,0 +1,98 @@
+"""Curricula of others: what they draw and accept is checked, and they are named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpobench.algorithms.curriculum import Shuffled
+from grpobench.algorithms.modifiers import Refilled
+from grpobench.algorithms.returned import ReturnError
+from grpobench.runs.settings import doors
+from grpobench.runs.train.curricula import Checked
+
+MINE = """
+from grpobench.algorithms.curriculum import Shuffled
+
+
+class Mine(Shuffled):
+    drawn = accepted = None
+
+    def draw(self, step, attempt):
+        return self.drawn
+
+    def accept(self, step, index, reward):
+        return self.accepted
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Any:
+    (tmp_path / "mine.py").write_text(MINE)
+    made: Any = doors.load("mine:Mine", tmp_path)
+    return made(6, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        ([0, 6], "the index 6"),
+        ([-1, 0], "the index -1"),
+        ([0, 1.0], "the index 1.0"),
+        (["a"], "the index 'a'"),
+        ([True, False], "the index True"),
+        ([None], "the index None"),
+        ([[0, 1]], "the index [0, 1]"),
+    ],
+)
+def test_an_index_that_no_problem_has_is_refused(drawn: Any, said: str, mine: Any) -> None:
+    mine.drawn = drawn
+    with pytest.raises(ReturnError) as caught:
+        Checked(mine, 6).draw(3, 0)
+    assert str(caught.value) == (
+        f"mine.py:8 mine:Mine.draw returned {said} at step 3, expected whole numbers from 0 to 5, "
+        "one for each problem"
+    )
+
+
+@pytest.mark.parametrize("drawn", [None, 3, "01"])
+def test_a_draw_is_a_list(drawn: Any, mine: Any) -> None:
+    mine.drawn = drawn
+    with pytest.raises(ReturnError, match=rf"returned {drawn!r} at step 1, expected a list of indices"):
+        Checked(mine, 6).draw(1, 0)
+
+
+@pytest.mark.parametrize("drawn", [[0, 5], (0, 5), np.array([0, 5]), [np.int64(0), 5], range(0, 6, 5)])
+def test_every_whole_number_of_a_problem_is_an_index(drawn: Any, mine: Any) -> None:
+    mine.drawn = drawn
+    found = Checked(mine, 6).draw(1, 0)
+    assert found == [0, 5] and {type(one) for one in found} == {int}
+
+
+@pytest.mark.parametrize("accepted", [None, [True], [True] * 3, ["yes", "no"], True])
+def test_what_is_accepted_is_told_of_every_problem(accepted: Any, mine: Any) -> None:
+    mine.accepted = accepted
+    said = f"mine:Mine.accept returned {accepted!r} at step 1, expected True or False for each of 2 problems"
+    with pytest.raises(ReturnError, match=re.escape(said)):
+        Refilled(Checked(mine, 6), 2).accept(1, [0, 1], [[0.0, 1.0]] * 2)
+
+
+def test_a_refilled_curriculum_is_named_itself(mine: Any) -> None:
+    mine.drawn = [9]
+    with pytest.raises(ReturnError, match=r"^mine\.py:8 mine:Mine\.draw returned the index 9"):
+        Checked(Refilled(mine, 2), 6).draw(1, 0)
+
+
+def test_what_is_no_curriculum_says_what_it_lacks() -> None:
+    with pytest.raises(ReturnError, match="builtins:dict is no curriculum: it lacks attempts, draw, accept"):
+        Checked({}, 6)  # type: ignore[arg-type]
+
+
+def test_checking_changes_nothing() -> None:
+    plain, checked = Shuffled(6, 2, 0), Checked(Shuffled(6, 2, 0), 6)
+    assert [checked.draw(step, 0) for step in range(1, 9)] == [plain.draw(step, 0) for step in range(1, 9)]
+    assert checked.attempts == 1 and checked.accept(1, [0, 1], [[], []]) == [True, True]
