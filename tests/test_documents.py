@@ -29,7 +29,7 @@ def test_one_step_by_hand_gives_the_trainers_weights(tmp_path: Path) -> None:
 
 
 def test_files_that_the_guides_name_exist() -> None:
-    guides = [ROOT / "runs" / "README.md", ROOT / "docs" / "design.md", ROOT / "CONTRIBUTING.md"]
+    guides = [ROOT / "runs" / "README.md", ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"]
     for guide in guides:
         named = re.findall(r"`((?:algorithms|tasks|runs|analysis|tests|docs)/[\w./-]*)`", guide.read_text())
         named = [name for name in named if "NAME" not in name and "batch_reinforce" not in name]

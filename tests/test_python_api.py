@@ -39,13 +39,13 @@ def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with drawing("final_accuracy", "reward"):
         for line, text in blocks(API):
             exec(compile("\n" * line + text, str(API), "exec"), names)  # errors tell the page's line
-    results, found = names["results"], names["found"]
+    results, compared = names["results"], names["compared"]
     assert results.runs["state"].tolist() == ["finished"] * 4
     assert names["longer"].runs()[0].train.steps == 100
     assert (tmp_path / "reward.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "results" / "tiny" / "report" / "index.html").is_file()
     assert list((tmp_path / "for-the-paper" / "tables").glob("*.tex"))
-    assert [pair.task for pair in found] == ["arithmetic"]
+    assert [pair.task for pair in compared] == ["arithmetic"]
     assert names["figure"].get_figwidth() == 3.4
 
 
@@ -84,6 +84,6 @@ def test_scripts_run_in_their_order_without_a_guard(
 def test_the_page_leaves_nothing_public_out() -> None:
     text = API.read_text(encoding="utf-8")
     assert {name for name in grpobench.__all__ if f"grpobench.{name}" not in text} == set()
-    for cls, stem in ((grpobench.Results, "results"), (grpobench.Compared, "found")):
+    for cls, stem in ((grpobench.Results, "results"), (grpobench.Compared, "compared")):
         public = {name for name in dir(cls) if not name.startswith("_")} - {"facts", "matrix", "pairs"}
         assert {name for name in public if f"{stem}.{name}" not in text} == set()

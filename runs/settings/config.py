@@ -76,7 +76,7 @@ class SamplerConfig:
     kind: str = "hf"
     """`hf` samples the policy in process; `vllm` with an engine in the same process; `vllm-server` with one
     behind `url`; `replay` trains on one round of base-policy rollouts; `preferences` on a JSONL file of
-    preferred and rejected completions; `module:Name` with a sampler of your own (docs/doors.md)."""
+    preferred and rejected completions; `module:Name` with a sampler of your own (docs/plugins.md)."""
     temperature: Temperature = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
@@ -152,7 +152,7 @@ class RewardConfig:
     `flipped` is 1 − correct; `random` is independent coin flips; `constant` is 1."""
     weights: Mapping[str, Finite] = field(default_factory=dict)
     """Weight per score of the task, with kind `sum` also of model, proxy, flipped, random and constant, and
-    of reward functions: `module:function`, or what a package calls one (docs/doors.md); 0 measures without
+    of reward functions: `module:function`, or what a package calls one (docs/plugins.md); 0 measures without
     rewarding. Empty takes the task's own weights."""
     probability: Share = 0.5
     """Chance of reward 1 with `random`."""
@@ -250,7 +250,7 @@ class TrainConfig:
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Gradient norm above which a role's gradient is scaled down; inf never does."""
     curriculum: str = ""
-    """What chooses the problems of each step: `module:Name` (docs/doors.md); empty is the algorithm's own."""
+    """Chooses the problems of each step: `module:Name` (docs/plugins.md); empty is the algorithm's own."""
     backend: Literal["grpobench", "trl"] = "grpobench"
     """Who samples, computes the loss and updates: the suite's own loop, or TRL's trainer of the algorithm
     (docs/backends.md says which settings it has and what differs)."""

@@ -36,8 +36,8 @@ KINDS: Mapping[str, str] = {
 
 API = "tests/test_python_api.py"
 CALLBACKS = "tests/runs/observe/test_page.py"
-DOORS = "tests/test_doors_page.py"
 GUIDE = "tests/test_contributing.py"
+PLUGINS = "tests/test_plugins_page.py"
 ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("CONTRIBUTING.md", "algorithms/batch_reinforce.py"): f"{GUIDE}::test_example_algorithm_passes",
     (
@@ -50,10 +50,10 @@ ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("docs/callbacks.md", "rates.py"): f"{CALLBACKS}::test_the_schedules_of_the_page",
     ("docs/callbacks.md", "rates.toml"): f"{CALLBACKS}::test_the_schedules_of_the_page",
     ("docs/callbacks.md", "tracked.toml"): f"{CALLBACKS}::test_the_tracked_recipe_of_the_page",
-    ("docs/doors.md", "mine.py"): f"{DOORS}::test_the_study_of_the_page",
-    ("docs/doors.md", "study.py"): f"{DOORS}::test_the_study_of_the_page",
-    ("docs/doors.md", "ordered.py"): f"{DOORS}::test_the_commands_of_the_page",
-    ("docs/doors.md", "sums.toml"): f"{DOORS}::test_the_commands_of_the_page",
+    ("docs/plugins.md", "mine.py"): f"{PLUGINS}::test_the_study_of_the_page",
+    ("docs/plugins.md", "study.py"): f"{PLUGINS}::test_the_study_of_the_page",
+    ("docs/plugins.md", "ordered.py"): f"{PLUGINS}::test_the_commands_of_the_page",
+    ("docs/plugins.md", "sums.toml"): f"{PLUGINS}::test_the_commands_of_the_page",
     ("docs/one-step.md", "one_step.py"): "tests/test_documents.py::test_one_step_by_hand",
     ("docs/python-api.md", "python"): f"{API}::test_examples_run_in_their_order",
     ("docs/scripts.md", "python"): f"{API}::test_scripts_run_in_their_order",

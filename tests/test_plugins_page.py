@@ -1,4 +1,4 @@
-"""docs/doors.md as it stands: its study, its recipe, and what is said of them."""
+"""docs/plugins.md as it stands: its study, its recipe, and what is said of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.programs import here, program
 
 from grpobench.runs import cli
 
-PAGE = Path(__file__).parents[1] / "docs" / "doors.md"
+PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 
 
 FILES = ["mine.py", "study.py", "sums.toml", "ordered.py", "pyproject.toml"]
