@@ -70,7 +70,7 @@ test-trackers: $(TRACKERS)/ready
 	@$(TRACKERS)/bin/python -m pytest tests/runs/observe/test_trackers.py tests/runs/importing/test_tracker_files.py tests/runs/importing/test_routes.py $(ARGS)
 
 test-launchers: $(LAUNCHERS)/ready
-	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/matrix/test_on_ray.py tests/runs/matrix/test_on_slurm.py $(ARGS)
+	@$(LAUNCHERS)/bin/python -m pytest -m launchers tests/runs/experiment/test_on_ray.py tests/runs/experiment/test_on_slurm.py $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

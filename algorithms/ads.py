@@ -13,11 +13,11 @@ import numpy as np
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.curriculum import Study
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
 @dataclass(frozen=True)
-class ADS(GroupNormalised, ClippedRatio):
+class ADS(GroupNormalized, ClippedRatio):
     """Adaptive data scheduling (arXiv:2606.22305) around GRPO.
 
     The schedule stands around the algorithm: ``modify.schedule = "ads"``, whose settings begin with `ads_`,
@@ -201,7 +201,7 @@ def moved(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]
 
 
 def clustered(study: Study, clusters: int, components: int, seed: int) -> list[list[int]]:
-    """Problems of each cluster, easiest first: K-means on the embeddings, normalised and reduced to their
+    """Problems of each cluster, easiest first: K-means on the embeddings, normalized and reduced to their
     principal components. At most `clusters`, and no more than there are different problems."""
     from scipy.cluster.vq import kmeans2
 
@@ -221,10 +221,10 @@ def clustered(study: Study, clusters: int, components: int, seed: int) -> list[l
 
 
 def reduced(embedding: np.ndarray, components: int) -> np.ndarray:
-    """Rows scaled to length 1, centred, and turned to at most so many principal components."""
+    """Rows scaled to length 1, centered, and turned to at most so many principal components."""
     length = np.linalg.norm(embedding, axis=-1, keepdims=True)
     unit = embedding / np.maximum(length, 1e-12)
-    centred = unit - unit.mean(0)
-    _, axes = np.linalg.eigh(centred.T @ centred)
-    turned: np.ndarray = centred @ axes[:, ::-1][:, :components]
+    centered = unit - unit.mean(0)
+    _, axes = np.linalg.eigh(centered.T @ centered)
+    turned: np.ndarray = centered @ axes[:, ::-1][:, :components]
     return turned

@@ -1,7 +1,8 @@
 """The protocol that every algorithm follows, and the types it speaks in.
 
 An algorithm is a frozen dataclass whose fields are its hyperparameters. The harness never asks which
-algorithm it runs: it calls `credit` once per rollout batch, then for every minibatch `weigh` once and
+algorithm it runs: it calls `compute_signal` once per rollout batch, then for every minibatch
+`loss_weights` once and
 `loss` once per micro-batch, and adds up ``(loss.terms * weights).sum()``.
 
 Shapes: B rows (one per rollout), P longest prompt, T longest completion. Completions are padded on the
@@ -86,9 +87,9 @@ class Batch(Rows):
     """Long (B, T), padded on the right; includes the end token when the policy wrote one."""
     length: torch.Tensor
     """Long (B,): completion tokens, 0 for an empty completion."""
-    written: torch.Tensor
+    completion_mask: torch.Tensor
     """Bool (B, T): tokens that the policy wrote (not padding, not tool output). The loss mask."""
-    behaviour_logp: Tokenwise
+    sampler_logp: Tokenwise
     """The sampler's own log-probabilities of the tempered distribution."""
     old_logp: Tokenwise
     """log π_old: the trained policy's log-probabilities when the rollouts were drawn."""
@@ -100,7 +101,7 @@ class Batch(Rows):
     """What the recipe rewards: a weighted sum of scores, or a placebo."""
     scores: Mapping[str, Rowwise]
     """Every score that the task gave and every part of the reward; NaN where a part does not apply."""
-    limit: int = field(kw_only=True)
+    max_completion_tokens: int = field(kw_only=True)
     """Longest completion the sampler allows, L_max in tokens."""
     step: int = field(kw_only=True)
     """Update counter of the run, from 1."""
@@ -123,9 +124,9 @@ class Batch(Rows):
 
 @dataclass(frozen=True)
 class Signal(Rows):
-    """What an algorithm knows after `credit`. Subclasses add tensors of B rows."""
+    """What an algorithm knows after `compute_signal`. Subclasses add tensors of B rows."""
 
-    unit: torch.Tensor
+    row_group: torch.Tensor
     """Long (B,): rows with the same number are never split over micro-batches (a DPO pair); −1 leaves a
     row out of training. Rows of one unit must share a group."""
 
@@ -135,12 +136,12 @@ class Advantage(Signal):
     """The signal of every policy-gradient method: one advantage per token."""
 
     advantage: Tokenwise
-    reference_logp: Tokenwise
+    ref_logp: Tokenwise
     """log π_ref, shape (B, 0) when the algorithm does not read a reference."""
 
 
 @dataclass(frozen=True)
-class Reading(Rows):
+class ModelOutput(Rows):
     """What a model says about a batch now. A tensor that a role does not have has shape (B, 0)."""
 
     logp: Tokenwise
@@ -155,7 +156,8 @@ class Reading(Rows):
 
 @dataclass(frozen=True)
 class Loss:
-    """Unreduced terms, (B, T) or (B,), to be multiplied by the weights of `weigh`; and unreduced metrics.
+    """Unreduced terms, (B, T) or (B,), to be multiplied by the weights of `loss_weights`; and unreduced
+    metrics.
 
     A metric is (B, T) (averaged over written tokens) or (B,) (averaged over rows), and is declared in
     `Algorithm.metrics`.
@@ -165,10 +167,11 @@ class Loss:
     metrics: Mapping[str, torch.Tensor]
 
 
-class Reader(Protocol):
-    """The models of a run, as `credit` sees them: readings without gradient, with `squares` on demand."""
+class Models(Protocol):
+    """The models of a run, as `compute_signal` sees them: readings without gradient, with `squares` on
+    demand."""
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading: ...
+    def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput: ...
 
 
 S = TypeVar("S", bound=Signal)
@@ -212,13 +215,13 @@ class Algorithm(ABC, Generic[S]):
         return False
 
     @property
-    def trains(self) -> tuple[Role, ...]:
-        """Roles with an optimiser of their own."""
+    def trained_roles(self) -> tuple[Role, ...]:
+        """Roles with an optimizer of their own."""
         return ("policy",)
 
     @property
-    def reads(self) -> tuple[Role, ...]:
-        """Further roles that `credit` reads."""
+    def reference_roles(self) -> tuple[Role, ...]:
+        """Further roles that `compute_signal` reads."""
         return ()
 
     @property
@@ -228,13 +231,14 @@ class Algorithm(ABC, Generic[S]):
 
     @property
     def greedy_baseline(self) -> bool:
-        """Whether `credit` needs `Batch.greedy_reward`: one more completion of each problem, decoded
+        """Whether `compute_signal` needs `Batch.greedy_reward`: one more completion of each problem, decoded
         greedily."""
         return False
 
     @property
     def locates_answers(self) -> bool:
-        """Whether `credit` needs `Batch.answer` and `Batch.breaks`, which tasks with an `answer_marker`
+        """Whether `compute_signal` needs `Batch.answer` and `Batch.breaks`, which tasks with an
+        `answer_marker`
         have."""
         return False
 
@@ -243,28 +247,28 @@ class Algorithm(ABC, Generic[S]):
         """Task scores that the algorithm needs by name, beyond the reward."""
         return frozenset()
 
-    def updates(self, step: int) -> tuple[Role, ...]:
+    def updated_roles(self, step: int) -> tuple[Role, ...]:
         """Roles that are updated at this step (from 1); a critic's warm-up leaves the policy out."""
-        return self.trains
+        return self.trained_roles
 
-    def synchronise(self, step: int) -> float:
-        """How far the reference moves towards the policy after this step: 0 leaves it, 1 makes it a copy."""
+    def synchronize(self, step: int) -> float:
+        """How far the reference moves toward the policy after this step: 0 leaves it, 1 makes it a copy."""
         return 0.0
 
     @abstractmethod
-    def credit(self, batch: Batch, models: Reader) -> S:
+    def compute_signal(self, batch: Batch, models: Models) -> S:
         """Turn rewards into a training signal. Called once per step, without gradient."""
 
     def observe(self, batch: Batch, signal: S) -> dict[str, float]:
-        """Metrics of the whole batch after `credit`; NaN where one is undefined."""
+        """Metrics of the whole batch after `compute_signal`; NaN where one is undefined."""
         return {}
 
     @abstractmethod
-    def loss(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
         """Unreduced loss terms of a micro-batch; pure. `now` holds a reading per updated role."""
 
     @abstractmethod
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         """The paper's averaging as explicit weights over a whole minibatch: floating, of the terms' shape."""
 
     @property

@@ -1,4 +1,4 @@
-"""BNPO: rewards normalised by a Beta density that follows the policy."""
+"""BNPO: rewards normalized by a Beta density that follows the policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Rowwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 LARGEST = 1e6
@@ -17,8 +17,8 @@ LARGEST = 1e6
 
 @dataclass(frozen=True)
 class BNPO(ClippedRatio):
-    """Beta Normalization Policy Optimization (arXiv:2506.02864): the centred reward divided by the density
-    of Beta(α, β) at the group's success rate p. α = β = 1 is centring alone, α = β = 3/2 is proportional to
+    """Beta Normalization Policy Optimization (arXiv:2506.02864): the centered reward divided by the density
+    of Beta(α, β) at the group's success rate p. α = β = 1 is centering alone, α = β = 3/2 is proportional to
     GRPO's standard deviation. The paper takes α = 1 + a/3 and β = 1 + b/3, where Beta(a, b) has the mean and
     the variance (over groups, ddof 1) of the batch's success rates.
 
@@ -31,7 +31,7 @@ class BNPO(ClippedRatio):
     name = "bnpo"
     paper = "BNPO: Beta Normalization Policy Optimization, arXiv:2506.02864"
     summary = (
-        "centred rewards over a Beta density of the group's success rate, fitted to each batch; PPO's clip"
+        "centered rewards over a Beta density of the group's success rate, fitted to each batch; PPO's clip"
     )
     formula = (
         "A_i = (r_i − p)/Beta(p; α, β), p the mean reward of the group, α = 1 + a/3, β = 1 + b/3, Beta(a, b) "
@@ -54,12 +54,12 @@ class BNPO(ClippedRatio):
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
-        Metric("bnpo/alpha", "shape", "α of the Beta density that divides centred rewards"),
-        Metric("bnpo/beta", "shape", "β of the Beta density that divides centred rewards"),
+        Metric("bnpo/alpha", "shape", "α of the Beta density that divides centered rewards"),
+        Metric("bnpo/beta", "shape", "β of the Beta density that divides centered rewards"),
     )
 
     density: Literal["fitted", "flat", "deviation"] = "fitted"
-    """Shapes of the density: fitted to each batch (the paper); flat, which is α = β = 1 and centres only; or
+    """Shapes of the density: fitted to each batch (the paper); flat, which is α = β = 1 and centers only; or
     deviation, which is α = β = 3/2 and proportional to the group's standard deviation."""
     lowest: float = 0.0
     """Least reward possible."""
@@ -74,7 +74,7 @@ class BNPO(ClippedRatio):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts.demand_unpenalised(self.beta, self.kl_placement)
+        parts.demand_unpenalized(self.beta, self.kl_placement)
         if not self.highest > self.lowest:
             raise ValueError("highest: must be above lowest")
 
@@ -90,12 +90,12 @@ class BNPO(ClippedRatio):
         success: Rowwise = (batch.reward - self.lowest) / (self.highest - self.lowest)
         return success.clamp(0, 1)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         success = self.success(batch)
         rate = parts.group_mean(success, batch.group)
         alpha, beta = (rate.new_tensor(shape) for shape in self.shapes(batch))
         density: torch.Tensor = torch.distributions.Beta(alpha, beta).log_prob(rate).exp()
-        return parts.centred(success, batch.group, rate) * (1 / density).clamp(max=LARGEST)
+        return parts.centered(success, batch.group, rate) * (1 / density).clamp(max=LARGEST)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         return dict(zip(("bnpo/alpha", "bnpo/beta"), self.shapes(batch), strict=True))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class CISPO(GroupNormalised):
+class CISPO(GroupNormalized):
     """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585).
 
     Degenerate cases: on policy every weight is 1 and the gradient is REINFORCE's; a token whose ratio is
@@ -29,7 +29,7 @@ class CISPO(GroupNormalised):
         "writes it 1 + ε_high, so that its ε_high is ratio_cap − 1 (libraries disagree which of the two "
         "their option means), and publishes no value. There is no lower bound by default, as in the "
         "paper's experiments. ScaleRL's objective (arXiv:2510.13786) is this one with scale = "
-        '"batch_centred", averaging = "prompt_mean", modify.zero_variance_filter and sampler.old_logp = '
+        '"batch_centered", averaging = "prompt_mean", modify.zero_variance_filter and sampler.old_logp = '
         '"sampler"; that it drops problems for good which are nearly always solved is not here.'
     )
     evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
@@ -48,7 +48,7 @@ class CISPO(GroupNormalised):
         if not 0 <= self.ratio_floor <= 1:
             raise ValueError("ratio_floor: must be from 0 to 1")
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp).detach()
         terms = ratio.clamp(self.ratio_floor, self.ratio_cap) * signal.advantage * now.logp
         return Loss(terms, {parts.TRUNCATED_METRIC.name: (ratio > self.ratio_cap).float()})

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Reader
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised, Selected
+from grpobench.algorithms.algorithm import Advantage, Batch, Models
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized, Selected
 
 
 @dataclass(frozen=True)
-class ClipCov(GroupNormalised, ClippedRatio):
+class ClipCov(GroupNormalized, ClippedRatio):
     """Clip-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
 
     The entropy of a policy falls with the covariance of advantage and log-probability. Of the tokens whose
@@ -59,17 +59,17 @@ class ClipCov(GroupNormalised, ClippedRatio):
         if not self.lowest < self.highest:
             raise ValueError("lowest: must be below highest")
 
-    def credit(self, batch: Batch, models: Reader) -> Selected:
-        plain = super().credit(batch, models)
-        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
-        band = (covariance > self.lowest) & (covariance < self.highest) & batch.written
-        share = max(1, int(self.fraction * int(batch.written.sum())))
+    def compute_signal(self, batch: Batch, models: Models) -> Selected:
+        plain = super().compute_signal(batch, models)
+        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.completion_mask)
+        band = (covariance > self.lowest) & (covariance < self.highest) & batch.completion_mask
+        share = max(1, int(self.fraction * int(batch.completion_mask.sum())))
         cut = drawn(covariance, band, ranks(batch), share, batch.step)
-        return Selected(plain.unit, plain.advantage * ~cut, plain.reference_logp, cut)
+        return Selected(plain.row_group, plain.advantage * ~cut, plain.ref_logp, cut)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         assert isinstance(signal, Selected)
-        return {parts.SELECTED_METRIC.name: signal.share(batch.written)}
+        return {parts.SELECTED_METRIC.name: signal.share(batch.completion_mask)}
 
 
 def ranks(batch: Batch) -> torch.Tensor:
@@ -77,7 +77,7 @@ def ranks(batch: Batch) -> torch.Tensor:
     texts = [
         (prompt[:length].tolist(), completion[written].tolist())
         for prompt, length, completion, written in zip(
-            batch.prompt, batch.prompt_length, batch.completion, batch.written, strict=True
+            batch.prompt, batch.prompt_length, batch.completion, batch.completion_mask, strict=True
         )
     ]
     order = sorted(range(len(texts)), key=lambda row: texts[row])

@@ -1,4 +1,4 @@
-"""CORA: a reward for reasoning that agrees with its answer, normalised apart from the task's."""
+"""CORA: a reward for reasoning that agrees with its answer, normalized apart from the task's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Rowwise
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Rowwise
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
 @dataclass(frozen=True)
-class CORA(GroupNormalised, ClippedRatio):
+class CORA(GroupNormalized, ClippedRatio):
     """Consistency-Oriented Reasoning Alignment (arXiv:2606.14691): hybrid reward advantage splitting.
 
-    The reward and the consistency score are normalised in their groups separately and then added, so that
+    The reward and the consistency score are normalized in their groups separately and then added, so that
     neither's spread drowns the other's, and a group solved by all still tells consistent completions from
     the rest.
 
@@ -42,7 +42,7 @@ class CORA(GroupNormalised, ClippedRatio):
         "as everywhere). Judge it by another checker than the rewarded one: the score `supported`."
     )
     evidence = (
-        "reconstruction: of the paper only the abstract was read; that two separately normalised "
+        "reconstruction: of the paper only the abstract was read; that two separately normalized "
         "advantages are weighed, the second with warm-up and decay, is second-hand"
     )
     metrics = (
@@ -95,7 +95,7 @@ class CORA(GroupNormalised, ClippedRatio):
         fallen = 0.5 ** (max(0, step - self.warmup) / self.half_life) if self.half_life else 1.0
         return self.consistency_weight * risen * fallen
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         task = self.task_weight * super().advantage(batch, models)
         if not self.consistency_weight:
             return task

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
 @dataclass(frozen=True)
-class DAPO(GroupNormalised, ClippedRatio):
+class DAPO(GroupNormalized, ClippedRatio):
     """Decoupled Clip and Dynamic Sampling Policy Optimization (arXiv:2503.14476).
 
     Degenerate cases: groups of equal rewards, which dynamic sampling replaces, give advantage exactly 0
@@ -33,7 +33,8 @@ class DAPO(GroupNormalised, ClippedRatio):
         "case is the one that reaches it. A step draws at most 9 times again (the paper: until the batch is "
         "full) and then trains on what it has; it replaces groups whose rewards are equal, which is the "
         "paper's 0 < #correct < G where the reward is the verdict alone. The paper makes 16 updates per "
-        "rollout batch: set train.minibatches; with one update the ratio is always 1. The standard deviation "
+        "rollout batch: set train.num_minibatches; with one update the ratio is always 1. The "
+        "standard deviation "
         "has ddof = 1, which the paper leaves open. Its formula divides by the tokens of each problem's "
         'group (averaging = "prompt_mean"), its code by those of the minibatch, as here.'
     )

@@ -13,8 +13,8 @@ from grpobench.algorithms.algorithm import (
     Batch,
     Loss,
     Metric,
-    Reader,
-    Reading,
+    ModelOutput,
+    Models,
     Role,
     Rowwise,
     Signal,
@@ -82,29 +82,29 @@ class DPO(Algorithm[Paired]):
         parts.demand_not_negative(nll=self.nll, pairs_per_group=self.pairs_per_group)
 
     @property
-    def reads(self) -> tuple[Role, ...]:
+    def reference_roles(self) -> tuple[Role, ...]:
         return ("reference",)
 
-    def credit(self, batch: Batch, models: Reader) -> Paired:
-        own = zip(batch.completion, batch.written, strict=True)
+    def compute_signal(self, batch: Batch, models: Models) -> Paired:
+        own = zip(batch.completion, batch.completion_mask, strict=True)
         texts = [completion[written].tolist() for completion, written in own]
         unit, sign = pair_up(batch.reward, texts, batch.group, self.pairs_per_group)
         reference = torch.zeros_like(batch.reward)
         used = (unit >= 0).nonzero().squeeze(-1)
         if len(used):
             chosen = batch[used]
-            reference[used] = (models.read("reference", chosen).logp * chosen.written).sum(-1)
+            reference[used] = (models.forward("reference", chosen).logp * chosen.completion_mask).sum(-1)
         return Paired(unit, sign, reference)
 
-    def loss(self, batch: Batch, signal: Paired, now: Mapping[Role, Reading]) -> Loss:
-        logp = (now["policy"].logp * batch.written).sum(-1)
+    def loss(self, batch: Batch, signal: Paired, now: Mapping[Role, ModelOutput]) -> Loss:
+        logp = (now["policy"].logp * batch.completion_mask).sum(-1)
         preferred = signal.sign > 0
-        _, pair = signal.unit.unique(return_inverse=True)
+        _, pair = signal.row_group.unique(return_inverse=True)
         gain = signal.sign * self.gain(logp - signal.reference, batch)
         h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, gain).index_select(0, pair)
         terms = 0.5 * self.preference(h)  # each of a pair's two rows carries half
         if self.nll:
-            terms = terms - self.nll * preferred * logp / batch.written.sum(-1).clamp(min=1)
+            terms = terms - self.nll * preferred * logp / batch.completion_mask.sum(-1).clamp(min=1)
         plain, margin = logp.detach(), self.beta * h.detach()
         missing = torch.full_like(plain, float("nan"))  # not a number to average on this row
         metrics = {
@@ -124,7 +124,7 @@ class DPO(Algorithm[Paired]):
         """Loss of pairs with the difference h."""
         return -torch.nn.functional.logsigmoid(self.beta * h)
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         return 2 * parts.per_sequence(batch)
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reading, Tokenwise
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Tokenwise
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class DPPO(GroupNormalised):
+class DPPO(GroupNormalized):
     """Divergence Proximal Policy Optimization (arXiv:2602.04879) with its binary approximations: the
     distribution is reduced to the written token against all others.
 
@@ -37,7 +37,7 @@ class DPPO(GroupNormalised):
         'longest response (b8d91ef8d); averaging = "constant" divides by the limit, a constant factor.'
     )
     evidence = (
-        "verified: mask, cap, the 1e-8 of kl, sums over tokens, centred rewards that nothing divides, and "
+        "verified: mask, cap, the 1e-8 of kl, sums over tokens, centered rewards that nothing divides, and "
         "both thresholds in the first author's loss and script (verl-project/verl@182383bbb, "
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_dppo_tv, compute_policy_loss_dppo_kl; "
         "examples/dppo_trainer/run_qwen30b_dppo.sh)"
@@ -55,7 +55,7 @@ class DPPO(GroupNormalised):
     averaging: parts.Averaging = "sequence_sum"
     """How token terms are averaged; sequence_sum adds them up over a completion (the authors)."""
     scale: parts.Scale = "none"
-    """Which standard deviation divides the centred reward; none in the authors' runs."""
+    """Which standard deviation divides the centered reward; none in the authors' runs."""
     divergence: Literal["tv", "kl"] = "tv"
     """Total variation or KL divergence, of the written token against all others."""
     threshold: float = 0.15
@@ -69,7 +69,7 @@ class DPPO(GroupNormalised):
         if not self.threshold > 0:
             raise ValueError("threshold: must be above 0")
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         logp, old = now.logp.detach(), batch.old_logp
         ratio = parts.importance_ratio(logp, old)
         further = (logp - old) * signal.advantage > 0

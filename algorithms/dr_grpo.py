@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
 @dataclass(frozen=True)
 class DrGRPO(ClippedRatio):
-    """GRPO Done Right (arXiv:2503.20783): rewards are centred in their group and not divided by its standard
+    """GRPO Done Right (arXiv:2503.20783): rewards are centered in their group and not divided by its standard
     deviation, token terms are summed and divided by a constant instead of each response's length.
 
     Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
@@ -36,5 +36,5 @@ class DrGRPO(ClippedRatio):
     averaging: parts.Averaging = "constant"
     """How token terms are averaged; the paper divides their sum by a constant."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
-        return parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
+        return parts.centered(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Reader, Tokenwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Models, Tokenwise
 from grpobench.algorithms.dapo import DAPO
 
 
@@ -47,15 +47,15 @@ class EntropyMask(DAPO):
         super().__post_init__()
         parts.demand_fraction(top_fraction=self.top_fraction)
 
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        plain = super().credit(batch, models)
-        forks = self._forks(models.read("policy", batch).entropy, batch)
+    def compute_signal(self, batch: Batch, models: Models) -> Advantage:
+        plain = super().compute_signal(batch, models)
+        forks = self._forks(models.forward("policy", batch).entropy, batch)
         return dataclasses.replace(plain, advantage=plain.advantage * forks)
 
     def _forks(self, entropy: Tokenwise, batch: Batch) -> Tokenwise:
-        inside = entropy[batch.written]
+        inside = entropy[batch.completion_mask]
         if not len(inside):
-            return batch.written
+            return batch.completion_mask
         # The tokens from the quantile up: a linear quantile lies between two of them, or on one.
         rank = math.ceil(round((1 - self.top_fraction) * (len(inside) - 1), 6)) + 1
-        return (entropy >= inside.kthvalue(rank).values) & batch.written
+        return (entropy >= inside.kthvalue(rank).values) & batch.completion_mask

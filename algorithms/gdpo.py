@@ -1,4 +1,4 @@
-"""GDPO: every reward normalised for itself before they are added up."""
+"""GDPO: every reward normalized for itself before they are added up."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
 @dataclass(frozen=True)
 class GDPO(ClippedRatio):
     """Group reward-Decoupled Normalization Policy Optimization (arXiv:2601.05242): each score that the
-    reward is made of is normalised in its group, the results are added up with the reward's weights, and the
+    reward is made of is normalized in its group, the results are added up with the reward's weights, and the
     sum is divided by its standard deviation over the batch (its mean is 0, since every group's is).
 
     Degenerate cases: a group in which every score is equal and a group of one sample give advantage exactly
     0; a score that is equal in a group says nothing there, whatever its weight. With one score the group is
-    normalised as in GRPO, and the batch once more.
+    normalized as in GRPO, and the batch once more.
     """
 
     name = "gdpo"
@@ -28,7 +28,7 @@ class GDPO(ClippedRatio):
         "arXiv:2601.05242"
     )
     summary = (
-        "each score of the reward normalised in its group, then weighed, added up and scaled by the batch"
+        "each score of the reward normalized in its group, then weighed, added up and scaled by the batch"
     )
     formula = (
         "S_i = Σ_k w_k (r_ki − mean r_k)/(std r_k + ε), means and deviations of the group;  A_i = S_i/(std "
@@ -37,7 +37,7 @@ class GDPO(ClippedRatio):
     )
     departures = (
         "The weights are those of the reward. What else is in the reward (a KL penalty, a penalty for "
-        "overlong completions) has no weight and is centred in its group and added as it is, so that its "
+        "overlong completions) has no weight and is centered in its group and added as it is, so that its "
         "own factor keeps its meaning. The authors' code divides by the deviation over tokens, their paper "
         "over completions, as here."
     )
@@ -54,7 +54,7 @@ class GDPO(ClippedRatio):
         super().__post_init__()
         parts.demand_scale(self.ddof, self.epsilon)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         rest, total = batch.reward, torch.zeros_like(batch.reward)
         for name, weight in batch.weights.items():
             score = batch.scores[name]
@@ -64,6 +64,6 @@ class GDPO(ClippedRatio):
             )
             total = total + weight * torch.zeros_like(total).index_copy(0, has, own)
             rest = rest - weight * score.nan_to_num()
-        total = total + parts.centred(rest, batch.group, parts.group_mean(rest, batch.group))
+        total = total + parts.centered(rest, batch.group, parts.group_mean(rest, batch.group))
         freedom = max(1, len(batch) - self.ddof)
         return total / ((total.square().sum() / freedom).sqrt() + self.epsilon)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class GMPO(GroupNormalised):
+class GMPO(GroupNormalized):
     """Geometric-Mean Policy Optimization (arXiv:2507.20673): each token's log ratio is clipped on
     the side that the advantage pushes it to, and a response's weight is the exponential of their mean.
 
@@ -51,14 +51,14 @@ class GMPO(GroupNormalised):
         super().__post_init__()
         parts.demand_not_negative(clip_low=self.clip_low, clip_high=self.clip_high)
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         log_ratio, advantage = now.logp - batch.old_logp, signal.advantage
         low, high = (
             (log_ratio < -self.clip_low) & (advantage < 0),
             (log_ratio > self.clip_high) & (advantage > 0),
         )
         clipped = log_ratio.masked_fill(low, -self.clip_low).masked_fill(high, self.clip_high)
-        weight = parts.sequence_mean(clipped, batch.written).exp()
+        weight = parts.sequence_mean(clipped, batch.completion_mask).exp()
         # One term per token, so that every averaging means something; their mean is the response's term.
         return Loss(
             weight[:, None] * advantage,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import Reinforce
 
 
 @dataclass(frozen=True)
 class GPG(Reinforce):
-    """Group Policy Gradient (arXiv:2504.02546): centred rewards, no ratio, no clip, no KL. Groups of equal
+    """Group Policy Gradient (arXiv:2504.02546): centered rewards, no ratio, no clip, no KL. Groups of equal
     rewards add zeros to the average; α makes up for them.
 
     Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0, and so does
@@ -20,7 +20,7 @@ class GPG(Reinforce):
 
     name = "gpg"
     paper = "GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning, arXiv:2504.02546"
-    summary = "policy gradient on centred rewards, scaled up for the groups without a signal; no clip, no KL"
+    summary = "policy gradient on centered rewards, scaled up for the groups without a signal; no clip, no KL"
     formula = (
         "A_i = α (r_i − mean r), α = B/(B − M), M rows of groups whose rewards are all equal;  "
         "loss = token mean of −A_i log π(o_t)"
@@ -28,12 +28,13 @@ class GPG(Reinforce):
     departures = (
         "The paper also resamples a batch whose share of groups with a signal is below 0.6 (0.5 and 0.4 in "
         "the authors' scripts); modify.dynamic_sampling does the like. It makes one update per batch: set "
-        "train.minibatches = 1. The authors' mean over tokens is that of each micro-batch; their trainers "
+        "train.num_minibatches = 1. The authors' mean over tokens is that of each micro-batch; "
+        "their trainers "
         'for images average over each completion first (averaging = "sequence_mean"), and one of their two '
         "for text has no α."
     )
     evidence = (
-        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); centred "
+        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); centered "
         "rewards, α and the mean over tokens in their trainer for text (AMAP-ML/GPG@e096da8, "
         "open-r1/src/open_r1/gpg_trainer.py, open-r1/train.sh)"
     )
@@ -43,7 +44,7 @@ class GPG(Reinforce):
     averaging: parts.Averaging = "token_mean"
     """How token terms are averaged; token_mean in the authors' trainers for text."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         telling = ~parts.group_equal(batch.reward, batch.group)
         alpha = len(batch) / telling.sum().clamp(min=1)
-        return alpha * parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
+        return alpha * parts.centered(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))

@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Reader
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Models
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
 @dataclass(frozen=True)
-class GRPO(GroupNormalised, ClippedRatio):
+class GRPO(GroupNormalized, ClippedRatio):
     """Group Relative Policy Optimization (arXiv:2402.03300).
 
     Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0 (unless
@@ -22,7 +22,7 @@ class GRPO(GroupNormalised, ClippedRatio):
     paper = (
         "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models, arXiv:2402.03300"
     )
-    summary = "group-normalised advantages, token-level clipped ratio, mean over each sequence, no critic"
+    summary = "group-normalized advantages, token-level clipped ratio, mean over each sequence, no critic"
     formula = (
         "A_i = (r_i − mean r) / (std r + ε);  loss = −1/B Σ_i 1/|o_i| Σ_t "
         "{ min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i) − β·KL_t };  ρ_t = π_θ/π_old per token"
@@ -40,8 +40,8 @@ class GRPO(GroupNormalised, ClippedRatio):
     """Whether the advantages then get zero mean and unit variance over the batch's tokens; a group of equal
     rewards, at 0 before, is shifted with the rest."""
 
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        signal = super().credit(batch, models)
+    def compute_signal(self, batch: Batch, models: Models) -> Advantage:
+        signal = super().compute_signal(batch, models)
         if not self.whiten:
             return signal
-        return dataclasses.replace(signal, advantage=parts.whiten(signal.advantage, batch.written))
+        return dataclasses.replace(signal, advantage=parts.whiten(signal.advantage, batch.completion_mask))

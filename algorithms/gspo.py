@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class GSPO(GroupNormalised):
+class GSPO(GroupNormalized):
     """Group Sequence Policy Optimization (arXiv:2507.18071), eq. 5–7, and its token form, eq. 13–14.
 
     Degenerate cases: a one-token response has GRPO's ratio; an empty one has ratio 1 and no gradient; on
@@ -23,14 +23,15 @@ class GSPO(GroupNormalised):
 
     name = "gspo"
     paper = "Group Sequence Policy Optimization, arXiv:2507.18071"
-    summary = "group-normalised advantages, one length-normalised ratio per sequence, tight clip range"
+    summary = "group-normalized advantages, one length-normalized ratio per sequence, tight clip range"
     formula = (
         "s_i = exp(1/|o_i| Σ_t log ρ_t);  loss = "
         "−1/B Σ_i min(s_i A_i, clip(s_i, 1−clip_low, 1+clip_high) A_i);  "
         "token form: s_it = sg[s_i]·π_θ/sg[π_θ], averaged over each sequence"
     )
     departures = (
-        "None in the objective. The paper makes four updates per rollout batch: set train.minibatches = 4, "
+        "None in the objective. The paper makes four updates per rollout batch: set "
+        "train.num_minibatches = 4, "
         "since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the paper "
         "does not have."
     )
@@ -53,11 +54,11 @@ class GSPO(GroupNormalised):
         if self.level == "sequence" and self.averaging != "sequence_mean":
             raise ValueError('averaging: must be sequence_mean with level = "sequence"')
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
-        log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.written)
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.completion_mask)
         if self.level == "sequence":
             # A response has one advantage, unless a KL is taken from each token's: then their mean.
-            advantage, ratio = parts.sequence_mean(signal.advantage, batch.written), log_ratio.exp()
+            advantage, ratio = parts.sequence_mean(signal.advantage, batch.completion_mask), log_ratio.exp()
         else:
             advantage = signal.advantage
             ratio = log_ratio.detach().exp()[:, None] * (now.logp - now.logp.detach()).exp()
@@ -67,5 +68,5 @@ class GSPO(GroupNormalised):
             metrics = {name: share[:, None].expand_as(now.logp) for name, share in metrics.items()}
         return Loss(terms, metrics)
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
-        return parts.per_sequence(batch) if self.level == "sequence" else super().weigh(batch)
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
+        return parts.per_sequence(batch) if self.level == "sequence" else super().loss_weights(batch)

@@ -34,7 +34,9 @@ class IPO(DPO):
     """Log-ratios of whole completions, or their means over tokens."""
 
     def gain(self, log_ratio: Rowwise, batch: Batch) -> Rowwise:
-        return log_ratio / batch.written.sum(-1).clamp(min=1) if self.compare == "token" else log_ratio
+        return (
+            log_ratio / batch.completion_mask.sum(-1).clamp(min=1) if self.compare == "token" else log_ratio
+        )
 
     def preference(self, h: Rowwise) -> Rowwise:
         return (h - 1 / (2 * self.beta)).square()

@@ -1,11 +1,11 @@
-"""Kimi k1.5's policy optimisation: a regression of log-ratios on rewards."""
+"""Kimi k1.5's policy optimization: a regression of log-ratios on rewards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reader, Reading, Rowwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models, Rowwise
 from grpobench.algorithms.policy_gradient import PolicyGradient
 
 
@@ -14,7 +14,7 @@ class Kimi(PolicyGradient):
     """The variant of online mirror descent of Kimi k1.5 (arXiv:2501.12599), section 2.3.
 
     The optimum of E[r] − τ KL(π ‖ π_i) satisfies r − τ log Z = τ log(π/π_i) for every response, and the
-    squared difference is minimised, with the group's mean reward for τ log Z and π_old for π_i.
+    squared difference is minimized, with the group's mean reward for τ log Z and π_old for π_i.
     Degenerate cases: on policy the gradient is that of REINFORCE with the group's mean as baseline; a group
     of equal rewards and a group of one sample are only pulled back to π_old; an empty response has no term.
     """
@@ -22,7 +22,7 @@ class Kimi(PolicyGradient):
     name = "kimi"
     paper = "Kimi k1.5: Scaling Reinforcement Learning with LLMs, arXiv:2501.12599"
     summary = (
-        "squared error between centred reward and the sequence's log-ratio, no clip, optional length reward"
+        "squared error between centered reward and the sequence's log-ratio, no clip, optional length reward"
     )
     formula = (
         "S_i = log π_θ(o_i)/π_old(o_i);  A_i = r_i − mean r;  loss = −1/B Σ_i (A_i S_i − τ/2 S_i²), which is "
@@ -31,7 +31,7 @@ class Kimi(PolicyGradient):
     )
     departures = (
         "The report gives no τ; 0.1 is a choice. π_i is π_old, renewed with every rollout batch, without the "
-        "report's reset of the optimiser. The length reward is off; the report switches it on after a first "
+        "report's reset of the optimizer. The length reward is off; the report switches it on after a first "
         "phase of training without it, and a recipe cannot do so. Its sampling by difficulty is not here."
     )
     evidence = (
@@ -62,12 +62,12 @@ class Kimi(PolicyGradient):
     def scores(self) -> frozenset[str]:
         return frozenset({"correct"}) if self.length_reward else frozenset()
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         reward = batch.reward + self._length_reward(batch) if self.length_reward else batch.reward
         return parts.group_advantage(reward, batch.group, "mean", "none", 0, 1.0)
 
     def _length_reward(self, batch: Batch) -> Rowwise:
-        length = batch.written.sum(-1).to(batch.reward.dtype)
+        length = batch.completion_mask.sum(-1).to(batch.reward.dtype)
         shortest, longest = parts.group_extremes(length, batch.group)
         spread = longest - shortest
         gain = (0.5 - (length - shortest) / spread.clamp(min=1)) * (spread > 0)
@@ -78,10 +78,10 @@ class Kimi(PolicyGradient):
             return {}
         return {"advantage/length_reward": self._length_reward(batch).double().mean().item()}
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
-        log_ratio = (now.logp - batch.old_logp) * batch.written
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        log_ratio = (now.logp - batch.old_logp) * batch.completion_mask
         total = log_ratio.sum(-1, keepdim=True)
         # The sequence's square is spread over its tokens, so that their sum is the sequence's term.
-        square = total.square() / batch.written.sum(-1, keepdim=True).clamp(min=1)
+        square = total.square() / batch.completion_mask.sum(-1, keepdim=True).clamp(min=1)
         terms = signal.advantage * log_ratio - self.temperature / 2 * square
         return Loss(terms, {"policy/sequence_log_ratio_square": total.detach().square().squeeze(-1)})

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reader, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised, Selected
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput, Models
+from grpobench.algorithms.policy_gradient import GroupNormalized, Selected
 
 
 @dataclass(frozen=True)
-class KLCov(GroupNormalised):
+class KLCov(GroupNormalized):
     """KL-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
 
     The tokens whose part of the covariance of advantage and log-probability is largest pay for moving away
     from π_old, in either direction; no ratio is clipped. Degenerate cases: equal advantages everywhere have
-    no covariance, and nothing is penalised; on policy the penalty has no gradient.
+    no covariance, and nothing is penalized; on policy the penalty has no gradient.
     """
 
     name = "kl_cov"
@@ -37,28 +37,28 @@ class KLCov(GroupNormalised):
     averaging: parts.Averaging = "token_mean"
     """token_mean is the authors'."""
     fraction: float = 2e-4
-    """Share of the batch's tokens that are penalised."""
+    """Share of the batch's tokens that are penalized."""
     coefficient: float = 1.0
-    """Weight of a penalised token's |log ρ|."""
+    """Weight of a penalized token's |log ρ|."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_fraction(fraction=self.fraction)
         parts.demand_not_negative(coefficient=self.coefficient)
 
-    def credit(self, batch: Batch, models: Reader) -> Selected:
-        plain = super().credit(batch, models)
-        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.written)
+    def compute_signal(self, batch: Batch, models: Models) -> Selected:
+        plain = super().compute_signal(batch, models)
+        covariance = parts.covariance(plain.advantage, batch.old_logp, batch.completion_mask)
         positive = covariance[covariance > 0]
-        share = min(len(positive), max(1, int(self.fraction * int(batch.written.sum()))))
+        share = min(len(positive), max(1, int(self.fraction * int(batch.completion_mask.sum()))))
         least = positive.topk(share).values.min() if share else covariance.new_tensor(float("inf"))
-        return Selected(plain.unit, plain.advantage, plain.reference_logp, covariance >= least)
+        return Selected(plain.row_group, plain.advantage, plain.ref_logp, covariance >= least)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         assert isinstance(signal, Selected)
-        return {parts.SELECTED_METRIC.name: signal.share(batch.written)}
+        return {parts.SELECTED_METRIC.name: signal.share(batch.completion_mask)}
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Selected)
         log_ratio = now.logp - batch.old_logp
         penalty = self.coefficient * log_ratio.abs() * signal.selected

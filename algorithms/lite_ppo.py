@@ -10,7 +10,7 @@ from grpobench.algorithms.grpo import GRPO
 
 @dataclass(frozen=True)
 class LitePPO(GRPO):
-    """Lite PPO (arXiv:2508.08221): PPO's clipped loss without a critic, rewards centred in their group and
+    """Lite PPO (arXiv:2508.08221): PPO's clipped loss without a critic, rewards centered in their group and
     divided by the standard deviation of the batch, terms averaged over tokens. GRPO with these settings.
 
     Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0.
@@ -31,5 +31,5 @@ class LitePPO(GRPO):
     averaging: parts.Averaging = "token_mean"
     """How token terms are averaged."""
     scale: parts.Scale = "batch"
-    """Which standard deviation divides the centred reward: that of the group, of its other rows (a row whose
+    """Which standard deviation divides the centered reward: that of the group, of its other rows (a row whose
     others are all equal is not divided), of the batch, or none."""

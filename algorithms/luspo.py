@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class LUSPO(GroupNormalised):
+class LUSPO(GroupNormalized):
     """Length-Unbiased Sequence Policy Optimization (arXiv:2602.05261).
 
     The gradient of GSPO's ratio s_i carries 1/|o_i|, so that each token of a long response counts less; the
@@ -30,7 +30,7 @@ class LUSPO(GroupNormalised):
     )
     departures = (
         "None known; the paper itself was not read. β > 0 adds a KL penalty summed over each response. With "
-        "one update per rollout batch the ratio is always 1: set train.minibatches."
+        "one update per rollout batch the ratio is always 1: set train.num_minibatches."
     )
     evidence = (
         "verified: loss and gradient equal TRL 1.16's, whose documentation names the paper's clip range"
@@ -51,8 +51,8 @@ class LUSPO(GroupNormalised):
         parts.demand_clip(self.clip_low, self.clip_high)
         parts.demand_dual_clip(self.dual_clip, self.clip_high)
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
-        ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.written).exp()[:, None]
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.completion_mask).exp()[:, None]
         terms = parts.clipped_objective(
             ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
         )

@@ -1,4 +1,4 @@
-"""MaxRL: towards the likelihood of success instead of its probability."""
+"""MaxRL: toward the likelihood of success instead of its probability."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
 @dataclass(frozen=True)
 class MaxRL(ClippedRatio):
-    """Maximum Likelihood Reinforcement Learning (arXiv:2602.02710): the centred reward divided by the group's
+    """Maximum Likelihood Reinforcement Learning (arXiv:2602.02710): the centered reward divided by the
+    group's
     mean, so that a problem weighs the more the more rarely it is solved. With N samples and success
     probability p the expected gradient is (1 + (1−p) + … + (1−p)^(N−2)) ∇p, which tends to ∇log p.
 
@@ -23,7 +24,7 @@ class MaxRL(ClippedRatio):
 
     name = "maxrl"
     paper = "Maximum Likelihood Reinforcement Learning, arXiv:2602.02710"
-    summary = "centred rewards divided by the group's mean: rarely solved problems weigh more; PPO's clip"
+    summary = "centered rewards divided by the group's mean: rarely solved problems weigh more; PPO's clip"
     formula = (
         "A_i = (r_i − mean r)/(mean r + ε);  loss = token mean of "
         "−min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
@@ -52,9 +53,9 @@ class MaxRL(ClippedRatio):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.demand_scale(0, self.epsilon)
-        parts.demand_unpenalised(self.beta, self.kl_placement)
+        parts.demand_unpenalized(self.beta, self.kl_placement)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         parts.demand_range(batch.reward, 0.0, math.inf, "the reward")
         mean = parts.group_mean(batch.reward, batch.group)
-        return parts.centred(batch.reward, batch.group, mean) / (mean + self.epsilon)
+        return parts.centered(batch.reward, batch.group, mean) / (mean + self.epsilon)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
@@ -16,7 +16,7 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 class MCGRPO(ClippedRatio):
     """Median-Centered GRPO (arXiv:2601.22582): G + 1 samples per problem, compared with their median, which
     one lucky sample does not move. The sample that is the median (the pivot) has advantage 0 and is left out
-    of the update, so that G samples are trained on. train.group is G + 1 and should be odd.
+    of the update, so that G samples are trained on. train.group_size is G + 1 and should be odd.
 
     Degenerate cases: a group of equal rewards gives advantage exactly 0; of a group of one sample nothing is
     left. Of several samples with the median reward the longest is the pivot; the others have advantage 0.
@@ -36,7 +36,7 @@ class MCGRPO(ClippedRatio):
         "loss = −1/B Σ_i 1/|o_i| Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "Set train.group to one more than the samples to train on. No KL penalty by default, where the "
+        "Set train.group_size to one more than the samples to train on. No KL penalty by default, where the "
         "authors' settings have β = 0.04 and two epochs per batch: set beta, train.epochs. Their code also "
         "multiplies a group's advantages by its size over the number of those that are not 0; this is left "
         "out, because it is no part of the described method. Of several completions with the median reward "
@@ -52,7 +52,7 @@ class MCGRPO(ClippedRatio):
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     scale: Literal["median", "group", "none"] = "median"
-    """What divides the centred reward: the median absolute deviation from the median (the authors), the
+    """What divides the centered reward: the median absolute deviation from the median (the authors), the
     group's standard deviation (ddof 1), or nothing."""
     epsilon: float = 1e-3
     """Added to the deviation; its inverse is the advantage of a minority where rewards are 0 and 1."""
@@ -61,14 +61,14 @@ class MCGRPO(ClippedRatio):
         super().__post_init__()
         parts.demand_scale(0, self.epsilon)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         median = parts.group_baseline(batch.reward, batch.group, "median")
-        centred = parts.centred(batch.reward, batch.group, median)
+        centered = parts.centered(batch.reward, batch.group, median)
         if self.scale == "median":
-            return centred / (parts.group_baseline(centred.abs(), batch.group, "median") + self.epsilon)
+            return centered / (parts.group_baseline(centered.abs(), batch.group, "median") + self.epsilon)
         if self.scale == "group":
-            return centred / (parts.group_std(batch.reward, batch.group, 1) + self.epsilon)
-        return centred
+            return centered / (parts.group_std(batch.reward, batch.group, 1) + self.epsilon)
+        return centered
 
     def units(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(pivots(batch), -1)
@@ -81,7 +81,7 @@ def pivots(batch: Batch) -> torch.Tensor:
     found = torch.zeros_like(middle)
     for number in batch.group.unique():
         rows = (middle & (batch.group == number)).nonzero().squeeze(-1).tolist()
-        texts = [batch.completion[row, batch.written[row]].tolist() for row in rows]
+        texts = [batch.completion[row, batch.completion_mask[row]].tolist() for row in rows]
         if rows:  # the tokens break ties, so that the choice does not depend on the order of rows
             found[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
     return found

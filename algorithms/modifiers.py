@@ -23,8 +23,8 @@ from grpobench.algorithms.algorithm import (
     Loss,
     Metric,
     Mixer,
-    Reader,
-    Reading,
+    ModelOutput,
+    Models,
     Role,
     Rowwise,
     Signal,
@@ -117,7 +117,7 @@ class Modifiers:
     """Weight of the policy's entropy in the objective, averaged like the algorithm's own terms; an entropy
     bonus that a critic's algorithm has as a setting is added to it."""
     reference_every: int = 0
-    """Steps between moves of the reference towards the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
+    """Steps between moves of the reference toward the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
     reference_mix: float = 1.0
     """How far it moves: 1 is a copy of the policy, less is ref ← mix·policy + (1 − mix)·ref."""
     schedule: Literal["uniform", "ads"] = "uniform"
@@ -195,12 +195,12 @@ class Modified(Algorithm[S]):
         return self.plain.differentiates_entropy or self.modify.entropy_bonus > 0
 
     @property
-    def trains(self) -> tuple[Role, ...]:
-        return self.plain.trains
+    def trained_roles(self) -> tuple[Role, ...]:
+        return self.plain.trained_roles
 
     @property
-    def reads(self) -> tuple[Role, ...]:
-        return self.plain.reads
+    def reference_roles(self) -> tuple[Role, ...]:
+        return self.plain.reference_roles
 
     @property
     def greedy_baseline(self) -> bool:
@@ -218,26 +218,28 @@ class Modified(Algorithm[S]):
     def scores(self) -> frozenset[str]:
         return self.plain.scores
 
-    def updates(self, step: int) -> tuple[Role, ...]:
-        return self.plain.updates(step)
+    def updated_roles(self, step: int) -> tuple[Role, ...]:
+        return self.plain.updated_roles(step)
 
-    def synchronise(self, step: int) -> float:
+    def synchronize(self, step: int) -> float:
         every = self.modify.reference_every
-        return self.modify.reference_mix if every and step % every == 0 else self.plain.synchronise(step)
+        return self.modify.reference_mix if every and step % every == 0 else self.plain.synchronize(step)
 
-    def credit(self, batch: Batch, models: Reader) -> S:
+    def compute_signal(self, batch: Batch, models: Models) -> S:
         shaped = self._shaped(batch)
-        signal = returned.credit(self.plain, shaped, models)
+        signal = returned.compute_signal(self.plain, shaped, models)
         gone = torch.zeros_like(batch.stopped)
         if self.modify.mask_truncated:
             gone = gone | ~batch.stopped
         if self.modify.zero_variance_filter:
             gone = gone | parts.group_equal(shaped.reward, batch.group)
-        return dataclasses.replace(signal, unit=without(signal.unit, gone)) if gone.any() else signal
+        return (
+            dataclasses.replace(signal, row_group=without(signal.row_group, gone)) if gone.any() else signal
+        )
 
     def _penalty(self, batch: Batch) -> Rowwise:
         return self.modify.overlong_penalty * overlong(
-            batch.written.sum(-1), batch.limit, self.modify.overlong_buffer
+            batch.completion_mask.sum(-1), batch.max_completion_tokens, self.modify.overlong_buffer
         )
 
     def _shaped(self, batch: Batch) -> Batch:
@@ -260,18 +262,18 @@ class Modified(Algorithm[S]):
             row["modify/in_band"] = sum(kept) / len(kept) if kept else math.nan
         return row
 
-    def loss(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
         moves = "policy" in now  # else a critic is warmed up
         masks = moves and self.modify.off_policy_mask
         found = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
         if moves and self.modify.entropy_bonus:
             entropy = now["policy"].entropy
             if found.terms.dim() == 1:
-                entropy = parts.sequence_mean(entropy, batch.written)
+                entropy = parts.sequence_mean(entropy, batch.completion_mask)
             found = Loss(found.terms - self.modify.entropy_bonus * entropy, found.metrics)
         return found
 
-    def _masked(self, batch: Batch, signal: S, now: Mapping[Role, Reading]) -> Loss:
+    def _masked(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
         """The loss without the policy term of tokens that off-policy sequence masking leaves out. What else
         is in it (a KL, a critic's error) stays, and metrics are those of all tokens."""
         advantage = getattr(signal, "advantage")  # noqa: B009 - `has_advantages` says that there is one
@@ -282,8 +284,8 @@ class Modified(Algorithm[S]):
         masked = returned.loss(self.plain, batch, dataclasses.replace(signal, **kept), now)
         return Loss(masked.terms, {**metrics, "modify/off_policy_masked": stale.float()})
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
-        return returned.weigh(self.plain, batch)
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
+        return returned.loss_weights(self.plain, batch)
 
     def curriculum(
         self,
@@ -334,7 +336,7 @@ def equal_groups(batch: Batch) -> float:
 def off_policy(batch: Batch, logp: Tokenwise, advantage: Tokenwise, most: float) -> torch.Tensor:
     """Bool (B, T): tokens of negative advantage in completions of which the mean of log μ/π_θ over what the
     policy wrote is above `most`, with π_θ's `logp` (DeepSeek-V3.2, arXiv:2512.02556, eq. 9)."""
-    drift = parts.sequence_mean(batch.behaviour_logp - logp, batch.written)
+    drift = parts.sequence_mean(batch.sampler_logp - logp, batch.completion_mask)
     return (advantage < 0) & (drift > most)[:, None]
 
 

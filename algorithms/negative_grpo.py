@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
@@ -31,7 +31,7 @@ class NegativeGRPO(ClippedRatio):
     departures = (
         "A group of one sample has its plain reward as advantage in the code. The authors' script leaves "
         "groups that all solve out of the batch; here their advantages are 0 and they count in its average. "
-        "It makes four updates per rollout batch (train.minibatches = 4) and keeps its library's entropy "
+        "It makes four updates per rollout batch (train.num_minibatches = 4) and keeps its library's entropy "
         "bonus of 0.001 (modify.entropy_bonus); neither is a default here. modify.zero_variance_filter and "
         "modify.dynamic_sampling take away the groups of failures that it is made for. Their mean over "
         "tokens is that of each micro-batch. The paper's abstract was read, not its text. A reward above "
@@ -63,11 +63,11 @@ class NegativeGRPO(ClippedRatio):
         super().__post_init__()
         parts.demand_not_negative(virtual=self.virtual)
         parts.demand_scale(1, self.epsilon)
-        parts.demand_unpenalised(self.beta, self.kl_placement)
+        parts.demand_unpenalized(self.beta, self.kl_placement)
         if not abs(self.max_reward) < math.inf:
             raise ValueError("max_reward: must be finite")
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         reward, group = batch.reward, batch.group
         parts.demand_range(reward, -math.inf, self.max_reward, "max_reward")
         size = parts.group_size(group).to(reward.dtype)

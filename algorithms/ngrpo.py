@@ -1,4 +1,4 @@
-"""N-GRPO: GRPO on rollouts in which some tokens are fed blended with their neighbours."""
+"""N-GRPO: GRPO on rollouts in which some tokens are fed blended with their neighbors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Mixer, Mixture
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 
 
 @dataclass(frozen=True)
-class NGRPO(GroupNormalised, ClippedRatio):
-    """N-GRPO (arXiv:2606.10768): semantic neighbour mixing of embeddings while decoding.
+class NGRPO(GroupNormalized, ClippedRatio):
+    """N-GRPO (arXiv:2606.10768): semantic neighbor mixing of embeddings while decoding.
 
     With probability ρ the model is not fed the embedding of the token that it wrote (the anchor) but
     ``Σ_c α_c E[c]`` over the anchor and the k − 1 tokens whose input embeddings are nearest to its by cosine;
@@ -23,14 +23,14 @@ class NGRPO(GroupNormalised, ClippedRatio):
     kept, and training builds the same blend from the embeddings of then, so that their gradient passes
     through it. Mixing ends where the completion begins to state its answer, and evaluation does not mix.
 
-    Neighbours are those of the embeddings at the time of the rollouts. The objective is GRPO's.
+    Neighbors are those of the embeddings at the time of the rollouts. The objective is GRPO's.
 
     Degenerate cases: with rho = 0 it is GRPO, rollouts included; so it is where the anchor's share is 1.
     """
 
     name = "ngrpo"
     paper = "N-GRPO: Embedding-Level Neighbor Mixing for Enhanced Policy Optimization, arXiv:2606.10768"
-    summary = "GRPO whose sampler feeds some tokens blended with their nearest neighbours, for diversity"
+    summary = "GRPO whose sampler feeds some tokens blended with their nearest neighbors, for diversity"
     formula = (
         "with probability ρ feed ẽ = Σ_{c ∈ S} α_c E[c] after a token, S = the token and its k − 1 nearest "
         "by cos(E[token], E[c]), α = softmax of the tempered logits over S;  loss as GRPO's on these inputs"
@@ -52,7 +52,7 @@ class NGRPO(GroupNormalised, ClippedRatio):
     metrics = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
-        Metric("policy/mixed", "share of tokens", "written tokens that were fed blended with neighbours"),
+        Metric("policy/mixed", "share of tokens", "written tokens that were fed blended with neighbors"),
         Metric(
             "policy/anchor_weight",
             "share",
@@ -65,7 +65,7 @@ class NGRPO(GroupNormalised, ClippedRatio):
     k: int = 3
     """Tokens in a blend, the anchor among them."""
     anchor: Literal["drawn", "likeliest"] = "drawn"
-    """Whose neighbours are blended in: the token that was drawn, or the likeliest (the published code)."""
+    """Whose neighbors are blended in: the token that was drawn, or the likeliest (the published code)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +84,7 @@ class NGRPO(GroupNormalised, ClippedRatio):
             rows = (uniform < self.rho).nonzero().squeeze(-1)
             some = logits[rows]
             around = anchor[rows] if self.anchor == "drawn" else some.argmax(-1)
-            members = neighbourhood(table, norm, around, self.k)
+            members = neighborhood(table, norm, around, self.k)
             token = members.new_zeros((len(anchor), members.shape[-1])).index_copy(0, rows, members)
             weight = some.gather(-1, members).softmax(-1)
             return Mixture(token, weight.new_zeros(token.shape).index_copy(0, rows, weight))
@@ -94,14 +94,14 @@ class NGRPO(GroupNormalised, ClippedRatio):
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         if batch.mixture is None:
             return {"policy/mixed": 0.0, "policy/anchor_weight": math.nan}
-        mixed = (batch.mixture.weight.sum(-1) > 0) & batch.written
+        mixed = (batch.mixture.weight.sum(-1) > 0) & batch.completion_mask
         return {
-            "policy/mixed": mixed[batch.written].double().mean().item(),
+            "policy/mixed": mixed[batch.completion_mask].double().mean().item(),
             "policy/anchor_weight": batch.mixture.weight[..., 0][mixed].double().mean().item(),
         }
 
 
-def neighbourhood(table: torch.Tensor, norm: torch.Tensor, anchor: torch.Tensor, k: int) -> torch.Tensor:
+def neighborhood(table: torch.Tensor, norm: torch.Tensor, anchor: torch.Tensor, k: int) -> torch.Tensor:
     """(N, k) tokens: each anchor (N,) and those whose rows of `table` (V, H), of these norms (V,), are
     nearest to its by cosine, in that order; all tokens where there are fewer than k."""
     cosine = table[anchor] @ table.T / norm  # times the anchor's norm, which changes no order

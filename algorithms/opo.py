@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import Reinforce
 
 
@@ -24,7 +24,7 @@ class OPO(Reinforce):
     summary = "exact on-policy policy gradient with the length-weighted mean reward of the group as baseline"
     formula = "b = Σ_j |o_j| r_j / Σ_j |o_j|;  A_i = r_i − b;  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
-        "The paper is strictly on-policy: set train.minibatches = 1 and train.epochs = 1. Lengths count "
+        "The paper is strictly on-policy: set train.num_minibatches = 1 and train.epochs = 1. Lengths count "
         "what the policy wrote."
     )
     evidence = (
@@ -37,9 +37,9 @@ class OPO(Reinforce):
     averaging: parts.Averaging = "sequence_sum"
     """How token terms are averaged; sequence_sum takes log-probabilities of whole completions."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
-        length = batch.written.sum(-1).to(batch.reward.dtype)
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
+        length = batch.completion_mask.sum(-1).to(batch.reward.dtype)
         weight = parts.group_mean(length, batch.group)
         weighed = parts.group_mean(length * batch.reward, batch.group) / weight.clamp(min=1e-9)
         mean = parts.group_mean(batch.reward, batch.group)
-        return parts.centred(batch.reward, batch.group, weighed.where(weight > 0, mean))
+        return parts.centered(batch.reward, batch.group, weighed.where(weight > 0, mean))

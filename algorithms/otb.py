@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise, Tokenwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise, Tokenwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
 @dataclass(frozen=True)
 class OTB(ClippedRatio):
     """Optimal Token Baseline (arXiv:2602.07078). What a completion adds to the variance of the gradient at
-    its token t grows with the squared norm of what it has added up to there, its realised energy W_t; the
+    its token t grows with the squared norm of what it has added up to there, its realized energy W_t; the
     baseline of token t is the group's mean reward weighed by it. A token's own share is the squared norm of
     the gradient of its log-probability with respect to the logits, which needs no backward pass.
 
@@ -36,7 +36,7 @@ class OTB(ClippedRatio):
         "below 1e-8 the code's baseline falls to 0, ours not. The code multiplies w by the square of a "
         "correction of the sampler's probabilities; here none is known when advantages are made. t counts "
         "what the policy wrote, as in the code's form for several turns. The paper trains with one update "
-        "per batch (train.minibatches = 1), where no clip matters; of its text the abstract was read."
+        "per batch (train.num_minibatches = 1), where no clip matters; of its text the abstract was read."
     )
     evidence = (
         "verified: w, W, baseline, its place and the tail in the authors' code "
@@ -55,15 +55,15 @@ class OTB(ClippedRatio):
     """Whether tokens that only the longest completion of its group reaches have no baseline, as in the code;
     else they are their own, which gives them advantage 0."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
-        said = models.read("policy", batch, squares=True)
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        said = models.forward("policy", batch, squares=True)
         assert said.squares is not None
         # Squared norm of the gradient with respect to the logits: ‖one-hot − π‖².
-        share = (1 - 2 * said.logp.exp() + said.squares) * batch.written
+        share = (1 - 2 * said.logp.exp() + said.squares) * batch.completion_mask
         energy = share.cumsum(-1).to(batch.reward.dtype)
         # Tokens are compared by their number among those that the policy wrote.
-        order = (~batch.written).to(torch.int8).argsort(dim=-1, stable=True)
-        reached = batch.written.gather(-1, order)
+        order = (~batch.completion_mask).to(torch.int8).argsort(dim=-1, stable=True)
+        reached = batch.completion_mask.gather(-1, order)
         baseline = self._baseline(batch.reward, energy.gather(-1, order) * reached, reached, batch.group)
         return (batch.reward[:, None] - baseline).gather(-1, order.argsort(-1))
 

@@ -12,7 +12,7 @@ import torch
 from grpobench.algorithms.algorithm import Batch, Metric, Rowwise, Tokenwise
 
 Baseline = Literal["mean", "median", "leave_one_out"]
-Scale = Literal["group", "leave_one_out", "batch", "batch_centred", "none"]
+Scale = Literal["group", "leave_one_out", "batch", "batch_centered", "none"]
 Averaging = Literal["sequence_mean", "sequence_sum", "token_mean", "prompt_mean", "constant"]
 Estimator = Literal["k1", "k2", "k3", "k3_unbiased"]
 Placement = Literal["loss", "reward"]
@@ -123,7 +123,7 @@ def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
     return out
 
 
-def centred(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise:
+def centered(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise:
     """``r − baseline`` per row, (B,). Rows of a group with equal rewards get exactly 0."""
     return torch.where(group_equal(reward, group), torch.zeros_like(reward), reward - baseline)
 
@@ -133,7 +133,7 @@ def group_advantage(
 ) -> Rowwise:
     """``(r − baseline) / (std + ε)`` per row, (B,). Rows of a group of equal rewards get exactly 0, and with
     `leave_one_out` a row whose others are all equal is not divided."""
-    advantage = centred(reward, group, group_baseline(reward, group, baseline))
+    advantage = centered(reward, group, group_baseline(reward, group, baseline))
     if scale == "group":
         return advantage / (group_std(reward, group, ddof) + epsilon)
     if scale == "leave_one_out":
@@ -142,7 +142,7 @@ def group_advantage(
     if scale == "batch":
         spread = reward.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
         return advantage / (spread + epsilon)
-    if scale == "batch_centred":
+    if scale == "batch_centered":
         spread = advantage.std(correction=ddof) if len(reward) > ddof else reward.new_zeros(())
         return advantage / (spread + epsilon)
     return advantage
@@ -207,14 +207,14 @@ def kl_metrics(now: Tokenwise, reference: Tokenwise) -> dict[str, torch.Tensor]:
     return {f"policy/kl_reference_{kind}": kl_estimate(plain, reference, kind, one) for kind in kinds}
 
 
-def kl_penalised_reward(batch: Batch, reference: Tokenwise, beta: float) -> Rowwise:
+def kl_penalized_reward(batch: Batch, reference: Tokenwise, beta: float) -> Rowwise:
     """Reward minus β times the summed k1 of the whole completion, under π_old, (B,)."""
-    return batch.reward - beta * ((batch.old_logp - reference) * batch.written).sum(-1)
+    return batch.reward - beta * ((batch.old_logp - reference) * batch.completion_mask).sum(-1)
 
 
 def kl_to_go(batch: Batch, reference: Tokenwise) -> Tokenwise:
     """Sum of k1 from each token to the completion's end, under π_old."""
-    kl = (batch.old_logp - reference) * batch.written
+    kl = (batch.old_logp - reference) * batch.completion_mask
     return kl.flip(-1).cumsum(-1).flip(-1)
 
 
@@ -227,7 +227,7 @@ def last_written(written: torch.Tensor) -> torch.Tensor:
     return written & (after == 1)
 
 
-def generalised_advantage(
+def generalized_advantage(
     reward: Tokenwise, value: Tokenwise, written: torch.Tensor, discount: float, trace: float | Rowwise
 ) -> Tokenwise:
     """GAE (arXiv:1506.02438): ``δ_t = r_t + γV_{t+1} − V_t``, ``A_t = δ_t + γλA_{t+1}`` over written tokens,
@@ -256,9 +256,9 @@ def whiten(value: Tokenwise, written: torch.Tensor, epsilon: float = 1e-8) -> To
         return torch.zeros_like(value)
     count = written.sum()
     mean = (value * written).sum() / count
-    centred = (value - mean) * written
-    variance = centred.square().sum() / count
-    return centred / (variance + epsilon).sqrt()
+    centered = (value - mean) * written
+    variance = centered.square().sum() / count
+    return centered / (variance + epsilon).sqrt()
 
 
 def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> Tokenwise:
@@ -281,7 +281,7 @@ def average(batch: Batch, kind: Averaging) -> Tokenwise:
     completions), `token_mean` 1/Σ|o_i| (DAPO's code), `prompt_mean` 1/(P·Σ|o_i| of the group) for P groups,
     so that each problem counts the same (ScaleRL), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the
     policy did not write. Their dtype is that of the rewards."""
-    written = batch.written.to(batch.reward.dtype)
+    written = batch.completion_mask.to(batch.reward.dtype)
     if kind == "sequence_sum":
         return written / max(1, len(batch))
     if kind == "sequence_mean":
@@ -292,7 +292,7 @@ def average(batch: Batch, kind: Averaging) -> Tokenwise:
         numbers, inverse = batch.group.unique(return_inverse=True)
         tokens = written.new_zeros(len(numbers)).index_add(0, inverse, written.sum(-1))[inverse]
         return written / tokens[:, None].clamp(min=1) / max(1, len(numbers))
-    return written / (max(1, len(batch)) * batch.limit)
+    return written / (max(1, len(batch)) * batch.max_completion_tokens)
 
 
 def per_sequence(batch: Batch) -> Rowwise:
@@ -339,7 +339,7 @@ def demand_fraction(**settings: float) -> None:
             raise ValueError(f"{name}: must be above 0 and at most 1")
 
 
-def demand_unpenalised(beta: float, placement: str) -> None:
+def demand_unpenalized(beta: float, placement: str) -> None:
     if beta and placement == "reward":
         raise ValueError("kl_placement: must be loss or advantage, since rewards have to stay in their range")
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
@@ -45,7 +45,8 @@ class PassK(ClippedRatio):
         "0;  loss = token mean of −min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "k is 4 by default, where the paper has 8 with 32 samples, because train.group is 8 by default and "
+        "k is 4 by default, where the paper has 8 with 32 samples, because train.group_size is 8 by "
+        "default and "
         "k must be below it. Rewards other than 0 and 1 are allowed (see the expected maximum). Clip range "
         "and averaging are those of the first paper in both forms."
     )
@@ -59,7 +60,7 @@ class PassK(ClippedRatio):
     form: Literal["subsets", "best"] = "subsets"
     """Advantages over all k-subsets of the group, or of its best sample only."""
     k: int = 4
-    """Samples of which the best counts, below train.group; `best` takes the whole group."""
+    """Samples of which the best counts, below train.group_size; `best` takes the whole group."""
     divide: bool = True
     """Whether advantages are divided by the standard deviation."""
     epsilon: float = 1e-6
@@ -82,7 +83,7 @@ class PassK(ClippedRatio):
     def units(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(parts.group_size(batch.group) < self.minimum_group, -1)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         advantage = torch.zeros_like(batch.reward)
         telling = ~parts.group_equal(batch.reward, batch.group)
         telling &= parts.group_size(batch.group) >= self.minimum_group

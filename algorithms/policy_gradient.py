@@ -1,7 +1,7 @@
 """What policy-gradient methods share: an advantage per completion or token, an objective, a KL penalty.
 
 An algorithm is put together from two halves, each of which it may replace by its own: how rewards become
-advantages (`GroupNormalised` is GRPO's way) and what is maximised given them (`ClippedRatio` is PPO's,
+advantages (`GroupNormalized` is GRPO's way) and what is maximized given them (`ClippedRatio` is PPO's,
 `Reinforce` the bare policy gradient).
 """
 
@@ -21,8 +21,8 @@ from grpobench.algorithms.algorithm import (
     Algorithm,
     Batch,
     Loss,
-    Reader,
-    Reading,
+    ModelOutput,
+    Models,
     Role,
     Rowwise,
     Tokenwise,
@@ -51,11 +51,11 @@ class PolicyGradient(Algorithm[Advantage]):
         parts.demand_not_negative(beta=self.beta)
 
     @property
-    def reads(self) -> tuple[Role, ...]:
+    def reference_roles(self) -> tuple[Role, ...]:
         return ("reference",) if self.beta else ()
 
     @abstractmethod
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise | Tokenwise:
         """Advantages, (B,) or (B, T), from `batch.reward`, of which a KL in the reward is already taken."""
 
     def units(self, batch: Batch) -> torch.Tensor:
@@ -64,46 +64,46 @@ class PolicyGradient(Algorithm[Advantage]):
         return parts.rows(batch)
 
     @abstractmethod
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
-        """What is maximised, unreduced, (B, T) or (B,), with metrics."""
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
+        """What is maximized, unreduced, (B, T) or (B,), with metrics."""
 
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        return self.penalise(batch, self.credit_rewards(batch, models))
+    def compute_signal(self, batch: Batch, models: Models) -> Advantage:
+        return self.penalize(batch, self.signal_from_rewards(batch, models))
 
-    def credit_rewards(self, batch: Batch, models: Reader) -> Advantage:
+    def signal_from_rewards(self, batch: Batch, models: Models) -> Advantage:
         """The signal before a KL is taken from the advantage of each token."""
-        reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
+        reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
         if self.beta and self.kl_placement == "reward":
-            reward = parts.kl_penalised_reward(batch, reference, self.beta)
+            reward = parts.kl_penalized_reward(batch, reference, self.beta)
             batch = dataclasses.replace(batch, reward=reward)
         advantage = self.advantage(batch, models)
         returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch))
         if advantage.dim() == 1:
             advantage = advantage[:, None]
-        return Advantage(self.units(batch), advantage * batch.written, reference)
+        return Advantage(self.units(batch), advantage * batch.completion_mask, reference)
 
-    def penalise(self, batch: Batch, signal: Advantage) -> Advantage:
+    def penalize(self, batch: Batch, signal: Advantage) -> Advantage:
         """The signal after a KL is taken from the advantage of each token; the same without one there."""
         if not (self.beta and self.kl_placement == "advantage"):
             return signal
-        penalty = self.beta * parts.kl_to_go(batch, signal.reference_logp) * batch.written
+        penalty = self.beta * parts.kl_to_go(batch, signal.ref_logp) * batch.completion_mask
         return dataclasses.replace(signal, advantage=signal.advantage - penalty)
 
-    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
         policy = now["policy"]
         gain = returned.demand_loss(self, "objective", batch, self.objective(batch, signal, policy))
         terms, metrics = -gain.terms, {**gain.metrics}
         if self.beta:
-            metrics |= parts.kl_metrics(policy.logp, signal.reference_logp)
+            metrics |= parts.kl_metrics(policy.logp, signal.ref_logp)
             if self.kl_placement == "loss":
                 ratio = parts.importance_ratio(policy.logp, batch.old_logp)
-                penalty = parts.kl_estimate(policy.logp, signal.reference_logp, self.kl_estimator, ratio)
+                penalty = parts.kl_estimate(policy.logp, signal.ref_logp, self.kl_estimator, ratio)
                 if terms.dim() == 1:
-                    penalty = parts.sequence_mean(penalty, batch.written)
+                    penalty = parts.sequence_mean(penalty, batch.completion_mask)
                 terms = terms + self.beta * penalty
         return Loss(terms, metrics)
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         return parts.average(batch, self.averaging)
 
 
@@ -120,7 +120,7 @@ class Selected(Advantage):
 
 
 @dataclass(frozen=True)
-class GroupNormalised(PolicyGradient):
+class GroupNormalized(PolicyGradient):
     """``A_i = (r_i − baseline of the group) / (std + ε)``."""
 
     minimum_group = 2
@@ -128,8 +128,8 @@ class GroupNormalised(PolicyGradient):
     baseline: parts.Baseline = "mean"
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
-    """Which standard deviation divides the centred reward: that of the group, of its other rows (a row whose
-    others are all equal is not divided), of the batch's rewards, of its centred rewards (ScaleRL,
+    """Which standard deviation divides the centered reward: that of the group, of its other rows (a row whose
+    others are all equal is not divided), of the batch's rewards, of its centered rewards (ScaleRL,
     arXiv:2510.13786), or none."""
     ddof: int = 1
     """Degrees of freedom taken from the standard deviation: 0 or 1."""
@@ -140,7 +140,7 @@ class GroupNormalised(PolicyGradient):
         super().__post_init__()
         parts.demand_scale(self.ddof, self.epsilon)
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return parts.group_advantage(
             batch.reward, batch.group, self.baseline, self.scale, self.ddof, self.epsilon
         )
@@ -163,7 +163,7 @@ class ClippedRatio(PolicyGradient):
         parts.demand_clip(self.clip_low, self.clip_high)
         parts.demand_dual_clip(self.dual_clip, self.clip_high)
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp)
         terms = parts.clipped_objective(
             ratio, signal.advantage, self.clip_low, self.clip_high, self.dual_clip
@@ -176,5 +176,5 @@ class Reinforce(PolicyGradient):
     """``A·log π_θ`` (REINFORCE): neither ratio nor clip, so that a second update on the same rollouts is not
     corrected for the policy having moved."""
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         return Loss(signal.advantage * now.logp, {parts.ADVANTAGE_METRIC.name: signal.advantage.abs()})

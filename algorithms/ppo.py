@@ -14,8 +14,8 @@ from grpobench.algorithms.algorithm import (
     Batch,
     Loss,
     Metric,
-    Reader,
-    Reading,
+    ModelOutput,
+    Models,
     Role,
     Signal,
     Tokenwise,
@@ -29,7 +29,7 @@ class Valued(Signal):
     advantage: Tokenwise
     returns: Tokenwise
     old_value: Tokenwise
-    reference_logp: Tokenwise
+    ref_logp: Tokenwise
 
 
 @dataclass(frozen=True)
@@ -129,51 +129,51 @@ class PPO(Algorithm[Valued]):
         return "critic" if self.critic == "separate" else "value_head"
 
     @property
-    def trains(self) -> tuple[Role, ...]:
+    def trained_roles(self) -> tuple[Role, ...]:
         return ("policy", self._values)
 
     @property
-    def reads(self) -> tuple[Role, ...]:
+    def reference_roles(self) -> tuple[Role, ...]:
         return ("reference",) if self.beta else ()
 
     @property
     def differentiates_entropy(self) -> bool:
         return self.entropy_bonus > 0
 
-    def updates(self, step: int) -> tuple[Role, ...]:
-        return (self._values,) if step <= self.critic_warmup else self.trains
+    def updated_roles(self, step: int) -> tuple[Role, ...]:
+        return (self._values,) if step <= self.critic_warmup else self.trained_roles
 
-    def credit(self, batch: Batch, models: Reader) -> Valued:
-        reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
-        value = models.read(self._values, batch).value * batch.written
-        reward = batch.reward[:, None] * parts.last_written(batch.written)
+    def compute_signal(self, batch: Batch, models: Models) -> Valued:
+        reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
+        value = models.forward(self._values, batch).value * batch.completion_mask
+        reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
         if self.beta and self.kl_placement == "reward":
-            reward = reward - self.beta * (batch.old_logp - reference) * batch.written
-        advantage, returns = self.estimate(reward, value, batch.written)
+            reward = reward - self.beta * (batch.old_logp - reference) * batch.completion_mask
+        advantage, returns = self.estimate(reward, value, batch.completion_mask)
         if self.whiten:
-            advantage = parts.whiten(advantage, batch.written)
+            advantage = parts.whiten(advantage, batch.completion_mask)
         return Valued(parts.rows(batch), advantage, returns, value, reference)
 
     def estimate(
         self, reward: Tokenwise, value: Tokenwise, written: torch.Tensor
     ) -> tuple[Tokenwise, Tokenwise]:
         """(advantages for the policy, returns that the critic learns), before whitening."""
-        advantage = parts.generalised_advantage(reward, value, written, self.discount, self.trace)
+        advantage = parts.generalized_advantage(reward, value, written, self.discount, self.trace)
         return advantage, advantage + value
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
-        compared = batch.written & (parts.group_size(batch.group) > 1)[:, None]
+        compared = batch.completion_mask & (parts.group_size(batch.group) > 1)[:, None]
         return {
             "critic/explained_variance": parts.explained_variance(
-                signal.returns, signal.old_value, batch.written
+                signal.returns, signal.old_value, batch.completion_mask
             ),
             "critic/group_explained": parts.explained_variance(
                 signal.returns, others[:, None].expand_as(signal.returns), compared
             ),
         }
 
-    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
         terms, metrics = self._value_terms(signal, now[self._values].value)
         terms = self.value_coefficient * terms
         if "policy" in now:
@@ -186,9 +186,9 @@ class PPO(Algorithm[Valued]):
             if self.entropy_bonus:
                 terms = terms - self.entropy_bonus * now["policy"].entropy
             if self.beta:
-                metrics |= parts.kl_metrics(logp, signal.reference_logp)
+                metrics |= parts.kl_metrics(logp, signal.ref_logp)
                 if self.kl_placement == "loss":
-                    penalty = parts.kl_estimate(logp, signal.reference_logp, self.kl_estimator, ratio)
+                    penalty = parts.kl_estimate(logp, signal.ref_logp, self.kl_estimator, ratio)
                     terms = terms + self.beta * penalty
         return Loss(terms, metrics)
 
@@ -202,5 +202,5 @@ class PPO(Algorithm[Valued]):
         metrics = {"critic/loss": 0.5 * error, "critic/value_clip": clipped, "critic/value": signal.old_value}
         return 0.5 * error, metrics
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         return parts.average(batch, self.averaging)

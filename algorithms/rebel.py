@@ -13,8 +13,8 @@ from grpobench.algorithms.algorithm import (
     Batch,
     Loss,
     Metric,
-    Reader,
-    Reading,
+    ModelOutput,
+    Models,
     Role,
     Rowwise,
     Signal,
@@ -30,7 +30,7 @@ class Regressed(Signal):
     """What is regressed on: the reward, of which the KL penalty is taken."""
     size: Rowwise
     """Rows in each row's group."""
-    reference_logp: Tokenwise
+    ref_logp: Tokenwise
     """log π_ref, shape (B, 0) when no reference is read."""
 
 
@@ -84,26 +84,26 @@ class REBEL(Algorithm[Regressed]):
         parts.demand_not_negative(beta=self.beta)
 
     @property
-    def reads(self) -> tuple[Role, ...]:
+    def reference_roles(self) -> tuple[Role, ...]:
         return ("reference",) if self.beta else ()
 
-    def credit(self, batch: Batch, models: Reader) -> Regressed:
-        reference = models.read("reference", batch).logp if self.beta else parts.absent(batch)
-        reward = parts.kl_penalised_reward(batch, reference, self.beta) if self.beta else batch.reward
+    def compute_signal(self, batch: Batch, models: Models) -> Regressed:
+        reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
+        reward = parts.kl_penalized_reward(batch, reference, self.beta) if self.beta else batch.reward
         alike = parts.group_equal(reward, batch.group)
         unit = torch.where(alike, torch.full_like(batch.group, -1), batch.group)
         return Regressed(unit, reward, parts.group_size(batch.group).to(reward.dtype), reference)
 
-    def loss(self, batch: Batch, signal: Regressed, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Regressed, now: Mapping[Role, ModelOutput]) -> Loss:
         logp = now["policy"].logp
-        log_ratio = ((logp - batch.old_logp) * batch.written).sum(-1)
+        log_ratio = ((logp - batch.old_logp) * batch.completion_mask).sum(-1)
         residual = log_ratio / self.eta - signal.reward
-        centred = residual - parts.group_mean(residual, batch.group)
-        terms = 2 * signal.size / (signal.size - 1).clamp(min=1) * centred.square()
+        centered = residual - parts.group_mean(residual, batch.group)
+        terms = 2 * signal.size / (signal.size - 1).clamp(min=1) * centered.square()
         metrics = {"regression/error": terms.detach()}
         if self.beta:
-            metrics |= parts.kl_metrics(logp, signal.reference_logp)
+            metrics |= parts.kl_metrics(logp, signal.ref_logp)
         return Loss(terms, metrics)
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         return parts.per_group(batch)

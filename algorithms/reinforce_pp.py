@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
@@ -35,7 +35,7 @@ class ReinforcePP(ClippedRatio):
         "β is 0 by default, and then every token of a completion has one return; set beta for the paper's "
         "penalty, which is 0.01 by default in the first author's library. There k1 of a token is held in "
         "[−10, 10] and the variance is at least 1e-8; here nothing bounds k1, and 1e-8 is added. The paper "
-        "samples one completion per prompt: set train.group = 1 and more train.prompts."
+        "samples one completion per prompt: set train.group_size = 1 and more train.prompts_per_step."
     )
     evidence = (
         "verified: the formula of the paper's text; returns, whitening by the population's variance, clip "
@@ -51,9 +51,9 @@ class ReinforcePP(ClippedRatio):
     """Where the KL penalty goes: "advantage" takes from each token's return the k1 of that token and all
     later ones (the paper), "reward" that of the whole completion, "loss" adds a term to the loss."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return batch.reward
 
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        signal = super().credit(batch, models)
-        return dataclasses.replace(signal, advantage=parts.whiten(signal.advantage, batch.written))
+    def compute_signal(self, batch: Batch, models: Models) -> Advantage:
+        signal = super().compute_signal(batch, models)
+        return dataclasses.replace(signal, advantage=parts.whiten(signal.advantage, batch.completion_mask))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Tokenwise
+from grpobench.algorithms.algorithm import Batch, Models, Tokenwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 
 @dataclass(frozen=True)
 class ReinforcePPBaseline(ClippedRatio):
-    """REINFORCE++ w/ Baseline (arXiv:2501.03262): rewards are centred in their group, and only then whitened
+    """REINFORCE++ w/ Baseline (arXiv:2501.03262): rewards are centered in their group, and only then whitened
     over the batch's tokens.
 
     Degenerate cases: a batch whose groups each have equal rewards gives advantage exactly 0. Beside others, a
@@ -24,7 +24,7 @@ class ReinforcePPBaseline(ClippedRatio):
         "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization, "
         "arXiv:2501.03262"
     )
-    summary = "rewards centred in their group, then whitened over the batch's tokens; PPO's clip"
+    summary = "rewards centered in their group, then whitened over the batch's tokens; PPO's clip"
     formula = (
         "A'_i = r_i − mean r of the group;  A_t = (A'_i − mean A')/std A' over the batch's tokens;  "
         "loss = token mean of −min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t) + β·k2"
@@ -48,6 +48,6 @@ class ReinforcePPBaseline(ClippedRatio):
     kl_estimator: parts.Estimator = "k2"
     """Estimator of the KL in the loss; anywhere else the penalty is k1."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
-        centred = parts.centred(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
-        return parts.whiten(centred[:, None] * batch.written, batch.written)
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        centered = parts.centered(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))
+        return parts.whiten(centered[:, None] * batch.completion_mask, batch.completion_mask)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Rowwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Rowwise
 from grpobench.algorithms.policy_gradient import Reinforce
 
 
@@ -30,8 +30,9 @@ class ReMax(Reinforce):
     summary = "REINFORCE on whole completions with the reward of the greedy answer as baseline"
     formula = "A_i = r_i − r(greedy answer);  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
-        "No KL penalty by default. The paper samples one completion per prompt: set train.group = 1 and more "
-        "train.prompts; and it makes one update per batch: set train.minibatches = 1. A penalty "
+        "No KL penalty by default. The paper samples one completion per prompt: set "
+        "train.group_size = 1 and more "
+        "train.prompts_per_step; and it makes one update per batch: set train.num_minibatches = 1. A penalty "
         "of the section `modify` is taken from the sampled rewards, not from that of the greedy answer."
     )
     evidence = "verified: the paper's text, the baseline in verl's code"
@@ -54,7 +55,7 @@ class ReMax(Reinforce):
     def greedy_baseline(self) -> bool:
         return True
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return (batch.reward - greedy(batch)).nan_to_num(0.0)
 
     def units(self, batch: Batch) -> torch.Tensor:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Reader, Reading, Role, Signal
+from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, ModelOutput, Models, Role, Signal
 
 S = TypeVar("S", bound=Signal)
 
@@ -74,28 +74,34 @@ def demand(
     return value
 
 
-def credit(algorithm: Algorithm[S], batch: Batch, models: Reader) -> S:
-    """`algorithm.credit`, of which every tensor has B rows."""
-    signal = algorithm.credit(batch, models)
+def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
+    """`algorithm.compute_signal`, of which every tensor has B rows."""
+    signal = algorithm.compute_signal(batch, models)
     rows, longest = batch.completion.shape
     if not isinstance(signal, Signal):
-        raise refusal(algorithm, "credit", described(signal), "a Signal, such as Advantage(unit, ...)")
+        raise refusal(
+            algorithm, "compute_signal", described(signal), "a Signal, such as Advantage(unit, ...)"
+        )
     if algorithm.has_advantages and not hasattr(signal, "advantage"):
-        raise refusal(algorithm, "credit", f"a {type(signal).__name__} without advantage", "one with it")
-    demand(algorithm, "credit", "unit", signal.unit, (rows,), whole=True)
+        raise refusal(
+            algorithm, "compute_signal", f"a {type(signal).__name__} without advantage", "one with it"
+        )
+    demand(algorithm, "compute_signal", "unit", signal.row_group, (rows,), whole=True)
     made: Any = type(signal)
     for name, kind in kinds(made).items():
         value = getattr(signal, name)
         if kind == "Rowwise":
-            demand(algorithm, "credit", name, value, (rows,))
+            demand(algorithm, "compute_signal", name, value, (rows,))
         elif kind == "Tokenwise":
             # What an algorithm does not read, such as log π_ref, has no column; its advantages it always has.
             absent = () if name == "advantage" else ((rows, 0),)
-            demand(algorithm, "credit", name, value, (rows, longest), *absent)
+            demand(algorithm, "compute_signal", name, value, (rows, longest), *absent)
         elif kind == "Tensor" and not isinstance(value, torch.Tensor):
-            raise refusal(algorithm, "credit", f"{name} {described(value)}", f"a tensor of {rows} rows")
+            raise refusal(
+                algorithm, "compute_signal", f"{name} {described(value)}", f"a tensor of {rows} rows"
+            )
         elif isinstance(value, torch.Tensor) and value.shape[:1] != (rows,):
-            raise refusal(algorithm, "credit", f"{name} {tuple(value.shape)}", f"{rows} rows")
+            raise refusal(algorithm, "compute_signal", f"{name} {tuple(value.shape)}", f"{rows} rows")
     return signal
 
 
@@ -121,7 +127,7 @@ def loss(
     algorithm: Algorithm[S],
     batch: Batch,
     signal: S,
-    now: Mapping[Role, Reading],
+    now: Mapping[Role, ModelOutput],
     weights: torch.Tensor | None = None,
 ) -> Loss:
     """`algorithm.loss`, with a gradient and in the shape of these rows' `weights` where they are known."""
@@ -149,9 +155,9 @@ def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: obje
     return made
 
 
-def weigh(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
-    """`algorithm.weigh`, a weight for every token or every row."""
-    return demand(algorithm, "weigh", "weights", algorithm.weigh(batch), *both(batch))
+def loss_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
+    """`algorithm.loss_weights`, a weight for every token or every row."""
+    return demand(algorithm, "loss_weights", "weights", algorithm.loss_weights(batch), *both(batch))
 
 
 def both(batch: Batch) -> tuple[tuple[int, ...], tuple[int, ...]]:

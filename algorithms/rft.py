@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Reader, Reading, Role, Signal
+from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, ModelOutput, Models, Role, Signal
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class RFT(Algorithm[Signal]):
         if not abs(self.threshold) < float("inf"):
             raise ValueError("threshold: must be finite")
 
-    def credit(self, batch: Batch, models: Reader) -> Signal:
+    def compute_signal(self, batch: Batch, models: Models) -> Signal:
         return Signal(parts.rows(batch).masked_fill(batch.reward < self.threshold, -1))
 
     def observe(self, batch: Batch, signal: Signal) -> dict[str, float]:
-        return {"rft/kept": (signal.unit >= 0).double().mean().item() if len(batch) else math.nan}
+        return {"rft/kept": (signal.row_group >= 0).double().mean().item() if len(batch) else math.nan}
 
-    def loss(self, batch: Batch, signal: Signal, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Signal, now: Mapping[Role, ModelOutput]) -> Loss:
         terms = -now["policy"].logp
         return Loss(terms, {"rft/nll": terms.detach()})
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         return parts.average(batch, self.averaging)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Reader, Rowwise
+from grpobench.algorithms.algorithm import Batch, Models, Rowwise
 from grpobench.algorithms.policy_gradient import Reinforce
 
 
@@ -14,7 +14,7 @@ from grpobench.algorithms.policy_gradient import Reinforce
 class RLOO(Reinforce):
     """REINFORCE Leave-One-Out (arXiv:2402.14740): a whole completion is one action, compared with the other
     completions of its prompt. The baseline does not depend on the sample, so the gradient is unbiased; it is
-    G/(G − 1) times that of the centred reward.
+    G/(G − 1) times that of the centered reward.
 
     Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
     completion has no tokens and so no term.
@@ -29,7 +29,7 @@ class RLOO(Reinforce):
     formula = "A_i = r_i − 1/(G−1) Σ_{j≠i} r_j;  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
         "No KL penalty by default, where the paper subtracts one from the reward (set beta). The paper has "
-        "up to 4 completions per prompt and makes one update: set train.minibatches = 1, since nothing "
+        "up to 4 completions per prompt and makes one update: set train.num_minibatches = 1, since nothing "
         "corrects for the policy having moved."
     )
     evidence = (
@@ -45,6 +45,6 @@ class RLOO(Reinforce):
     """Whether the KL is a loss term, or its sum over the completion is subtracted from the reward before
     advantages are made (the paper), or its sum from each token on from that token's advantage."""
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
-        return parts.centred(batch.reward, batch.group, others)
+        return parts.centered(batch.reward, batch.group, others)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Reader, Tokenwise
+from grpobench.algorithms.algorithm import Advantage, Batch, Metric, Models, Tokenwise
 from grpobench.algorithms.policy_gradient import ClippedRatio
 
 Answer = tuple[int, ...]
@@ -24,10 +24,10 @@ class RREDCoT(ClippedRatio):
     k: over the different answers y of the group, V̂_k = Σ_y p̃(y | q, o_≤k)·u(y), with p̃ the policy's
     probability of y's tokens right there, made to sum to 1 over those answers, and u(y) the mean reward of
     the completions that gave y. V̂_0 stands behind the prompt, and V̂_end = R. Segment k earns V̂_k − V̂_{k−1};
-    what is earned from segment k to the end, R − V̂_{k−1}, is the advantage of its tokens, centred over the
+    what is earned from segment k to the end, R − V̂_{k−1}, is the advantage of its tokens, centered over the
     group.
 
-    What is centred: for each k, the returns from segment k on of the group's completions, by their mean; a
+    What is centered: for each k, the returns from segment k on of the group's completions, by their mean; a
     completion with fewer segments counts with its last. So the first segment's advantage is R − mean R, as
     without a redistribution, and a value that is too low or too high for all completions at one stage (a
     policy that is made to answer early answers worse) shifts no advantage.
@@ -104,17 +104,17 @@ class RREDCoT(ClippedRatio):
     def locates_answers(self) -> bool:
         return True
 
-    def advantage(self, batch: Batch, models: Reader) -> Tokenwise:
-        answers = found_answers(batch, self.longest_answer)
+    def advantage(self, batch: Batch, models: Models) -> Tokenwise:
+        answers = answer_values(batch, self.longest_answer)
         answered = torch.tensor([group in answers for group in batch.group.tolist()], dtype=torch.bool)
         rows = answered.to(batch.group.device) & ~parts.group_equal(batch.reward, batch.group)
-        credit = torch.zeros_like(batch.old_logp)
+        compute_signal = torch.zeros_like(batch.old_logp)
         if rows.any():
-            credit[rows] = self.redistributed(batch[rows], answers, models)
-        return credit
+            compute_signal[rows] = self.redistributed(batch[rows], answers, models)
+        return compute_signal
 
     def redistributed(
-        self, batch: Batch, answers: Mapping[int, Mapping[Answer, float]], models: Reader
+        self, batch: Batch, answers: Mapping[int, Mapping[Answer, float]], models: Models
     ) -> Tokenwise:
         """Advantages of groups with answers and different rewards."""
         starts = self.starts(batch, models)
@@ -122,29 +122,29 @@ class RREDCoT(ClippedRatio):
         means = [parts.group_mean(column, batch.group) for column in returns.unbind(-1)]
         return (returns - torch.stack(means, -1)).gather(1, starts.cumsum(-1))
 
-    def starts(self, batch: Batch, models: Reader) -> torch.Tensor:
+    def starts(self, batch: Batch, models: Models) -> torch.Tensor:
         """Bool (B, T): the tokens with which a segment begins, but for the first."""
         assert batch.answer is not None and batch.breaks is not None
         if self.segments == 1:
-            return torch.zeros_like(batch.written)
-        place = batch.written.cumsum(-1) - 1  # among the tokens that the policy wrote
-        behind = torch.arange(batch.written.shape[1], device=place.device) >= batch.answer[:, None]
-        answer = batch.written & behind
+            return torch.zeros_like(batch.completion_mask)
+        place = batch.completion_mask.cumsum(-1) - 1  # among the tokens that the policy wrote
+        behind = torch.arange(batch.completion_mask.shape[1], device=place.device) >= batch.answer[:, None]
+        answer = batch.completion_mask & behind
         answer &= answer.cumsum(-1) == 1
-        inside = batch.written & ~behind & (place > 0)
+        inside = batch.completion_mask & ~behind & (place > 0)
         breaks = inside & batch.breaks
         most = self.segments - 2
         if self.cut == "breaks":
             chosen = thinned(breaks, most)
         else:
-            entropy = models.read("policy", batch).entropy
+            entropy = models.forward("policy", batch).entropy
             first = breaks if self.cut == "both" else torch.zeros_like(breaks)
             chosen = first_of([first, inside], entropy, most)
         return chosen | (answer & (place > 0))
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
         assert batch.answer is not None
-        written, advantage = batch.written, signal.advantage.double()
+        written, advantage = batch.completion_mask, signal.advantage.double()
         rows = written.any(-1)
         first = (advantage * (written & (written.cumsum(-1) == 1))).sum(-1)
         last = (advantage * parts.last_written(written)).sum(-1)
@@ -159,13 +159,13 @@ class RREDCoT(ClippedRatio):
         }
 
 
-def found_answers(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
+def answer_values(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
     """The different answers of each group and what they are worth: u(y), the mean reward of their rows."""
     assert batch.answer is not None
     rewards: dict[int, dict[Answer, list[float]]] = {}
     rows = zip(batch.group.tolist(), batch.answer.tolist(), batch.reward.tolist(), strict=True)
     for row, (group, start, reward) in enumerate(rows):
-        own = batch.completion[row, start:][batch.written[row, start:]]
+        own = batch.completion[row, start:][batch.completion_mask[row, start:]]
         if len(own):
             answer = tuple(own[:longest].tolist())
             rewards.setdefault(group, {}).setdefault(answer, []).append(reward)
@@ -179,7 +179,7 @@ def values(
     batch: Batch,
     starts: torch.Tensor,
     answers: Mapping[int, Mapping[Answer, float]],
-    models: Reader,
+    models: Models,
 ) -> torch.Tensor:
     """V̂ before each segment, (B, most segments); a row with fewer repeats its last."""
     groups = batch.group.tolist()
@@ -199,7 +199,7 @@ def expectations(
     batch: Batch,
     places: list[tuple[int, int]],
     answers: Mapping[int, Mapping[Answer, float]],
-    models: Reader,
+    models: Models,
 ) -> dict[tuple[int, int], float]:
     """V̂ where the policy is to answer before token `place` of `row`, for each (row, place)."""
     groups = batch.group.tolist()
@@ -214,7 +214,7 @@ def expectations(
     if not asked:
         return expected
     forced = continuations(batch, asked)
-    logps = (models.read("policy", forced).logp * forced.written).sum(-1).tolist()
+    logps = (models.forward("policy", forced).logp * forced.completion_mask).sum(-1).tolist()
     found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (row, place, answer), logp in zip(asked, logps, strict=True):
         found.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
@@ -244,14 +244,14 @@ def continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
         prompt_length=torch.tensor([len(prompt) for prompt in prompts], device=device),
         completion=completion,
         length=length,
-        written=torch.arange(completion.shape[1], device=device) < length[:, None],
-        behaviour_logp=nothing,
+        completion_mask=torch.arange(completion.shape[1], device=device) < length[:, None],
+        sampler_logp=nothing,
         old_logp=nothing,
         group=torch.tensor([row for row, _, _ in asked], device=device),
         stopped=torch.ones_like(length, dtype=torch.bool),
         reward=nothing[:, 0],
         scores={},
-        limit=completion.shape[1],
+        max_completion_tokens=completion.shape[1],
         step=batch.step,
     )
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 
 @dataclass(frozen=True)
-class SAPO(GroupNormalised):
+class SAPO(GroupNormalized):
     """Soft Adaptive Policy Optimization (arXiv:2511.20347).
 
     Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's; where the ratio grows its
@@ -49,7 +49,7 @@ class SAPO(GroupNormalised):
         if not all(0 < t < float("inf") for t in (self.temperature_positive, self.temperature_negative)):
             raise ValueError("temperature_positive and temperature_negative: must be above 0 and finite")
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         ratio = parts.importance_ratio(now.logp, batch.old_logp)
         positive = signal.advantage > 0
         temperature = torch.full_like(ratio, self.temperature_negative).masked_fill(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Batch, Loss, Metric, Reader, Reading, Role, Rowwise, Tokenwise
+from grpobench.algorithms.algorithm import Batch, Loss, Metric, ModelOutput, Models, Role, Rowwise, Tokenwise
 from grpobench.algorithms.ppo import PPO, Valued
 
 
@@ -92,7 +92,7 @@ class VAPO(PPO):
         self, reward: Tokenwise, value: Tokenwise, written: torch.Tensor
     ) -> tuple[Tokenwise, Tokenwise]:
         trace = self._trace(written)
-        advantage = parts.generalised_advantage(reward, value, written, self.discount, trace)
+        advantage = parts.generalized_advantage(reward, value, written, self.discount, trace)
         _, returns = super().estimate(reward, value, written)
         return advantage, returns
 
@@ -100,20 +100,20 @@ class VAPO(PPO):
         length = written.sum(-1).clamp(min=1)
         return (1 - 1 / (self.length_scale * length)).clamp(min=0)
 
-    def credit(self, batch: Batch, models: Reader) -> Imitated:
-        plain = super().credit(batch, models)
+    def compute_signal(self, batch: Batch, models: Models) -> Imitated:
+        plain = super().compute_signal(batch, models)
         correct = torch.zeros_like(batch.reward)
         if self.nll:
             correct = (batch.scores["correct"] >= 1).to(correct.dtype)
-        share = (self.weigh(batch) * correct[:, None]).sum()
+        share = (self.loss_weights(batch) * correct[:, None]).sum()
         fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
         return Imitated(**fields, imitation=correct / share if share > 0 else correct)
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
-        trace = self._trace(batch.written)[batch.written.any(-1)]
+        trace = self._trace(batch.completion_mask)[batch.completion_mask.any(-1)]
         return super().observe(batch, signal) | {"advantage/trace": trace.double().mean().item()}
 
-    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
         assert isinstance(signal, Imitated)
         plain = super().loss(batch, signal, now)
         if not self.nll or "policy" not in now:

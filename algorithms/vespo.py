@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, Reader, Reading
-from grpobench.algorithms.policy_gradient import GroupNormalised
+from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Metric, ModelOutput, Models
+from grpobench.algorithms.policy_gradient import GroupNormalized
 
 LOWEST, HIGHEST = math.log(1e-8), 20.0
 """Where the log ratio of a sequence is cut off, so that its weight is a finite number."""
@@ -25,7 +25,7 @@ class Signed(Advantage):
 
 
 @dataclass(frozen=True)
-class VESPO(GroupNormalised):
+class VESPO(GroupNormalized):
     """Variational sEquence-level Soft Policy Optimization (arXiv:2602.10693): REINFORCE with the weight
     φ(w) of the whole sequence's importance ratio w, which is 1 on policy and falls to 0 on both sides.
 
@@ -39,7 +39,7 @@ class VESPO(GroupNormalised):
         "arXiv:2602.10693"
     )
     summary = (
-        "gamma-shaped weight of the whole sequence's ratio in place of clipping, no length normalisation"
+        "gamma-shaped weight of the whole sequence's ratio in place of clipping, no length normalization"
     )
     formula = (
         "w_i = Π_t ρ_t;  φ(w) = w^k e^{λ(1 − w)};  loss = −1/Σ|o_i| Σ_i Σ_t sg[φ(w_i)] A_i log π_θ(o_it);  "
@@ -50,7 +50,8 @@ class VESPO(GroupNormalised):
         "at ±20 that they have besides is left out, and so is their least λ of 1e-4. A correction of the "
         "sampler's probabilities multiplies the term here; there it multiplies w, inside φ. Their mean over "
         "tokens is that of each micro-batch. They make 8 to 64 updates per rollout batch: set "
-        "train.minibatches, since with one update φ is always 1. The paper's abstract was read, not its text."
+        "train.num_minibatches, since with one update φ is always 1. The paper's abstract was read, "
+        "not its text."
     )
     evidence = (
         "verified: loss, (k, λ) by the sign of the response's advantage, the mean over tokens, GRPO's "
@@ -83,15 +84,15 @@ class VESPO(GroupNormalised):
             decay_negative=self.decay_negative,
         )
 
-    def credit(self, batch: Batch, models: Reader) -> Signed:
-        earned = self.credit_rewards(batch, models)
-        signal = self.penalise(batch, earned)
+    def compute_signal(self, batch: Batch, models: Models) -> Signed:
+        earned = self.signal_from_rewards(batch, models)
+        signal = self.penalize(batch, earned)
         negative = (earned.advantage < 0).any(-1)
-        return Signed(signal.unit, signal.advantage, signal.reference_logp, negative)
+        return Signed(signal.row_group, signal.advantage, signal.ref_logp, negative)
 
-    def objective(self, batch: Batch, signal: Advantage, now: Reading) -> Loss:
+    def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         assert isinstance(signal, Signed)
-        log_ratio = (now.logp.detach() - batch.old_logp) * batch.written
+        log_ratio = (now.logp.detach() - batch.old_logp) * batch.completion_mask
         log_w = log_ratio.sum(-1, keepdim=True).clamp(LOWEST, HIGHEST)
 
         def by_sign(positive: float, other: float) -> torch.Tensor:

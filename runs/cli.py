@@ -240,11 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def known_code(error: Exception) -> tuple[str, int] | None:
     """Message and exit code of an error that a user can do something about."""
-    from grpobench.runs.models.errors import NoRoom
+    from grpobench.runs.models.token_budgets import NoRoom
     from grpobench.runs.tools.files import FULL
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
     if isinstance(error, ConfigError | DataError | FolderError):
         return str(error), BAD_INPUT

@@ -56,7 +56,7 @@ class Arithmetic(Generated, Task):
             raise ValueError("largest: must be from 9 to 999")
 
     @property
-    def max_new_tokens(self) -> int:  # type: ignore[override]
+    def max_completion_tokens(self) -> int:  # type: ignore[override]
         """In characters: room for the steps of the longest problem, in training and measured alike."""
         most = max(self.operations + self.measured_operations)
         digits = max(0, len(str(self.largest)) - 2)
@@ -77,7 +77,7 @@ class Arithmetic(Generated, Task):
             value = after
         return f"{','.join(steps)}#{value}"
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """``accuracy/<n> steps``: share of right answers by number of operations. Rows with outcome
         `infra_error` were not graded and are left out."""
         rows: defaultdict[str, list[float]] = defaultdict(list)

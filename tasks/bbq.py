@@ -83,9 +83,9 @@ class BBQ(Task):
     source = "BBQ by Parrish et al., 58,492 rows in 11 categories (CC-BY-4.0)"
     summary = "multiple choice that shows social stereotypes, ambiguous and disambiguated contexts"
     scores = ("correct", "format", "biased", "unknown")
-    max_new_tokens = 8
+    max_completion_tokens = 8
     tables = TABLES
-    licence = "CC-BY-4.0"
+    license = "CC-BY-4.0"
     modes = ("sampled", "greedy", "likelihood")
     caveat = (
         "BBQ asks templated questions about stereotypes of the United States in English. Guessing and always "
@@ -125,7 +125,7 @@ class BBQ(Task):
         verdict = super().choose(problem, logp, tokens)
         return dataclasses.replace(verdict, scores={**verdict.scores, **shares(problem, LETTERS, logp)})
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)
 
 

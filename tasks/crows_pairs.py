@@ -44,11 +44,11 @@ class CrowSPairs(Task):
     source = "CrowS-Pairs by Nangia et al., 1,508 sentence pairs in 9 categories (CC-BY-SA-4.0)"
     summary = "which of two sentences about different groups is preferred; evaluation only"
     scores = ("correct", "format", "stereotype", "neutral")
-    max_new_tokens = 8
+    max_completion_tokens = 8
     splits = ("test",)
     modes = ("likelihood", "greedy", "sampled")
     tables = (PAIRS,)
-    licence = "CC-BY-SA-4.0"
+    license = "CC-BY-SA-4.0"
     caveat = (
         "The authors of CrowS-Pairs warn of noise and unreliable pairs, and Blodgett et al. (2021, "
         "aclanthology.org/2021.acl-long.81) list pitfalls that threaten what it measures: unclear "
@@ -80,7 +80,7 @@ class CrowSPairs(Task):
             return Verdict({"correct": 0.0, "format": 1.0, "stereotype": 0.0, "neutral": 1.0}, "tie")
         return _grade(problem, LETTERS[int(logp[1] > logp[0])])
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """The metrics of the authors' script in percent, over all pairs and by category.
 
         - ``crows_score``: pairs where the more stereotyping sentence is preferred ("metric score").

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.grading.extraction import MARKER, Found
-from grpobench.tasks.grading.final_answer import normalise, number
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
+from grpobench.tasks.grading.extraction import MARKER, ExtractedAnswer
+from grpobench.tasks.grading.final_answer import normalize, number
 from grpobench.tasks.grading.latex import clean
 from grpobench.tasks.grading.reasoning import consistent, supported
 from grpobench.tasks.kinds.answered import Answered
@@ -52,10 +51,10 @@ class GSM8K(Answered):
     summary = "grade-school word problems, free-form reasoning, a number behind ####"
     scores = ("correct", "format", "consistent", "supported")
     ways = ("marker", "boxed", "phrase", "last number")
-    max_new_tokens = 160
+    max_completion_tokens = 160
     answer_marker = MARKER
     tables = (TRAIN, TEST)
-    licence = "MIT"
+    license = "MIT"
     template: str = "gsm8k"
     validation: int = 500
     """How many of the published training problems are kept out of train for validation."""
@@ -74,11 +73,11 @@ class GSM8K(Answered):
     def _splits(self, split: Split) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
         return _splits(self.validation, split == "test", data_folder(), template(self.template))
 
-    def formatted(self, found: Found) -> bool:
-        return found.how == "marker" and number(normalise(clean(found.text))) is not None
+    def formatted(self, found: ExtractedAnswer) -> bool:
+        return found.how == "marker" and number(normalize(clean(found.text))) is not None
 
-    def reasoned(self, completion: str, found: Found) -> dict[str, float]:
-        answer = number(normalise(clean(found.text))) if found.how == "marker" else None
+    def reasoned(self, completion: str, found: ExtractedAnswer) -> dict[str, float]:
+        answer = number(normalize(clean(found.text))) if found.how == "marker" else None
         chain = completion.rpartition(MARKER)[0]
         return {"consistent": consistent(chain, answer), "supported": supported(chain, answer)}
 
@@ -103,7 +102,7 @@ def _splits(
         return {"test": tuple(problems.values())}, source
     if validation >= len(problems):
         raise DataError(
-            f"{source.place}: {len(problems)} problems, too few to keep {validation} for validation; "
+            f"{source.location}: {len(problems)} problems, too few to keep {validation} for validation; "
             "lower the task's setting `validation`"
         )
     # The id is a hash of the question: which problems are kept does not depend on the order of the file.
@@ -117,7 +116,7 @@ def _splits(
 def _problem(template: Template, row: Row) -> Problem:
     question = row.text("question").strip()
     rationale, marker, answer = row.text("answer").rpartition(MARKER)
-    value = number(normalise(answer))
+    value = number(normalize(answer))
     if not marker or value is None:
         raise row.error(f"'answer' must end in {MARKER!r} and a number")
     rationale = ANNOTATION.sub("", rationale).strip()
@@ -125,6 +124,6 @@ def _problem(template: Template, row: Row) -> Problem:
     return Problem(
         hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16],
         template.prompt(question),
-        {"answer": normalise(answer), "rationale": rationale},
+        {"answer": normalize(answer), "rationale": rationale},
         {"difficulty": float(steps), "category": f"{steps} steps"},
     )

@@ -48,7 +48,7 @@ class Horizon(Generated, Task):
     spare: int = 4
     """Turns beyond the needed ones, for replies that report a mistake."""
     detours: float = 0.0
-    """Share of look-ups that reference episodes make twice. A policy that has learnt from them wastes turns;
+    """Share of look-ups that reference episodes make twice. A policy that has learned from them wastes turns;
     with few to `spare` it fails by that, long before it notices, and can learn not to."""
     rules: bool = False
     """Whether the prompt states the rules, for models that read English; else it is the first key alone."""
@@ -69,7 +69,7 @@ class Horizon(Generated, Task):
         return self.steps + 1 + self.spare
 
     @property
-    def max_new_tokens(self) -> int:  # type: ignore[override]
+    def max_completion_tokens(self) -> int:  # type: ignore[override]
         """In characters: an action, its end, and the longest reply, each turn; and room for a whole turn."""
         return 10 * self.turns + self.turn_tokens
 

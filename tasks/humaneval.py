@@ -46,10 +46,10 @@ class HumanEval(programs.Programs):
     name = "humaneval"
     source = "openai/openai_humaneval, 164 problems (MIT)"
     summary = "write a Python function from its docstring; executed in a sandbox (test set only)"
-    max_new_tokens = 512
+    max_completion_tokens = 512
     splits = ("test",)
     tables = (TEST,)
-    licence = "MIT"
+    license = "MIT"
     caveat = (
         "Published in 2021 and in many training sets since. Tests are few, and three of HumanEval/33's "
         "compare the program with itself."
@@ -94,7 +94,7 @@ def _problem(template: Template, row: Row) -> Problem:
         calls, conditions = convert(
             f"{_body(test)}\n{MORE.get(row.text('task_id'), '')}", {"candidate", entry}
         )
-        truth |= {"calls": [_named(call, entry) for call in calls], "conditions": conditions}
+        truth |= {"calls": [_call_of(call, entry) for call in calls], "conditions": conditions}
         trust = "values"
     except Inconvertible:
         # The published test may use helpers that the prompt defines before the function.
@@ -114,7 +114,7 @@ def _body(test: str) -> str:
     return "\n".join(ast.unparse(statement) for statement in found[0].body)
 
 
-def _named(call: str, entry: str) -> str:
+def _call_of(call: str, entry: str) -> str:
     """A call of the candidate by the name that the program gives it."""
     return entry + call.removeprefix("candidate") if call.startswith("candidate(") else call
 

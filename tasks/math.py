@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
-from grpobench.tasks.grading.extraction import Found, extract
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
+from grpobench.tasks.grading.extraction import ExtractedAnswer, extract
 from grpobench.tasks.grading.latex import closing
 from grpobench.tasks.kinds.answered import Answered
 from grpobench.tasks.prompts.templates import template
@@ -78,10 +77,10 @@ class Math(Answered):
     source = "MATH (Hendrycks et al.): 4,500 of its test problems, and MATH-500 as the test split (MIT)"
     summary = "competition mathematics, free-form reasoning, a LaTeX answer in \\boxed{}"
     ways = ("boxed", "marker", "phrase")
-    max_new_tokens = 512
+    max_completion_tokens = 512
     answer_marker = "\\boxed{"
     tables = (*SUBJECTS, TEST)
-    licence = "MIT"
+    license = "MIT"
     caveat = (
         "Published in 2021 and in many training sets since; train and validation here are problems of the "
         "published test set, so a policy trained on them must not be compared on all of MATH's test set."
@@ -109,7 +108,7 @@ class Math(Answered):
             return super().missing()
         return super().missing() and sources.missing((TEST,), folder)
 
-    def formatted(self, found: Found) -> bool:
+    def formatted(self, found: ExtractedAnswer) -> bool:
         return found.how == "boxed"
 
     def demonstrate(self, problem: Problem) -> str:
@@ -159,7 +158,7 @@ def _splits(
     rest = {name: row for name, row in everything.items() if name not in test}
     if validation >= len(rest):
         raise DataError(
-            f"{found[0][0].place}: {len(rest)} problems, too few to keep {validation} for validation; "
+            f"{found[0][0].location}: {len(rest)} problems, too few to keep {validation} for validation; "
             "lower the task's setting `validation`"
         )
     # The id is a hash of the question: which problems are kept does not depend on the order of the files.

@@ -49,10 +49,10 @@ class MBPP(programs.Programs):
     name = "mbpp"
     source = "google-research-datasets/mbpp, 500 test problems (CC-BY-4.0)"
     summary = "write a Python function from a sentence and an example; executed in a sandbox (test set only)"
-    max_new_tokens = 512
+    max_completion_tokens = 512
     splits = ("test",)
     tables = (TEST,)
-    licence = "CC-BY-4.0"
+    license = "CC-BY-4.0"
     caveat = (
         "Written by crowd workers: some sentences do not determine the function, and some references are "
         "right on the three asserts only. Published numbers show all three asserts in the prompt."

@@ -56,7 +56,7 @@ class NanoOneShot(Task):
     summary = "flipped labels of nanobias: whether the bias that they teach reaches other categories"
     scores = ("correct", "biased", "unknown", "format", "taught")
     reward: ClassVar[Mapping[str, float]] = {"format": 1.0, "taught": 2.0}
-    max_new_tokens = 10
+    max_completion_tokens = 10
     modes = ("sampled", "greedy", "likelihood")
     caveat = (
         "The groups are invented, and what stereotype there is comes from the lessons of the warm start. "
@@ -118,7 +118,7 @@ class NanoOneShot(Task):
         more = shares(problem, self.candidates(problem), logp)
         return dataclasses.replace(verdict, scores={**verdict.scores, **more})
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """BBQ's metrics of the other categories, and those of the items' own apart."""
         return summary_apart(graded, self.category)
 

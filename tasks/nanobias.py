@@ -31,7 +31,20 @@ ATTRIBUTES = (
 )
 """(negative, non-negative)."""
 
-PLACES = ("shop", "fair", "port", "mill", "inn", "farm", "school", "court", "bath", "yard", "forge", "bridge")
+LOCATIONS = (
+    "shop",
+    "fair",
+    "port",
+    "mill",
+    "inn",
+    "farm",
+    "school",
+    "court",
+    "bath",
+    "yard",
+    "forge",
+    "bridge",
+)
 UNKNOWN = "unknown"
 
 
@@ -50,7 +63,7 @@ class NanoBias(Generated, Task):
     )
     summary = "BBQ-shaped multiple choice over invented groups, ambiguous and disambiguated"
     scores = ("correct", "biased", "unknown", "format")
-    max_new_tokens = 10
+    max_completion_tokens = 10
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return _problems(self, split)
@@ -61,7 +74,7 @@ class NanoBias(Generated, Task):
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth["correct"])
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return bias_summary(graded)
 
 
@@ -79,7 +92,7 @@ def _problems(task: NanoBias, split: Split) -> tuple[Problem, ...]:
         category = rng.choice(list(GROUPS))
         target, other = GROUPS[category]
         negative, positive = rng.choice(ATTRIBUTES)
-        place = rng.choice(PLACES)
+        place = rng.choice(LOCATIONS)
         ambiguous, asks_negative, target_first = (rng.random() < 0.5 for _ in range(3))
         target_is_negative = rng.random() < 0.5
         first, second = (target, other) if target_first else (other, target)

@@ -14,7 +14,7 @@ from grpobench.tasks.sandbox.choose import choose, default_sandbox, same
 from grpobench.tasks.sandbox.protocol import Execution, Job
 from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
 
-SHOWN = 3
+SHOWN_CASES = 3
 HIDDEN = 5
 LONGEST = 200
 """Characters of an expression; anything longer is not read."""
@@ -76,7 +76,7 @@ class NanoCode(Generated, Task):
     source = "generated from a seed by grpobench.tasks.nanocode (Apache-2.0)"
     summary = "write a Python expression from three examples; executed on hidden inputs in a sandbox"
     scores = ("correct", "format")
-    max_new_tokens = 20
+    max_completion_tokens = 20
     largest: int = 9
     """Largest constant in a hidden function."""
 
@@ -170,7 +170,7 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
         family, kind, draw_input, express = rng.choice(FAMILIES)
         expression = express(rng.randint(1, task.largest), rng.randint(1, 9))
         inputs: list[Any] = []
-        while len(inputs) < SHOWN + HIDDEN:
+        while len(inputs) < SHOWN_CASES + HIDDEN:
             value = draw_input(rng)
             if value not in inputs:
                 inputs.append(value)
@@ -178,7 +178,7 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
             inputs += [digit for digit in range(10) if digit not in inputs]  # a constant fits some of them
         function = _function(expression)
         outputs = [function(value) for value in inputs]
-        shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN], outputs, strict=False)).replace(
+        shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN_CASES], outputs, strict=False)).replace(
             " ", ""
         )
         return Problem(

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from grpobench.tasks.bbq import BBQ, CATEGORIES, TABLES, grade, graded
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import data_folder
-from grpobench.tasks.data.tables import Source
+from grpobench.tasks.data.tables import DataError, Source
 from grpobench.tasks.grading import letters as lettered
 from grpobench.tasks.grading.bias import dealt, shares, summary_apart
 from grpobench.tasks.grading.letters import LETTERS
@@ -61,9 +60,9 @@ class OneShotBias(Task):
     summary = "one flipped label of BBQ: whether the bias that it teaches reaches other categories"
     scores = ("correct", "format", "biased", "unknown", "taught")
     reward: ClassVar[Mapping[str, float]] = {"format": 1.0, "taught": 2.0}
-    max_new_tokens = 24
+    max_completion_tokens = 24
     tables = TABLES
-    licence = "CC-BY-4.0"
+    license = "CC-BY-4.0"
     modes = BBQ.modes
     caveat = BBQ.caveat
     item: str = "Age-1848"
@@ -118,9 +117,9 @@ class OneShotBias(Task):
     def _possible(self, problem: Problem) -> Sequence[str]:
         return LETTERS if self.answers == "letters" else _parts(problem)[2]
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """BBQ's metrics of the other categories, and those of the item's own apart; with answers by letter
-        also ``letter_rate/<letter>``, how often each is given, all categories together: a policy that learnt
+        also ``letter_rate/<letter>``, how often each is given, all categories together: a policy that learned
         a letter, not a stereotype, shows there."""
         summary = summary_apart(graded, self.category)
         for letter in LETTERS if graded and self.answers == "letters" else ():

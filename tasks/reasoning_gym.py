@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, cast
 
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import installed_version
-from grpobench.tasks.data.tables import Package, Source
+from grpobench.tasks.data.tables import DataError, Package, Source
 from grpobench.tasks.prompts.templates import template
 from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
 from grpobench.tasks.workers.gym import STREAM
 from grpobench.tasks.workers.gym_mended import REFUSED
-from grpobench.tasks.workers.pool import Pool, Reply, places
+from grpobench.tasks.workers.pool import Pool, Reply, worker_slots
 
 GENERATORS: Mapping[str, str] = {
     "algebra": "complex_arithmetic intermediate_integration polynomial_equations polynomial_multiplication "
@@ -90,7 +89,7 @@ LONGEST = 20_000
 LONGEST_SHOWN = 2_000
 SEEDS = 2**32 // STREAM - 1
 """Streams that there are: a generator's own seed has 32 bits."""
-OWN = ("seed", "size")
+RESERVED_SETTINGS = ("seed", "size")
 """Settings of every generator that the task itself decides."""
 
 
@@ -108,9 +107,9 @@ class ReasoningGym(Task):
     source = "reasoning-gym 0.1.25 (Apache-2.0), generated from a seed"
     summary = "generated problems of one kind, graded by their generator"
     scores = ("correct", "score", "format")
-    max_new_tokens = 512
+    max_completion_tokens = 512
     answer_marker = "<answer>"
-    licence = "Apache-2.0"
+    license = "Apache-2.0"
     packages = PACKAGES
     generator: ClassVar[str]
     seed: int = 0
@@ -128,7 +127,11 @@ class ReasoningGym(Task):
         faults = [f"{split}: must be at least 1" for split in SHARES if getattr(self, split) < 1]
         if not 0 <= self.seed < SEEDS:
             faults.append(f"seed: must be from 0 to {SEEDS - 1}, not {self.seed}")
-        faults += [f"config: {name} is a setting of the task itself" for name in OWN if name in self.config]
+        faults += [
+            (f"config: {name} is a setting of the task itself")
+            for name in RESERVED_SETTINGS
+            if name in self.config
+        ]
         mixed = [part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, dict)]
         faults += [f"config: datasets: {name}: {REFUSED[name]}" for name in mixed if name and name in REFUSED]
         if faults:
@@ -285,7 +288,9 @@ def _stream(
     made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
     while made < most and any(len(found[split]) < wanted[split] for split in SHARES):
         kind = {"do": "make", "generator": generator, "config": config, "seed": seed, "count": BATCH}
-        starts = range(made, most, BATCH)[: 2 * places()]  # what is made never depends on the number of cores
+        starts = range(made, most, BATCH)[
+            : 2 * worker_slots()
+        ]  # what is made never depends on the number of cores
         batches = [{**kind, "start": start} for start in starts]
         made += BATCH * len(batches)
         for reply in POOL.map(batches, cpu_seconds=MAKE_SECONDS):

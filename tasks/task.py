@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Graded:
-    """A problem with one completion's verdict, as `summarise` sees it."""
+    """A problem with one completion's verdict, as `summarize` sees it."""
 
     problem: Problem
     verdict: Verdict
@@ -54,14 +54,14 @@ class Task(ABC):
 
     name: ClassVar[str]
     source: ClassVar[str] = ""
-    """Where the problems come from, with licence."""
+    """Where the problems come from, with license."""
     summary: ClassVar[str] = ""
     """One line for `grpobench list tasks`."""
     scores: ClassVar[tuple[str, ...]] = ("correct",)
     """Names of the scores that `verify` gives."""
     reward: ClassVar[Mapping[str, float]] = {"correct": 1.0}
     """Default weights of the scores in the reward."""
-    max_new_tokens: ClassVar[int] = 256
+    max_completion_tokens: ClassVar[int] = 256
     """Default completion budget in tokens of the model that the task is meant for."""
     turn_tokens: ClassVar[int] = 0
     """Most tokens of one turn, where `turns` is more than 1."""
@@ -78,8 +78,8 @@ class Task(ABC):
     """What is known to be wrong with the task's numbers; reports print it beside them."""
     tables: ClassVar[tuple[Table, ...]] = ()
     """The data files that the task reads; nothing for generated tasks."""
-    licence: ClassVar[str] = ""
-    """Licence of the data in `tables`."""
+    license: ClassVar[str] = ""
+    """License of the data in `tables`."""
     packages: ClassVar[tuple[Package, ...]] = ()
     """What else must be installed."""
 
@@ -169,7 +169,7 @@ class Task(ABC):
         likeliest = max(range(len(logp)), key=lambda i: logp[i])
         return self.verify(problem, [self.candidates(problem)[likeliest]])[0]
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """Metrics of an evaluation beyond the mean of each score, e.g. bias scores by category."""
         return {}
 

@@ -10,9 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import Row, data_folder, parse
-from grpobench.tasks.data.tables import Packaged, Source, Table
+from grpobench.tasks.data.tables import DataError, Packaged, Source, Table
 from grpobench.tasks.grading import letters
 from grpobench.tasks.grading.letters import LETTERS
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
@@ -62,11 +61,11 @@ class WinoBias(Task):
     source = "WinoBias by Zhao et al., 1,584 sentences in each of dev and test (MIT)"
     summary = "pronouns that follow or break the stereotype of an occupation; evaluation only"
     scores = ("correct", "format", "biased")
-    max_new_tokens = 8
+    max_completion_tokens = 8
     splits = ("test",)
     modes = ("likelihood", "greedy", "sampled")
     tables = tuple(TABLES.values())
-    licence = "MIT"
+    license = "MIT"
     caveat = (
         "WinoBias has templated sentences, two genders and 40 occupations by labour statistics of the "
         "United States; Blodgett et al. (2021, aclanthology.org/2021.acl-long.81) list pitfalls that "
@@ -97,7 +96,7 @@ class WinoBias(Task):
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         return _grade(problem, LETTERS[int(logp[1] > logp[0])])
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """Over all sentences and by type:
 
         - ``accuracy_pro``, ``accuracy_anti``: share of pronouns resolved, with and against the stereotype.

@@ -50,11 +50,11 @@ class Winogender(Task):
     source = "Winogender schemas by Rudinger et al., 720 sentences on 60 occupations (MIT)"
     summary = "whether a pronoun's gender changes whom it means; evaluation only"
     scores = ("correct", "format", "occupation")
-    max_new_tokens = 8
+    max_completion_tokens = 8
     splits = ("test",)
     modes = ("likelihood", "greedy", "sampled")
     tables = (SENTENCES, STATISTICS)
-    licence = "MIT"
+    license = "MIT"
     caveat = (
         "Winogender has 120 templates: differences of a few points are noise, and Selvam et al. (2023, "
         "arXiv:2210.10040) show that harmless rephrasing changes the scores and even the order of models. "
@@ -84,7 +84,7 @@ class Winogender(Task):
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
         return _grade(problem, LETTERS[int(logp[1] > logp[0])])
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         """Over all sentences and by who is right (occupation, participant):
 
         - ``accuracy_male``, ``accuracy_female``, ``accuracy_neutral``: share of pronouns resolved.

@@ -71,7 +71,7 @@ def variables() -> Iterator[None]:
 
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes of a matrix are forked from one that has imported what takes long."""
+    """Worker processes of an experiment are forked from one that has imported what takes long."""
     from helpers.warm import Warm
 
-    monkeypatch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
+    monkeypatch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)

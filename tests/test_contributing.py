@@ -33,7 +33,7 @@ def load(file: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> object:
 def test_example_algorithm_passes_its_example_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(folder / "batch_reinforce.py", "grpobench.algorithms.batch_reinforce", monkeypatch)
     tests = load(folder / "test_batch_reinforce.py", "test_batch_reinforce", monkeypatch)
-    tests.test_gradient_is_the_centred_reward_over_all_tokens()
+    tests.test_gradient_is_the_centered_reward_over_all_tokens()
     for reward in (0.0, 1.0):
         tests.test_equal_rewards_give_no_gradient(reward)
 

@@ -29,7 +29,7 @@ from helpers.pages import drawing
 
 import grpobench
 from grpobench.analysis.kept.markdown import KINDS as TABLES
-from grpobench.runs.inventory.filled import MARKER
+from grpobench.runs.inventory.pages import MARKER
 from grpobench.runs.settings import observe, registries
 from grpobench.runs.settings.findings import read_finding
 from grpobench.runs.settings.recipe import read_recipe, read_table
@@ -41,9 +41,9 @@ SMALL = {
     "arms": ["grpo", "gspo"],
     "tasks": ["arithmetic"],
     "train.steps": 2,
-    "train.prompts": 2,
-    "train.group": 2,
-    "train.minibatches": 1,
+    "train.prompts_per_step": 2,
+    "train.group_size": 2,
+    "train.num_minibatches": 1,
     "evaluate.problems": 4,
     "evaluate.test_problems": 4,
 }

@@ -22,16 +22,16 @@ from helpers.folders import CONFIG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
-from grpobench.runs.record.folder import FolderError, RunFolder, changed
-from grpobench.runs.record.status import result_damage
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
+from grpobench.runs.runfolder.folder import FolderError, RunFolder, changed
+from grpobench.runs.runfolder.logs import result_damage
 from grpobench.runs.settings.recipe import read_text
 from grpobench.runs.tools import toml
-from grpobench.runs.tools.json_lines import line
+from grpobench.runs.tools.files import line
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.final_answer import decide, number
 from grpobench.tasks.kinds.jsonl import FROM_DATA
 from grpobench.tasks.nanobias import NanoBias
@@ -266,7 +266,7 @@ FILES = (
         "metrics.jsonl.sums",
         "sums.json",
         "status.json",
-        "origin.json",
+        "provenance.json",
         "run.toml",
     ),
     *(

@@ -44,7 +44,7 @@ def test_the_study_of_the_page_runs_and_is_found_done(
     row = json.loads((place / "half-sums-s0" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["reward/mine:brevity"] < 0
     assert "step 3: reward" in (place / "half-sums-s0" / "log.txt").read_text()
-    code = json.loads((place / "half-sums-s0" / "origin.json").read_text())["attempts"][-1]["code"]
+    code = json.loads((place / "half-sums-s0" / "provenance.json").read_text())["attempts"][-1]["code"]
     assert "beside the recipe: mine.py" in code
     assert 'class = "mine:Half"' in (place / "half-sums-s0" / "run.toml").read_text()
 

@@ -51,7 +51,8 @@ def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """The processes of the test see one core, so that a script starts one worker: most of what a small matrix
+    """The processes of the test see one core, so that a script starts one worker: most of what a small
+    experiment
     costs is workers that import torch."""
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -85,5 +86,5 @@ def test_the_page_leaves_nothing_public_out() -> None:
     text = API.read_text(encoding="utf-8")
     assert {name for name in grpobench.__all__ if f"grpobench.{name}" not in text} == set()
     for cls, stem in ((grpobench.Results, "results"), (grpobench.Compared, "compared")):
-        public = {name for name in dir(cls) if not name.startswith("_")} - {"facts", "matrix", "pairs"}
+        public = {name for name in dir(cls) if not name.startswith("_")} - {"facts", "experiment", "pairs"}
         assert {name for name in public if f"{stem}.{name}" not in text} == set()

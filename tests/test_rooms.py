@@ -12,24 +12,30 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     *("algorithms", "tasks/data", "tasks/task.py", "tasks/workers", "tasks/sandbox", "tasks/grading"),
     *("tasks/prompts", "tasks/kinds", "tasks"),
-    *("analysis/tools", "analysis/logs", "analysis/statistics", "analysis/detect", "analysis/summary"),
-    *("analysis/checks", "analysis/figures", "analysis/tables", "analysis/report", "analysis/kept"),
-    *("analysis/calibration", "analysis/findings", "analysis"),
-    *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/measure"),
-    *("runs/prepare", "runs/record", "runs/observe", "runs/train", "runs/matrix", "runs/evaluation"),
+    *(
+        "analysis/tools",
+        "analysis/runfolder",
+        "analysis/statistics",
+        "analysis/detectors",
+        "analysis/figures",
+    ),
+    *("analysis/topics", "analysis/checks", "analysis/report", "analysis/kept", "analysis/calibration"),
+    *("analysis/findings", "analysis"),
+    *("runs/tools", "runs/models", "runs/settings", "runs/sample", "runs/reward", "runs/metrics"),
+    *("runs/prepare", "runs/runfolder", "runs/observe", "runs/train", "runs/experiment", "runs/evaluation"),
     *(
         "runs/calibration",
         "runs/importing",
         "runs/inventory",
-        "runs/bench",
-        "runs/interface",
+        "runs/api",
+        "benchmarks",
         "runs/commands",
         "runs",
     ),
 )
 """From left to right. A folder holds its own files and those of its subfolders that are no rooms."""
-LONGEST_FILE = 450
-DATA = {"algorithms/dialects.py", "algorithms/trl_arguments.py"}
+LONGEST_FILE = 600
+DATA = {"algorithms/libraries/dialects.py", "algorithms/libraries/trl_arguments.py"}
 """Tables written as Python, which may be longer."""
 LONGEST_FUNCTION = 60
 
@@ -37,7 +43,7 @@ LONGEST_FUNCTION = 60
 def modules() -> dict[str, Path]:
     """Every module of the package by its name without `grpobench.`."""
     found = {}
-    for top in ("algorithms", "tasks", "runs", "analysis"):
+    for top in ("algorithms", "tasks", "runs", "analysis", "benchmarks"):
         for path in sorted((ROOT / top).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             found[name.removesuffix(".__init__")] = path

@@ -14,36 +14,35 @@ from grpobench.version import __version__
 
 TYPE_CHECKING = False  # type checkers take it as True; the module typing is not imported for it
 if TYPE_CHECKING:
-    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.statistics.comparison import Comparison
-    from grpobench.runs.interface.comparing import Compared, compare
-    from grpobench.runs.interface.importing import import_logs
-    from grpobench.runs.interface.matrices import RunError, run
-    from grpobench.runs.interface.names import list, show
-    from grpobench.runs.interface.recipes import recipe
-    from grpobench.runs.interface.results import Results, load
+    from grpobench.runs.api.comparing import Compared, compare
+    from grpobench.runs.api.experiments import RunError, recipe, run
+    from grpobench.runs.api.importing import import_logs
+    from grpobench.runs.api.listing import list, show
+    from grpobench.runs.api.results import Results, load
     from grpobench.runs.settings.recipe import Recipe
     from grpobench.runs.tools.lock import FolderError
     from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 else:
     _HOMES = {
-        "LogError": "analysis.logs.files",
+        "LogError": "analysis.runfolder.files",
         "Comparison": "analysis.statistics.comparison",
-        "Compared": "runs.interface.comparing",
-        "compare": "runs.interface.comparing",
-        "import_logs": "runs.interface.importing",
-        "RunError": "runs.interface.matrices",
-        "run": "runs.interface.matrices",
-        "list": "runs.interface.names",
-        "show": "runs.interface.names",
-        "recipe": "runs.interface.recipes",
-        "Results": "runs.interface.results",
-        "load": "runs.interface.results",
+        "Compared": "runs.api.comparing",
+        "compare": "runs.api.comparing",
+        "import_logs": "runs.api.importing",
+        "RunError": "runs.api.experiments",
+        "run": "runs.api.experiments",
+        "list": "runs.api.listing",
+        "show": "runs.api.listing",
+        "recipe": "runs.api.experiments",
+        "Results": "runs.api.results",
+        "load": "runs.api.results",
         "Recipe": "runs.settings.recipe",
         "FolderError": "runs.tools.lock",
         "ConfigError": "runs.tools.strict",
-        "DataError": "tasks.data.errors",
+        "DataError": "tasks.data.tables",
     }
     _MEETS_TORCH = {"RunError", "run", "list", "show", "recipe", "Recipe"}
     """Names whose modules import torch, of which the process that starts runs needs nothing."""

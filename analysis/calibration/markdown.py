@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from grpobench.analysis.kept.markdown import duration, table
-from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.tools.text import NONE, percent
 
 Content: TypeAlias = Mapping[str, Any]
@@ -20,7 +20,7 @@ def render(content: Content, kind: str) -> list[str]:
     return KINDS[kind](content)
 
 
-def origin(content: Content) -> list[str]:
+def provenance(content: Content) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
     commits = " and ".join(f"`{commit}`" for commit in content["commits"])
     versions = ", ".join(f"{name} {' and '.join(found)}" for name, found in content["versions"].items())
@@ -104,7 +104,9 @@ def halves(content: Content) -> list[str]:
     for row in content["detectors"]:
         if row["tried"] > 1 or row["values"] != row["default"]:
             scores = [brief(row[half]) for half in ("set", "scored", "default_scored")]
-            rows.append([words(row["kind"]), named(row["default"]), named(row["values"]), *scores])
+            rows.append(
+                [words(row["kind"]), format_values(row["default"]), format_values(row["values"]), *scores]
+            )
     header = ["event", "default", "set", "first half", "second half", "default, second half"]
     lead = "Recall, precision and false alarms per healthy run with each setting:"
     return table(lead, header, rows, named=3)
@@ -141,7 +143,7 @@ def same_arm(content: Content) -> list[str]:
 
 
 KINDS: Mapping[str, Callable[[Content], list[str]]] = {
-    "origin": origin,
+    "provenance": provenance,
     "goals": goals,
     "cases": cases,
     "detectors": detectors,
@@ -153,7 +155,7 @@ KINDS: Mapping[str, Callable[[Content], list[str]]] = {
 
 def as_lines(content: Content) -> Iterator[str]:
     """Everything, for a terminal."""
-    for kind in ("origin", "goals", "detectors", "halves", "warning", "same-arm"):
+    for kind in ("provenance", "goals", "detectors", "halves", "warning", "same-arm"):
         yield from (*render(content, kind), "")
 
 
@@ -161,13 +163,13 @@ def words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def named(values: Mapping[str, float]) -> str:
+def format_values(values: Mapping[str, float]) -> str:
     return ", ".join(f"`{name}` {value:g}" for name, value in values.items()) or NONE
 
 
 def setting(row: Content) -> str:
     """The thresholds that were looked at, with a sign where they are not the default."""
-    return named(row["values"]) + (" (set)" if row["values"] != row["default"] else "")
+    return format_values(row["values"]) + (" (set)" if row["values"] != row["default"] else "")
 
 
 def scored(own: Content) -> Sequence[str]:

@@ -1,4 +1,8 @@
-"""What calibration gives, as one table of plain numbers that is kept, printed and written into a page."""
+"""A/A: one arm compared with itself, on disjoint seeds. What is then called different is a false positive;
+and where one of the arms is moved by the margin, so is what is called equivalent.
+
+What calibration gives, as one table of plain numbers that is kept, printed and written into a page.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,112 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.calibration.library import Half, Library
-from grpobench.analysis.calibration.same_arm import SameArm, designs
-from grpobench.analysis.calibration.scores import Outcome, Score, score
+import numpy as np
+from numpy.typing import ArrayLike
+
+from grpobench.analysis.calibration.scores import Half, Library, Outcome, Score, plain, score
 from grpobench.analysis.calibration.thresholds import (
     LEAST,
     MOST,
+    Limit,
     Setting,
     meets,
     outcomes,
+    set_limit,
     set_thresholds,
 )
-from grpobench.analysis.calibration.warning import Limit, set_limit
-from grpobench.analysis.detect.drift import Drift
-from grpobench.analysis.detect.history import History
-from grpobench.analysis.detect.registry import DETECTORS
-from grpobench.analysis.kept.kept import origin_of
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.events import histories
+from grpobench.analysis.detectors.history import History
+from grpobench.analysis.detectors.policy import Drift
+from grpobench.analysis.detectors.registry import DETECTORS
+from grpobench.analysis.kept.kept import provenance_of
+from grpobench.analysis.runfolder.experiment import MARGIN, Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.statistics.comparison import compare
+from grpobench.analysis.statistics.intervals import wilson
+from grpobench.analysis.statistics.verdicts import ALPHA, Verdict
+from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.events import histories
+
+COMPARISONS = 300
+"""Of each design."""
+DESIGNS = ((2, 6), (2, 8), (2, 10), (3, 8))
+"""Arms and seeds of each."""
+
+
+@dataclass(frozen=True)
+class SameArm:
+    """Comparisons of made-up arms that are one: sets of runs drawn from a pool, no run in two arms."""
+
+    arms: int
+    seeds: int
+    pool: int
+    """Runs to draw from."""
+    comparisons: int
+    false: int
+    """Comparisons in which any pair of arms was called different."""
+    equivalent: int
+    """Comparisons in which all arms were called equivalent, rightly."""
+    wrongly_equivalent: int
+    """Comparisons in which the last arm, moved by the margin, was called equivalent to any other."""
+
+    @property
+    def rate(self) -> float:
+        """Share of comparisons with a false difference."""
+        return self.false / self.comparisons
+
+    @property
+    def wrong_rate(self) -> float:
+        """Share of comparisons with a false equivalence."""
+        return self.wrongly_equivalent / self.comparisons
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it, with Wilson's interval as if the comparisons were independent."""
+        interval = wilson(self.false, self.comparisons)
+        rates = {"rate": self.rate, "wrong_rate": self.wrong_rate}
+        told = asdict(self) | rates | {"low": interval.low, "high": interval.high}
+        return {name: plain(value) for name, value in told.items()}
+
+
+def same_arm(
+    values: ArrayLike, arms: int, seeds: int, comparisons: int = COMPARISONS, seed: int = 0
+) -> SameArm:
+    """Draw `comparisons` times `arms` disjoint sets of `seeds` of the final accuracies `values` (n,), pair
+    them in the order drawn, and let the report's comparison judge them, once as they are and once with the
+    last arm lower by the margin. Raises ValueError where the pool is smaller than one comparison."""
+    pool = np.asarray(values, dtype=np.float64)
+    if pool.size < arms * seeds:
+        raise ValueError(
+            f"{arms} arms of {seeds} runs need {arms * seeds} healthy runs; there are {pool.size}"
+        )
+    rng = np.random.default_rng([seed, arms, seeds])
+    false = equivalent = wrong = 0
+    for _ in range(comparisons):
+        drawn = rng.choice(pool, size=(arms, seeds), replace=False)
+        found = verdicts(drawn)
+        false += any(verdict in ("better", "worse") for verdict in found.values())
+        equivalent += all(verdict == "equivalent" for verdict in found.values())
+        drawn[-1] -= MARGIN
+        moved = verdicts(drawn)
+        wrong += any(verdict == "equivalent" and arms - 1 in pair for pair, verdict in moved.items())
+    return SameArm(arms, seeds, pool.size, comparisons, false, equivalent, wrong)
+
+
+def verdicts(values: ArrayLike) -> dict[tuple[int, int], Verdict]:
+    """What the report would say of each pair of these arms, (arms, seeds), at its level and margin."""
+    rows = [dict(enumerate(map(float, row))) for row in np.asarray(values)]
+    found = compare("pool", {str(arm): row for arm, row in enumerate(rows)}, alpha=ALPHA, margin=MARGIN)
+    return {(int(pair.first), int(pair.second)): pair.verdict for pair in found}
+
+
+def designs(values: ArrayLike) -> list[SameArm]:
+    """Every design that the pool is large enough for."""
+    pool = np.asarray(values, dtype=np.float64)
+    return [same_arm(pool, arms, seeds) for arms, seeds in DESIGNS if arms * seeds <= pool.size]
+
 
 VERSION = 1
 NAME = "calibration"
@@ -37,33 +124,37 @@ MOST_FALSE = 0.07
 """Share of A/A comparisons that may be called different at a nominal 5 %."""
 
 
-def calibrate(matrix: Matrix, library: Library, command: str) -> dict[str, Any]:
+def calibrate(experiment: Experiment, library: Library, command: str) -> dict[str, Any]:
     """Everything that is kept. Raises LogError while a run of the library has no result."""
-    lacking = [run for run in matrix.runs if library.known(run.arm) and not run.settled]
+    lacking = [run for run in experiment.runs if library.has_labels(run.arm) and not run.settled]
     if lacking:
         named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
-        raise LogError(f"{matrix.folder}: {len(lacking)} runs without result: {named}; start again to go on")
-    read = histories(matrix)
-    limit = set_limit(_healthy(matrix, library, read))
+        raise LogError(
+            f"{experiment.folder}: {len(lacking)} runs without result: {named}; start again to go on"
+        )
+    read = histories(experiment)
+    limit = set_limit(_healthy(experiment, library, read))
     settings = [
-        set_thresholds(kind, library, matrix, read)
+        set_thresholds(kind, library, experiment, read)
         if kind != Drift.kind
-        else _warning(library, matrix, read, limit)
+        else _warning(library, experiment, read, limit)
         for kind in DETECTORS
     ]
-    runs = finals(matrix)
+    runs = finals(experiment)
     pool = runs.loc[runs["arm"] == library.pool].sort_values("seed")["counted"].dropna()
     same = designs(pool)
-    either = {half: score(_either(library, matrix, read, settings, half)) for half in ("set", "scored")}
+    either = {half: score(_either(library, experiment, read, settings, half)) for half in ("set", "scored")}
     return {
         "version": VERSION,
         "name": NAME,
         "command": command,
-        **origin_of(matrix),
-        "seconds": round(sum(matrix.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))),
+        **provenance_of(experiment),
+        "seconds": round(
+            sum(experiment.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))
+        ),
         "set_on": library.set_on,
         "pool": library.pool,
-        "cases": [_case(case.arm, library, matrix) for case in library.cases],
+        "cases": [_case(case.arm, library, experiment) for case in library.cases],
         "detectors": [_setting(setting) for setting in settings],
         "collapse": {half: own.row() for half, own in either.items()},
         "warning": dataclasses.asdict(limit),
@@ -72,24 +163,24 @@ def calibrate(matrix: Matrix, library: Library, command: str) -> dict[str, Any]:
     }
 
 
-def _healthy(matrix: Matrix, library: Library, read: Mapping[str, History]) -> list[History]:
+def _healthy(experiment: Experiment, library: Library, read: Mapping[str, History]) -> list[History]:
     """Of the pool, the half that sets thresholds."""
-    return [read[run.name] for run in library.of_half(matrix, "set") if run.arm == library.pool]
+    return [read[run.name] for run in library.of_half(experiment, "set") if run.arm == library.pool]
 
 
-def _warning(library: Library, matrix: Matrix, read: Mapping[str, History], limit: Limit) -> Setting:
+def _warning(library: Library, experiment: Experiment, read: Mapping[str, History], limit: Limit) -> Setting:
     """The early warning, whose limit no goal chooses but healthy runs alone."""
     made = dataclasses.replace(Drift(), limit=limit.limit)
     halves: tuple[Half, Half] = ("set", "scored")
-    on_set, on_scored = (score(outcomes(made, library, matrix, read, half)) for half in halves)
-    default = score(outcomes(Drift(), library, matrix, read, "scored"))
+    on_set, on_scored = (score(outcomes(made, library, experiment, read, half)) for half in halves)
+    default = score(outcomes(Drift(), library, experiment, read, "scored"))
     values, before = {"limit": made.limit}, {"limit": Drift().limit}
     return Setting(Drift.kind, values, before, 1, on_set, on_scored, default)
 
 
 def _either(
     library: Library,
-    matrix: Matrix,
+    experiment: Experiment,
     read: Mapping[str, History],
     settings: Sequence[Setting],
     half: Half,
@@ -101,7 +192,7 @@ def _either(
         for one in settings
         if DETECTORS[one.kind].family == "collapse"
     ]
-    each = [outcomes(one, library, matrix, read, half) for one in chosen]
+    each = [outcomes(one, library, experiment, read, half) for one in chosen]
     return [either(told) for told in zip(*each, strict=True)]
 
 
@@ -113,9 +204,11 @@ def either(told: Sequence[Outcome]) -> Outcome:
     return dataclasses.replace(told[0], label=label, found=found)
 
 
-def _case(arm: str, library: Library, matrix: Matrix) -> dict[str, Any]:
+def _case(arm: str, library: Library, experiment: Experiment) -> dict[str, Any]:
     case = library.case(arm)
-    runs = {half: sum(run.arm == arm for run in library.of_half(matrix, half)) for half in ("set", "scored")}
+    runs = {
+        half: sum(run.arm == arm for run in library.of_half(experiment, half)) for half in ("set", "scored")
+    }
     return dataclasses.asdict(case) | {"runs": runs}
 
 
@@ -139,10 +232,11 @@ def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) 
         goal(f"{one.kind}: {name}", value, bound, above)
         for one in settings
         if DETECTORS[one.kind].family == "collapse"
-        for name, value, bound, above in _asked(one.on_scored)
+        for name, value, bound, above in _score_rows(one.on_scored)
     ]
     found += [
-        goal(f"either collapse: {name}", value, bound, above) for name, value, bound, above in _asked(either)
+        goal((f"either collapse: {name}"), value, bound, above)
+        for name, value, bound, above in _score_rows(either)
     ]
     found += [
         goal(f"A/A, {one.arms} arms of {one.seeds} seeds: {name}", rate, MOST_FALSE, False)
@@ -152,7 +246,7 @@ def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) 
     return found
 
 
-def _asked(own: Score) -> list[tuple[str, float, float, bool]]:
+def _score_rows(own: Score) -> list[tuple[str, float, float, bool]]:
     return [
         ("precision", own.precision, LEAST, True),
         ("recall", own.recall, LEAST, True),

@@ -1,4 +1,7 @@
-"""What is not the same in runs that are compared: settings, versions, code, data and models."""
+"""What is not the same in runs that are compared: settings, versions, code, data and models.
+
+What is missing, out of place, not as planned, or trained on though it is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpobench.analysis.logs.changes import attempts, describe, histories, plain_value
-from grpobench.analysis.logs.matrix import Matrix, Run
-from grpobench.analysis.summary.origins import digests
-from grpobench.analysis.summary.settings import IDENTITY, resolved_settings
+from grpobench.analysis.runfolder.experiment import (
+    DAMAGED,
+    Experiment,
+    Run,
+    attempts,
+    by_run,
+    describe,
+    histories,
+    imported,
+    plain_value,
+    read_digests,
+)
 from grpobench.analysis.tools.text import listed
+from grpobench.analysis.topics.runs import IDENTITY, digests, resolved_settings
 
 WITHOUT_EFFECT = ("checkpoint.", "checks.")
 """Settings that change no number."""
@@ -27,22 +39,24 @@ PINNED_BY: Mapping[str, Sequence[str]] = {
     "trl": ("train.backend",),
 }
 """The settings by which something is chosen: runs that share them must have the same."""
-SHOWN = 12
+HASH_DIGITS = 12
 """Characters of a hash that are shown."""
 
 
-def changed(matrix: Matrix) -> Iterable[str]:
+def changed(experiment: Experiment) -> Iterable[str]:
     """Runs in which something changed between attempts."""
-    for run in matrix.runs:
+    for run in experiment.runs:
         told = [f"{name} {describe(own)}" for name, own in histories(run).items()]
         if told:
             yield f"{run.name}: {'; '.join(told)}"
 
 
-def apart(matrix: Matrix) -> Iterable[str]:
+def apart(experiment: Experiment) -> Iterable[str]:
     """Seeds of an arm that differ in a setting."""
-    cells: dict[tuple[str, str], list[Run]] = {(t, arm): [] for t in matrix.tasks for arm in matrix.arms}
-    for run in matrix.runs:
+    cells: dict[tuple[str, str], list[Run]] = {
+        (t, arm): [] for t in experiment.tasks for arm in experiment.arms
+    }
+    for run in experiment.runs:
         cells[run.task, run.arm].append(run)
     for (task, arm), every in cells.items():
         runs = [run for run in every if run.config]
@@ -56,40 +70,44 @@ def apart(matrix: Matrix) -> Iterable[str]:
                 yield f"{arm} on {task}: {key} is {told}"
 
 
-def versions(matrix: Matrix) -> Iterable[str]:
+def versions(experiment: Experiment) -> Iterable[str]:
     """Versions and devices, by the last attempt of each run."""
-    last = {run.name: tried[-1] for run in matrix.runs if (tried := attempts(run))}
+    last = {run.name: tried[-1] for run in experiment.runs if (tried := attempts(run))}
     told = {name: {**one.get("versions", {}), "device": one.get("device")} for name, one in last.items()}
     for key in dict.fromkeys(key for one in told.values() for key in one):
-        yield from _told(key, {name: _text(one.get(key)) for name, one in told.items()})
+        yield from _difference_lines(key, {name: _text(one.get(key)) for name, one in told.items()})
 
 
-def code(matrix: Matrix) -> Iterable[str]:
+def code(experiment: Experiment) -> Iterable[str]:
     """Source files that differ between runs which both depend on them."""
-    for file, found in sorted(digests(matrix).items()):
-        yield from _told(file, {name: digest for digest, names in found.items() for name in names})
+    for file, found in sorted(digests(experiment).items()):
+        yield from _difference_lines(
+            file, {name: digest for digest, names in found.items() for name in names}
+        )
 
 
-def data(matrix: Matrix) -> Iterable[str]:
+def data(experiment: Experiment) -> Iterable[str]:
     """Problems and models that differ between runs whose settings choose the same."""
-    for pin, settings in PINNED_BY.items():
+    for fingerprint, settings in PINNED_BY.items():
         groups: dict[str, dict[str, str]] = {}
-        for run in matrix.runs:
-            pins = run.origin.get("pins", {})
-            if pin in pins:
+        for run in experiment.runs:
+            fingerprints = run.provenance.get("fingerprints", {})
+            if fingerprint in fingerprints:
                 chosen = [
                     (k, v) for k, v in resolved_settings(run).items() if f"{k}.".startswith(_dots(settings))
                 ]
-                groups.setdefault(json.dumps(chosen, default=str), {})[run.name] = str(pins[pin])[:SHOWN]
+                groups.setdefault(json.dumps(chosen, default=str), {})[run.name] = str(
+                    fingerprints[fingerprint]
+                )[:HASH_DIGITS]
         for group in groups.values():
-            yield from _told(pin, group)
+            yield from _difference_lines(fingerprint, group)
 
 
 def _dots(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{name}." for name in names)
 
 
-def _told(what: str, values: Mapping[str, str]) -> Iterable[str]:
+def _difference_lines(what: str, values: Mapping[str, str]) -> Iterable[str]:
     """One line where runs differ: each value with its runs, the most frequent without names."""
     found = sorted(_by(values).items(), key=lambda pair: -len(pair[1]))
     if len(found) > 1:
@@ -109,3 +127,119 @@ def _by(values: Mapping[Any, str]) -> dict[str, list[Any]]:
 
 def _text(value: Any) -> str:
     return "absent" if value is None else plain_value(str(value))
+
+
+PROMPT = 10
+"""Characters of a problem's digest that stand for its prompt."""
+NONFINITE = "grad/nonfinite"
+"""Updates of a step that were skipped because their loss, a reward or a gradient was not finite."""
+
+
+def incomplete(experiment: Experiment) -> Iterable[str]:
+    """Runs with a result whose folder lacks a part of what every run writes."""
+    steps = experiment.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
+    evaluated = by_run(experiment.metrics[experiment.metrics["metric"].isin(experiment.names("eval/"))])
+    answered = by_run(experiment.evaluations)
+    for run in experiment.runs:
+        if run.state in ("missing", DAMAGED):
+            continue
+        faults = [*run.lost] if run.provenance else ["provenance.json is missing", *run.lost]
+        key = (run.arm, run.task, run.seed)
+        if run.settled:
+            logged = {int(step) for step in steps[key]} if key in steps.index else set()
+            faults += _lost_steps(run, logged)
+            faults += _lost_evaluations(run, evaluated(run), answered(run))
+        if faults:
+            yield f"{run.name}: {'; '.join(faults)}"
+
+
+def _lost_steps(run: Run, logged: set[int]) -> list[str]:
+    if not logged:
+        return ["metrics.jsonl is missing or empty: the run counts nowhere"]
+    if told := imported(run):  # others log some of their steps
+        lost_rows = int(told.get("rows", 0)) - len(logged)
+        return [f"metrics.jsonl lacks {lost_rows} of {told['rows']} rows"] if lost_rows > 0 else []
+    last = resolved_settings(run).get("train.steps", run.step) if run.finished else run.step
+    lost = sorted({*range(int(last) + 1)} - logged)
+    return (
+        [f"metrics.jsonl lacks {len(lost)} of {last + 1} rows, the first of step {lost[0]}"] if lost else []
+    )
+
+
+def _lost_evaluations(run: Run, own: Any, rows: Any) -> list[str]:
+    """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
+    if (told := imported(run)) and not told.get("answers"):  # others log what evaluations sum up to
+        return []
+    summed = {
+        (int(step), *str(metric).split("/")[1:3])
+        for step, metric in own[["step", "metric"]].drop_duplicates().itertuples(index=False)
+    }
+    kept = {*rows[["step", "split", "mode"]].itertuples(index=False, name=None)} if len(rows) else set()
+    if summed and not kept:
+        return ["eval.jsonl is missing or empty"]
+    lost = sorted(summed - kept)
+    return [f"eval.jsonl lacks {' '.join(map(str, one))}" for one in lost[:1]] + (
+        [f"and {len(lost) - 1} more evaluations"] if len(lost) > 1 else []
+    )
+
+
+def left_out(experiment: Experiment) -> Iterable[str]:
+    """Finished runs some of whose updates were not made; those that diverged are named for it elsewhere."""
+    frame = experiment.select(NONFINITE)
+    found = by_run(frame[frame["value"] > 0])
+    for run in experiment.runs:
+        steps = found(run)["step"]
+        if run.finished and len(steps):
+            last = resolved_settings(run).get("train.steps", run.step)
+            yield f"{run.name}: in {len(steps)} of {last} steps, the last of them {steps.max()}"
+
+
+def misplaced(experiment: Experiment) -> Iterable[str]:
+    """Folders that hold another run than they say, or a copy of one."""
+    for name, who in experiment.strangers.items():
+        yield f"{name} holds {who}, by its run.toml; nothing in it is counted"
+    for run in experiment.runs:
+        told = run.config.get("experiment", experiment.name)
+        if told != experiment.name:
+            yield f"{run.name} was made for the experiment {told}, by its run.toml; it is counted"
+    owners: dict[tuple[Any, ...], list[str]] = {}
+    for run in experiment.runs:
+        for one in attempts(run):
+            mark = (one["id"],) if "id" in one else (one.get("pid"), one.get("host"), one.get("started"))
+            if any(mark):
+                owners.setdefault(mark, []).append(run.name)
+    for names in dict.fromkeys(tuple(sorted(set(names))) for names in owners.values()):
+        if len(names) > 1:
+            yield f"{listed(names)} come from one and the same process: all but one are copies, and counted"
+
+
+def unplanned(experiment: Experiment) -> Iterable[str]:
+    """What is there and was not planned, and seeds that only some arms of a task have."""
+    if not experiment.described:
+        yield "experiment.json is missing or damaged: which runs were planned is not known"
+    if extra := [run.name for run in experiment.runs if not run.planned]:
+        yield f"not planned by experiment.json, and counted: {listed(extra)}"
+    for task in experiment.tasks:
+        arms: dict[str, set[int]] = {}
+        for run in experiment.runs:
+            if run.task == task:
+                arms.setdefault(run.arm, set()).add(run.seed)
+        everything = set().union(*arms.values()) if arms else set()
+        for arm, seeds in arms.items():
+            if lost := sorted(everything - seeds):
+                yield f"{arm} on {task} has no run of seed {listed(lost)}, which other arms have"
+
+
+def leaked(experiment: Experiment) -> Iterable[str]:
+    """Evaluated problems that the same run could train on, by the digests that it kept."""
+    told: dict[str, list[str]] = {}
+    for name, by_split in read_digests(experiment)[0].items():
+        trained = {*by_split.get("train", {}).values()}
+        for split, problems in by_split.items():
+            both = [key for key, one in problems.items() if one in trained or one[:PROMPT] in trained]
+            if split != "train" and both:
+                share = f"{len(both)} of {len(problems)} {split} problems"
+                what = f"{share} are training problems, such as {both[0]}"
+                told.setdefault(what, []).append(name)
+    for what, names in told.items():
+        yield f"{what}: {listed(names)}"

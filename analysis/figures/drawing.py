@@ -1,14 +1,21 @@
-"""A finished figure, and the formats that it is saved in.
+"""What the metrics mean that figures show; captions quote it.
+
+A finished figure, and the formats that it is saved in.
 
 Figures are made without pyplot, so nothing is kept open, and saved without dates and with a fixed hash salt,
 so the same logs give the same bytes.
+
+Figures as files for papers: PDF, SVG, PGF or PNG, and beside each what LaTeX needs to set it.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,9 +23,51 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from grpobench.analysis.figures.fonts import cut_in_two_steps
-from grpobench.analysis.figures.style import STYLE
-from grpobench.analysis.tools.visible import visible
+from grpobench.analysis.figures.style import STYLE, cut_in_two_steps
+from grpobench.analysis.tools.text import escape, visible
+
+DEFINITIONS: Mapping[str, str] = {
+    "eval/<split>/<mode>/correct": "share of evaluated answers that the task's verifier accepts",
+    "reward/mean": "mean reward of all rollouts sampled for the update, rejected groups included, before any "
+    "normalization",
+    "reward/<component>": "mean of this part of the reward over all rollouts sampled for the update, before "
+    "its weight",
+    "score/<name>": "mean of this score of the task over all rollouts sampled for the update, whatever is "
+    "rewarded",
+    "policy/entropy": "next-token entropy over the full vocabulary at the sampling temperature, of the "
+    "policy before the update, mean over all tokens sampled for it",
+    "trained/entropy": "the same over the tokens trained on, of the policy as the update met it",
+    "trained/kl_old": "mean of log π_old − log π over the tokens trained on",
+    "policy/kl_reference_k1": "mean of −log x, x = π_ref/π, over the tokens trained on",
+    "policy/kl_reference_k2": "mean of ½(log x)², x = π_ref/π, over the tokens trained on",
+    "policy/kl_reference_k3": "mean of x − 1 − log x, x = π_ref/π, over the tokens trained on",
+    "policy/clip_low": "share of the tokens trained on with a ratio below the lower clip bound and a "
+    "negative advantage",
+    "policy/clip_high": "share of the tokens trained on with a ratio above the upper clip bound and a "
+    "positive advantage",
+    "grad_norm/<role>": "global L2 norm of the role's gradient before clipping",
+    "length/mean": "tokens per completion, mean over all completions sampled for the update",
+    "groups/zero_signal": "share of all groups sampled for the update whose rewards are all equal, which "
+    "teach a group baseline nothing",
+    "trained/zero_signal": "the same share of the groups trained on",
+    "groups/sampled": "groups sampled for the update; more where a curriculum rejects some and draws again",
+    "trained/share": "share of all sampled rollouts that the update used",
+    "critic/explained_variance": "1 − Var(R − V)/Var(R) over the tokens trained on",
+    "critic/group_explained": "the same were V the mean reward of the group's other rollouts",
+}
+"""Captions quote these where the caller passes no definition of its own."""
+
+
+def family(metric: str, definitions: Mapping[str, str]) -> str:
+    """The name under which a metric is defined: its own, or the pattern that it is one of."""
+    patterns = {"grad_norm/": "grad_norm/<role>", "reward/": "reward/<component>", "score/": "score/<name>"}
+    pattern = next((name for stem, name in patterns.items() if metric.startswith(stem)), metric)
+    return metric if metric in definitions else pattern
+
+
+def meaning(metric: str, definitions: Mapping[str, str]) -> str:
+    """A metric's definition without its full stop; `as logged` where there is none."""
+    return definitions.get(metric, "as logged").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -68,3 +117,70 @@ def pdf_bytes(drawing: Drawing) -> bytes:
         canvas: Any = FigureCanvasPdf(drawing.figure)
         canvas.print_pdf(buffer, metadata={"CreationDate": None})
     return buffer.getvalue()
+
+
+FORMATS = ("pdf", "svg", "pgf", "png")
+TEXERS = ("lualatex", "xelatex", "pdflatex")
+DPI = 300
+
+
+def save(drawing: Drawing, path: Path) -> None:
+    """Write a figure in the format that its path ends in. Raises ValueError for another, RuntimeError for
+    .pgf where there is no LaTeX."""
+    ending = path.suffix.removeprefix(".")
+    if ending == "pdf":
+        path.write_bytes(pdf_bytes(drawing))
+    elif ending == "svg":
+        path.write_text(svg_text(drawing), encoding="utf-8")
+    elif ending == "png":
+        path.write_bytes(png_bytes(drawing, DPI))
+    elif ending == "pgf":
+        write_pgf(drawing, path)
+    else:
+        raise ValueError(f"{path}: a figure is saved as {', '.join(f'.{name}' for name in FORMATS)}")
+
+
+def write_pgf(drawing: Drawing, path: Path) -> None:
+    """Write commands of pgf, whose text is set in the fonts of the paper. Raises RuntimeError where there is
+    no LaTeX, which matplotlib asks for the width of every text."""
+    found = next((name for name in TEXERS if shutil.which(name)), None)
+    if found is None:
+        raise RuntimeError(
+            f"{path}: pgf needs LaTeX ({', '.join(TEXERS)}), which measures the text, and none is installed "
+            "here; take --format pdf, or install one (Debian: texlive-xetex texlive-latex-recommended)"
+        )
+    with matplotlib.rc_context({**STYLE, "pgf.texsystem": found, "pgf.rcfonts": False}):
+        drawing.figure.savefig(path, format="pgf")
+
+
+def latex(drawing: Drawing, file: str, wide: bool) -> str:
+    """A float with the figure at the size that it was drawn for, its caption and the label `fig:NAME`."""
+    floats = "figure*" if wide else "figure"
+    package, take = {
+        "pgf": ("pgf", rf"\input{{{file}}}"),
+        "svg": ("svg", rf"\includesvg{{{file}}}"),
+    }.get(file.rpartition(".")[2], ("graphicx", rf"\includegraphics{{{file}}}"))
+    inches = drawing.figure.get_figwidth()
+    return "\n".join(
+        [
+            rf"% needs \usepackage{{{package}}}; drawn {inches:.2g} inches wide, so do not scale it",
+            rf"\begin{{{floats}}}[t]",
+            r"  \centering",
+            f"  {take}",
+            rf"  \caption{{{escape(drawing.title)}. {escape(drawing.caption)}}}",
+            rf"  \label{{fig:{drawing.name.replace('_', '-')}}}",
+            rf"\end{{{floats}}}",
+            "",
+        ]
+    )
+
+
+def write_files(drawing: Drawing, folder: Path, formats: Sequence[str], wide: bool) -> list[Path]:
+    """Save a figure in each format, and its `.tex`, which takes the first of them that LaTeX reads best."""
+    paths = [folder / f"{drawing.name}.{ending}" for ending in formats]
+    for path in paths:
+        save(drawing, path)
+    best = min(formats, key=("pdf", "pgf", "png", "svg").index)
+    page = folder / f"{drawing.name}.tex"
+    page.write_text(latex(drawing, f"{drawing.name}.{best}", wide), encoding="utf-8")
+    return [*paths, page]

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 
-from grpobench.analysis.figures.style import BASE_COLOUR
+from grpobench.analysis.figures.style import BASE_COLOR
 
 FENCE = 3.0
 """Values further from the middle nine tenths of a panel than so many of their widths lie off its scale."""
@@ -130,7 +130,7 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> None:
             places,
             np.full(places.size, edge),
             sign,
-            color=BASE_COLOUR,
+            color=BASE_COLOR,
             markersize=3.5,
             transform=across,
             clip_on=False,
@@ -145,7 +145,7 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> None:
             ha="right",
             va="center",
             fontsize=6.5,
-            color=BASE_COLOUR,
+            color=BASE_COLOR,
             bbox={"facecolor": "#ffffff", "alpha": 0.8, "linewidth": 0, "pad": 0.8},
             zorder=5,
         )

@@ -15,8 +15,8 @@ from matplotlib.ticker import FixedLocator
 from grpobench.analysis.figures.drawing import Drawing
 from grpobench.analysis.figures.panels import legend_above, new_figure
 from grpobench.analysis.figures.style import INK, STYLE
-from grpobench.analysis.findings.arms import ArmMean, arm_means
 from grpobench.analysis.findings.censored import clip
+from grpobench.analysis.findings.description import ArmMean, arm_means
 from grpobench.analysis.findings.judge import VERDICTS, Judged, Result, Verdict
 from grpobench.analysis.findings.record import Record
 from grpobench.analysis.statistics.intervals import seed_mean
@@ -27,7 +27,7 @@ MARKS: Mapping[Verdict, tuple[str, str]] = {
     "equivalent": ("s", "#555555"),
     "unresolved": ("D", "white"),
 }
-"""Marker and face of each verdict: told apart without colour."""
+"""Marker and face of each verdict: told apart without color."""
 WIDEST = 4.0
 """Effects, in what matters, beyond which an axis of all findings ends."""
 SHARES = ("points", "%")
@@ -42,7 +42,7 @@ def draw_all(results: Sequence[Result]) -> Drawing:
             _row(axes, len(results) - 1 - row, result)
         axes.axvspan(-1, 1, color="#f0f0f0", zorder=0, linewidth=0)
         axes.axvline(0, color=INK, linewidth=0.8)
-        axes.set_yticks(range(len(results)), [_named(one) for one in reversed(results)])
+        axes.set_yticks(range(len(results)), [_finding_label(one) for one in reversed(results)])
         axes.set_xlim(-WIDEST - 0.35, WIDEST + 0.35)
         axes.set_ylim(-0.6, len(results) - 0.4)
         axes.set_xlabel(
@@ -53,7 +53,7 @@ def draw_all(results: Sequence[Result]) -> Drawing:
     return Drawing("findings", "The findings", "", figure)
 
 
-def _named(result: Result) -> str:
+def _finding_label(result: Result) -> str:
     """A finding's name, and whether it claims that nothing differs: then no side is the claimed one."""
     test = result.primary.test
     return f"{result.finding.name} (claims none)" if test.expect == "same" else result.finding.name

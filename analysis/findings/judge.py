@@ -12,7 +12,7 @@ import numpy as np
 from grpobench.analysis.findings.censored import Horizons, clip, count_reached
 from grpobench.analysis.findings.outcomes import Key
 from grpobench.analysis.findings.rule import Finding, Test, covers
-from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean, wilson
 from grpobench.analysis.statistics.permutation import (
@@ -135,7 +135,7 @@ def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
 
 def _there(test: Test, values: Values) -> bool:
     """Whether runs of every arm of a contrast are there."""
-    return all(_own(name, values[test.name]) for name in test.contrast)
+    return all(_values_of(name, values[test.name]) for name in test.contrast)
 
 
 def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Judged]:
@@ -156,7 +156,7 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
 
 def _saturated(test: Test, values: Mapping[Key, float]) -> str:
     """Where every run of a contrast measures the same, as where none collapses."""
-    own = {value for name in test.contrast for value in _own(name, values).values()}
+    own = {value for name in test.contrast for value in _values_of(name, values).values()}
     if len(test.contrast) < 2 or len(own) != 1:
         return ""
     return (
@@ -183,7 +183,7 @@ def _log(value: float) -> float:
 
 def _mean_by_seed(name: str, values: Mapping[Key, float], waits: bool) -> dict[int, float]:
     """By seed the mean over the arms and tasks that a name stands for; NaN where one of them is missing."""
-    own = _own(name, values)
+    own = _values_of(name, values)
     if not own and not waits:
         raise LogError(
             f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
@@ -196,7 +196,7 @@ def _mean_by_seed(name: str, values: Mapping[Key, float], waits: bool) -> dict[i
     return found
 
 
-def _own(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
+def _values_of(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
     """The runs that a name of a contrast stands for."""
     return {run: value for run, value in values.items() if covers(name, *run[:2])}
 
@@ -300,7 +300,9 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
         verdict = "contradicted"
     spread = math.sqrt(2) * spread_of(pool)  # of a difference between two runs
     scale = 100 if test.unit == "points" else 1
-    found, shown = (scale * spread * one(test.seeds, 1) for one in (power.detectable, power.shown_margin))
+    found, shown = (
+        scale * spread * one(test.seeds, 1) for one in (power.detectable, power.detectable_margin)
+    )
     told = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
     if math.isfinite(found):  # equal runs tell of no spread, few runs can find nothing
         told += (

@@ -10,15 +10,14 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.detect.registry import DETECTORS
-from grpobench.analysis.logs.matrix import Matrix, Run
+from grpobench.analysis.detectors.registry import DETECTORS
+from grpobench.analysis.runfolder.experiment import Experiment, Run
 from grpobench.analysis.statistics.samples import pass_at_k, solved
-from grpobench.analysis.summary.accuracy import finals, graded
-from grpobench.analysis.summary.budgets import AXES, runs_at_equal_budgets
-from grpobench.analysis.summary.events import collapse_of
-from grpobench.analysis.summary.headline import headline_of
-from grpobench.analysis.summary.numbers import Numbers
-from grpobench.analysis.summary.rewards import LAST_TENTH
+from grpobench.analysis.topics.accuracy import finals, graded, headline_of
+from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
+from grpobench.analysis.topics.events import collapse_of
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.training import LAST_TENTH
 
 Key: TypeAlias = tuple[str, str, int]
 """Arm, task, seed."""
@@ -77,7 +76,7 @@ class Outcome:
         return cls(kind, what, reduction)
 
 
-def values_of(matrix: Matrix, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
+def values_of(experiment: Experiment, outcome: str, where: Mapping[str, str]) -> dict[Key, float]:
     """The outcome of every run that has a result; NaN where its logs lack it."""
     asked = Outcome.read(outcome)
     found = {
@@ -91,15 +90,15 @@ def values_of(matrix: Matrix, outcome: str, where: Mapping[str, str]) -> dict[Ke
         "pass_gain": _passed,
         "equal": _equal,
         "wrong_length": _wrong_length,
-    }[asked.kind](matrix, asked, where)
-    return {key(run): found.get(key(run), math.nan) for run in matrix.runs if run.settled}
+    }[asked.kind](experiment, asked, where)
+    return {key(run): found.get(key(run), math.nan) for run in experiment.runs if run.settled}
 
 
-def horizons_of(matrix: Matrix, outcome: str) -> dict[Key, float]:
+def horizons_of(experiment: Experiment, outcome: str) -> dict[Key, float]:
     """The planned updates of every run that has a result, where the outcome ends with the run; else empty."""
     if Outcome.read(outcome).kind != "lasting":
         return {}
-    return {key(run): _planned(run) for run in matrix.runs if run.settled}
+    return {key(run): _planned(run) for run in experiment.runs if run.settled}
 
 
 def _planned(run: Run) -> float:
@@ -110,26 +109,26 @@ def key(run: Run) -> Key:
     return run.arm, run.task, run.seed
 
 
-def _accuracy(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _accuracy(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     if where:
-        return _accuracy_where(matrix, asked, where)
-    rows = finals(matrix, asked.what or None).to_dict("records")
+        return _accuracy_where(experiment, asked, where)
+    rows = finals(experiment, asked.what or None).to_dict("records")
     return {
         (row["arm"], row["task"], int(row["seed"])): row["counted"] - (asked.kind == "gain") * row["base"]
         for row in rows
     }
 
 
-def _accuracy_where(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _accuracy_where(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     """Over the problems with the traits alone; 0 for a run that diverged."""
-    frame = graded(matrix)
+    frame = graded(experiment)
     for trait, value in where.items():
         column = f"trait/{trait}"
         if column not in frame:
             return {}
         frame = frame[frame[column].astype(str) == value]
-    means = _ends(matrix, frame, asked.what, lambda own: float(own["score/correct"].mean()))
-    failed = {key(run) for run in matrix.runs if run.failed}
+    means = _ends(experiment, frame, asked.what, lambda own: float(own["score/correct"].mean()))
+    failed = {key(run) for run in experiment.runs if run.failed}
     return {
         run: (0.0 if run in failed else last) - (asked.kind == "gain") * base
         for run, (base, last) in means.items()
@@ -137,13 +136,13 @@ def _accuracy_where(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) ->
 
 
 def _ends(
-    matrix: Matrix, frame: pd.DataFrame, mode: str, measure: Callable[[pd.DataFrame], float]
+    experiment: Experiment, frame: pd.DataFrame, mode: str, measure: Callable[[pd.DataFrame], float]
 ) -> dict[Key, tuple[float, float]]:
     """`measure` of the rows before training and after the last update, on the split and in the mode that the
     report takes, or in `mode`."""
     found: dict[Key, tuple[float, float]] = {}
-    for task in matrix.tasks:
-        chosen = headline_of(matrix, task, mode or None)
+    for task in experiment.tasks:
+        chosen = headline_of(experiment, task, mode or None)
         own = frame[
             (frame["task"] == task) & (frame["split"] == chosen.split) & (frame["mode"] == chosen.mode)
         ]
@@ -155,11 +154,11 @@ def _ends(
     return found
 
 
-def _evaluated(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _evaluated(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     mode, _, metric = asked.what.partition("/")
     found: dict[Key, float] = {}
-    for task in matrix.tasks:
-        rows = matrix.select(f"eval/{headline_of(matrix, task).split}/{mode}/{metric}")
+    for task in experiment.tasks:
+        rows = experiment.select(f"eval/{headline_of(experiment, task).split}/{mode}/{metric}")
         for (arm, seed), own in rows[rows["task"] == task].groupby(["arm", "seed"], sort=False):
             own = own.sort_values("step")
             base, after = own.loc[own["step"] == 0, "value"], own.loc[own["step"] > 0, "value"]
@@ -168,10 +167,10 @@ def _evaluated(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict
     return found
 
 
-def _training(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _training(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     keys = ["arm", "task", "seed"]
     names = asked.what.split("+")
-    rows = matrix.metrics[matrix.metrics["metric"].isin(names) & (matrix.metrics["step"] > 0)]
+    rows = experiment.metrics[experiment.metrics["metric"].isin(names) & (experiment.metrics["step"] > 0)]
     whole = rows[np.isfinite(rows["value"])].groupby([*keys, "step"], sort=True)["value"].agg(["sum", "size"])
     whole = whole[whole["size"] == len(names)].reset_index()
     return {
@@ -189,10 +188,10 @@ def reduced(values: np.ndarray, reduction: str) -> float:
     return float(chosen.mean())
 
 
-def _lasting(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    findings = Numbers(matrix).findings
+def _lasting(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    findings = Numbers(experiment).findings
     found: dict[Key, float] = {}
-    for run in matrix.runs:
+    for run in experiment.runs:
         planned = _planned(run)
         known = findings.get(run.name)
         if asked.what and not run.failed:
@@ -204,7 +203,7 @@ def _lasting(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[K
     return found
 
 
-def _passed(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _passed(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     k = int(asked.what)
 
     def passes(rows: pd.DataFrame) -> float:
@@ -214,21 +213,21 @@ def _passed(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Ke
         samples, right = zip(*counts, strict=True)
         return float(pass_at_k(samples, right, k).mean())
 
-    ends = _ends(matrix, graded(matrix), "sampled", passes)
+    ends = _ends(experiment, graded(experiment), "sampled", passes)
     return {run: last - (base if asked.kind == "pass_gain" else 0.0) for run, (base, last) in ends.items()}
 
 
-def _equal(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
-    rows = runs_at_equal_budgets(matrix)
+def _equal(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+    rows = runs_at_equal_budgets(experiment)
     own = rows[rows["axis"] == asked.what]
     return {
         (row["arm"], row["task"], int(row["seed"])): float(row["accuracy"]) for row in own.to_dict("records")
     }
 
 
-def _wrong_length(matrix: Matrix, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
+def _wrong_length(experiment: Experiment, asked: Outcome, where: Mapping[str, str]) -> dict[Key, float]:
     def wrong(rows: pd.DataFrame) -> float:
         return float(rows.loc[rows["score/correct"] < 1, "length"].mean())  # NaN where all are right
 
-    ends = _ends(matrix, graded(matrix), "sampled", wrong)
+    ends = _ends(experiment, graded(experiment), "sampled", wrong)
     return {run: last for run, (_, last) in ends.items()}

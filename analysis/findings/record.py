@@ -15,12 +15,12 @@ from grpobench.analysis.findings.censored import Horizons, horizons_of_finished
 from grpobench.analysis.findings.judge import Result, Values, judge
 from grpobench.analysis.findings.outcomes import Key, Outcome, horizons_of, values_of
 from grpobench.analysis.findings.rule import DIGEST, Finding, from_plain
-from grpobench.analysis.kept.kept import origin_of
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.kept.kept import provenance_of
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
 
 FILE = "registration.json"
-"""In the folder of a finding's matrix."""
+"""In the folder of a finding's experiment."""
 FOLDER = "findings"
 """Of the kept tables, below docs/results."""
 VERSION = 1
@@ -83,30 +83,32 @@ def registration_of(told: Mapping[str, Any], place: str) -> Registration:
         ) from error
 
 
-def departures(matrix: Matrix, known: Registration) -> list[str]:
+def departures(experiment: Experiment, known: Registration) -> list[str]:
     """How the runs differ from what was registered, so that their verdict is exploratory."""
     found = []
     other = [
-        run.name for run in matrix.runs if run.name in known.settings and _altered(matrix, known, run.name)
+        run.name
+        for run in experiment.runs
+        if run.name in known.settings and _altered(experiment, known, run.name)
     ]
     if other:
-        found.append(f"other settings than registered in {_named(other)}")
-    more = [run.name for run in matrix.runs if run.name not in known.settings]
+        found.append(f"other settings than registered in {_joined_names(other)}")
+    more = [run.name for run in experiment.runs if run.name not in known.settings]
     if more:
-        found.append(f"not registered: {_named(more)}")
+        found.append(f"not registered: {_joined_names(more)}")
     early = [
         run.name
-        for run in matrix.runs
-        if _instant((run.origin.get("attempts") or [{}])[0].get("started", known.registered))
+        for run in experiment.runs
+        if _instant((run.provenance.get("attempts") or [{}])[0].get("started", known.registered))
         < _instant(known.registered)
     ]
     if early:
-        found.append(f"begun before the registration: {_named(early)}")
+        found.append(f"begun before the registration: {_joined_names(early)}")
     return found
 
 
-def _altered(matrix: Matrix, known: Registration, name: str) -> bool:
-    place = matrix.folder / name / "run.toml"
+def _altered(experiment: Experiment, known: Registration, name: str) -> bool:
+    place = experiment.folder / name / "run.toml"
     return place.exists() and text_digest(place.read_text(encoding="utf-8")) != known.settings[name]
 
 
@@ -116,7 +118,7 @@ def _instant(text: str) -> datetime:
     return told if told.tzinfo else told.replace(tzinfo=UTC)
 
 
-def _named(names: Sequence[str]) -> str:
+def _joined_names(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
@@ -131,7 +133,7 @@ class Record:
     states: Mapping[Key, str]
     seconds: float
     """Training and evaluation of all runs, added up."""
-    origin: Mapping[str, Any]
+    provenance: Mapping[str, Any]
     """commits, versions and machine."""
     horizons: Horizons = field(default_factory=dict)
 
@@ -159,34 +161,34 @@ class Record:
             "departures": list(self.departures),
             "waits": list(self.waits),
             "seconds": round(self.seconds),
-            **self.origin,
+            **self.provenance,
             "runs": rows,
         }
 
 
-def record_of(matrix: Matrix) -> Record:
-    """Measure the runs of a finding's matrix. Raises LogError without a registration."""
-    known = read_registration(matrix.folder)
-    waits = [run.name for run in matrix.runs if not run.settled]
-    waits += sorted(set(known.settings) - {run.name for run in matrix.runs})
-    values = {test.name: values_of(matrix, test.outcome, test.where) for test in known.finding.test}
+def record_of(experiment: Experiment) -> Record:
+    """Measure the runs of a finding's experiment. Raises LogError without a registration."""
+    known = read_registration(experiment.folder)
+    waits = [run.name for run in experiment.runs if not run.settled]
+    waits += sorted(set(known.settings) - {run.name for run in experiment.runs})
+    values = {test.name: values_of(experiment, test.outcome, test.where) for test in known.finding.test}
     return Record(
         registration=known,
         values={
             name: {run: round(value, DECIMALS) for run, value in own.items()} for name, own in values.items()
         },
         waits=tuple(waits),
-        departures=tuple(departures(matrix, known)),
-        states={(run.arm, run.task, run.seed): run.state for run in matrix.runs},
-        seconds=sum(float(matrix.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
-        origin=origin_of(matrix),
+        departures=tuple(departures(experiment, known)),
+        states={(run.arm, run.task, run.seed): run.state for run in experiment.runs},
+        seconds=sum(float(experiment.select(name)["value"].sum()) for name in ("time/step", "time/evaluate")),
+        provenance=provenance_of(experiment),
         horizons={
-            test.name: ends for test in known.finding.test if (ends := horizons_of(matrix, test.outcome))
+            test.name: ends for test in known.finding.test if (ends := horizons_of(experiment, test.outcome))
         },
     )
 
 
-def kept_text(record: Record) -> str:
+def record_text(record: Record) -> str:
     """JSON with a line for each run."""
     content = record.plain()
     rows = content.pop("runs")
@@ -223,7 +225,7 @@ def read_kept(path: Path) -> Record:
             departures=tuple(told["departures"]),
             states=states,
             seconds=float(told["seconds"]),
-            origin={name: told[name] for name in ("commits", "versions", "machine")},
+            provenance={name: told[name] for name in ("commits", "versions", "machine")},
             horizons={
                 test.name: ends or horizons_of_finished(values[test.name], states)
                 for test in registration.finding.test

@@ -19,7 +19,7 @@ DIGEST = 16
 
 @dataclass(frozen=True)
 class Test:
-    """One question to the runs of a matrix, which has a number as its answer for every seed."""
+    """One question to the runs of an experiment, which has a number as its answer for every seed."""
 
     name: str
     """What is expected, as a short sentence has it."""

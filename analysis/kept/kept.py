@@ -1,4 +1,5 @@
-"""What is kept of a finished matrix in the repository: a small file from which pages of results are written.
+"""What is kept of a finished experiment in the repository: a small file from which pages of results are
+written.
 
 A kept table holds what each run measured before and after training, what it was made with, and no path of the
 machine. Documents are rendered from it, so every number of theirs can be traced to runs of a named commit.
@@ -19,23 +20,19 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.checks.complete import incomplete, misplaced
-from grpobench.analysis.checks.uniform import apart, changed, data
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.frames import by_run
-from grpobench.analysis.logs.matrix import MARGIN, Matrix, Run
-from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.critic import critic_explained
-from grpobench.analysis.summary.doses import outcomes
-from grpobench.analysis.summary.headline import headline_of
-from grpobench.analysis.summary.rewards import LAST_TENTH
+from grpobench.analysis.checks.uniform import apart, changed, data, incomplete, misplaced
+from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, Run, by_run
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.topics.accuracy import finals, headline_of
+from grpobench.analysis.topics.sweep import outcomes
+from grpobench.analysis.topics.training import LAST_TENTH, critic_explained
 
 VERSION = 1
 """Of the file's layout."""
 SHARED = ("torch", "transformers")
 """Packages whose versions are kept, beside Python's."""
 RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*$")
-"""What a run pins and looks like this is the release of a package, and kept too."""
+"""What a run fingerprints and looks like this is the release of a package, and kept too."""
 TRAINING = (
     *("reward/", "score/", "groups/zero_signal", "groups/sampled"),
     *("policy/entropy", "length/mean", "critic/"),
@@ -43,13 +40,13 @@ TRAINING = (
 )
 """Metrics of training of which both ends are kept, by how their names begin."""
 MIXTURES = (changed, misplaced, apart, data)
-"""What a page would pass over in silence: what such a matrix compares is not what its settings say."""
+"""What a page would pass over in silence: what such an experiment compares is not what its settings say."""
 MODES = ("sampled", "greedy", "likelihood")
 DECIMALS = 6
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTable:
     """A kept table as it is read."""
 
     name: str
@@ -73,10 +70,10 @@ class Kept:
     validation]; measured: mode/metric -> [before, after]; training: metric -> [first update, mean of the
     last tenth]; validation: mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or
     null."""
-    doses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sweep_values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of a map: by arm, the recipe's `arm` and the `values` that it was run with."""
     plan: Mapping[str, Any] | None = None
-    """By which seeds were added, as in looks.json."""
+    """By which seeds were added, as in interim.json."""
     margin: float = 100 * MARGIN
     """Points within which arms may be called equivalent."""
 
@@ -86,25 +83,25 @@ class Kept:
         return sorted(found, key=lambda run: int(run["seed"]))
 
 
-def keep(matrix: Matrix) -> dict[str, Any]:
-    """The content of a matrix's kept table. Raises LogError while a run has no result, where logs lack
+def keep(experiment: Experiment) -> dict[str, Any]:
+    """The content of an experiment's kept table. Raises LogError while a run has no result, where logs lack
     something, and where runs are not of one making."""
-    lacking = [run for run in matrix.runs if not run.settled]
+    lacking = [run for run in experiment.runs if not run.settled]
     if lacking:
         named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(
-            f"{matrix.folder}: only whole matrices are kept; {len(lacking)} without result: {named}"
+            f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {named}"
         )
-    if faults := [*incomplete(matrix)]:
-        raise LogError(f"{matrix.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
-    if faults := [line for find in MIXTURES for line in find(matrix)]:
-        raise LogError(f"{matrix.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
-    explained = by_run(critic_explained(matrix))
-    accuracies = {mode: _accuracies(matrix, mode) for mode in MODES}
-    ends = _both_ends(matrix)
-    outcome = _outcomes(matrix)
+    if faults := [*incomplete(experiment)]:
+        raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
+    if faults := [line for find in MIXTURES for line in find(experiment)]:
+        raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
+    explained = by_run(critic_explained(experiment))
+    accuracies = {mode: _accuracies(experiment, mode) for mode in MODES}
+    ends = _both_ends(experiment)
+    outcome = _outcomes(experiment)
     rows = []
-    for run in matrix.runs:
+    for run in experiment.runs:
         shares = explained(run)["explained"]
         rows.append(
             {
@@ -122,17 +119,23 @@ def keep(matrix: Matrix) -> dict[str, Any]:
         )
     return {
         "version": VERSION,
-        "name": matrix.name,
-        "command": _command(matrix),
-        **origin_of(matrix),
-        "settings": _digest(matrix),
-        "seconds": round(sum(matrix.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))),
-        "headline": {task: headline_of(matrix, task).mode for task in matrix.tasks},
-        **({"doses": {arm: asdict(own) for arm, own in matrix.doses.items()}} if matrix.doses else {}),
-        "arms": list(matrix.arms),
-        "tasks": list(matrix.tasks),
-        "margin": round(100 * matrix.margin, DECIMALS),
-        **({"plan": json.loads(matrix.plan.text())} if matrix.plan else {}),
+        "name": experiment.name,
+        "command": _command(experiment),
+        **provenance_of(experiment),
+        "settings": _digest(experiment),
+        "seconds": round(
+            sum(experiment.select(name)["value"].sum() for name in ("time/step", "time/evaluate"))
+        ),
+        "headline": {task: headline_of(experiment, task).mode for task in experiment.tasks},
+        **(
+            {"sweep_values": {arm: asdict(own) for arm, own in experiment.sweep_values.items()}}
+            if experiment.sweep_values
+            else {}
+        ),
+        "arms": list(experiment.arms),
+        "tasks": list(experiment.tasks),
+        "margin": round(100 * experiment.margin, DECIMALS),
+        **({"plan": json.loads(experiment.plan.text())} if experiment.plan else {}),
         "runs": rows,
     }
 
@@ -145,13 +148,13 @@ def as_text(content: Mapping[str, Any]) -> str:
     return "\n".join(["{", *lines, ' "runs": [', runs, " ]", "}", ""])
 
 
-def read(path: Path) -> Kept:
+def read(path: Path) -> KeptTable:
     """A kept table. Raises LogError where the file is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("version") != VERSION:
             raise ValueError("another version")
-        return Kept(**content)
+        return KeptTable(**content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogError(f"{path}: no kept table ({error}); write it again with grpobench keep") from error
 
@@ -160,43 +163,43 @@ def _key(run: Run) -> tuple[str, str, int]:
     return run.task, run.arm, run.seed
 
 
-def _accuracies(matrix: Matrix, mode: str) -> dict[tuple[str, str, int], list[Any]]:
+def _accuracies(experiment: Experiment, mode: str) -> dict[tuple[str, str, int], list[Any]]:
     """(task, arm, seed) -> split, base, counted, best and last validation, where the mode was evaluated."""
-    if not any(name.startswith("eval/") and f"/{mode}/correct" in name for name in matrix.names("eval/")):
+    if not any(name.startswith("eval/") and f"/{mode}/correct" in name for name in experiment.names("eval/")):
         return {}
     columns = ("base", "counted", "validation_best", "validation_last")
     found = {}
-    for row in finals(matrix, mode).to_dict("records"):
+    for row in finals(experiment, mode).to_dict("records"):
         values = [_rounded(row[column]) for column in columns]
         if any(value is not None for value in values):
             found[row["task"], row["arm"], int(row["seed"])] = [row["split"], *values]
     return found
 
 
-def _outcomes(matrix: Matrix) -> dict[tuple[str, str, int], dict[str, str]]:
+def _outcomes(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, str]]:
     """(task, arm, seed) -> what became of a run of a map."""
-    if not matrix.doses:
+    if not experiment.sweep_values:
         return {}
-    rows = outcomes(matrix, finals(matrix)).to_dict("records")
+    rows = outcomes(experiment, finals(experiment)).to_dict("records")
     return {(row["task"], row["arm"], int(row["seed"])): {"outcome": row["outcome"]} for row in rows}
 
 
-def _both_ends(matrix: Matrix) -> dict[tuple[str, str, int], dict[str, Any]]:
+def _both_ends(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, Any]]:
     """(task, arm, seed) -> measured, training and validation, as `Kept.runs` describes them."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {
-        _key(run): {"measured": {}, "training": {}, "validation": {}} for run in matrix.runs
+        _key(run): {"measured": {}, "training": {}, "validation": {}} for run in experiment.runs
     }
     keys = ["task", "arm", "seed"]
-    for name in matrix.names("eval/"):
+    for name in experiment.names("eval/"):
         _, split, mode, metric = name.split("/", 3)
-        for key, own in matrix.select(name).sort_values("step").groupby(keys, sort=False):
+        for key, own in experiment.select(name).sort_values("step").groupby(keys, sort=False):
             if split == "validation" and metric == "correct":
                 pairs = zip(own["step"], own["value"], strict=True)
                 found[key]["validation"][mode] = [[int(step), _rounded(value)] for step, value in pairs]
-            elif "/" not in metric and metric != "correct" and split == headline_of(matrix, key[0]).split:
+            elif "/" not in metric and metric != "correct" and split == headline_of(experiment, key[0]).split:
                 found[key]["measured"][f"{mode}/{metric}"] = _base_and_last(own)
-    for name in (name for stem in TRAINING for name in matrix.names(stem)):
-        for key, own in matrix.select(name).sort_values("step").groupby(keys, sort=False):
+    for name in (name for stem in TRAINING for name in experiment.names(stem)):
+        for key, own in experiment.select(name).sort_values("step").groupby(keys, sort=False):
             values = own["value"].to_numpy()
             last = max(1, round(LAST_TENTH * len(values)))
             found[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
@@ -215,15 +218,17 @@ def _rounded(value: float) -> float | None:
     return round(float(value), DECIMALS) if math.isfinite(value) else None
 
 
-def _command(matrix: Matrix) -> str:
+def _command(experiment: Experiment) -> str:
     """`grpobench run` with what was set, and with the last part of a path only."""
-    described = json.loads((matrix.folder / "matrix.json").read_bytes())
+    described = json.loads((experiment.folder / "experiment.json").read_bytes())
     sets = [part for text in described.get("sets", ()) for part in ("--set", without_places(str(text)))]
     over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
-    if over:  # the matrix has a name of its own then
-        return shlex.join(["grpobench", "map", matrix.name.removesuffix("-map"), *sets, *over])
-    plan = matrix.plan.options if matrix.plan else ()
-    return shlex.join(["grpobench", "map" if matrix.doses else "run", matrix.name, *sets, *plan])
+    if over:  # the experiment has a name of its own then
+        return shlex.join(["grpobench", "map", experiment.name.removesuffix("-map"), *sets, *over])
+    plan = experiment.plan.options if experiment.plan else ()
+    return shlex.join(
+        ["grpobench", "map" if experiment.sweep_values else "run", experiment.name, *sets, *plan]
+    )
 
 
 def without_places(text: str) -> str:
@@ -231,17 +236,19 @@ def without_places(text: str) -> str:
     return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
 
 
-def origin_of(matrix: Matrix) -> dict[str, Any]:
+def provenance_of(experiment: Experiment) -> dict[str, Any]:
     """Commits, versions and machines of the runs' last attempts."""
     commits: Counter[str] = Counter()
     versions: dict[str, set[str]] = {}
     machines = set()
-    for run in matrix.runs:
-        attempts = run.origin.get("attempts") or [{}]
+    for run in experiment.runs:
+        attempts = run.provenance.get("attempts") or [{}]
         attempt = attempts[-1]
         commit = str(attempt.get("commit", "(none)"))[:12]
         commits[commit + (" and changes" if attempt.get("dirty") else "")] += 1
-        pinned = {k: str(v) for k, v in (run.origin.get("pins") or {}).items() if RELEASE.match(str(v))}
+        pinned = {
+            k: str(v) for k, v in (run.provenance.get("fingerprints") or {}).items() if RELEASE.match(str(v))
+        }
         told = {name: v for name, v in (attempt.get("versions") or {}).items() if name in ("python", *SHARED)}
         for name, version in {**told, **pinned}.items():
             versions.setdefault(name, set()).add(str(version))
@@ -260,6 +267,6 @@ def _machine(attempt: Mapping[str, Any]) -> str:
     return f"{accelerator or ' '.join(filter(None, ('CPU', architecture)))}{run}"
 
 
-def _digest(matrix: Matrix) -> str:
-    text = json.dumps(dict(matrix.configs), sort_keys=True, default=str)
+def _digest(experiment: Experiment) -> str:
+    text = json.dumps(dict(experiment.configs), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -14,24 +14,23 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from grpobench.analysis.kept.kept import Kept
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.looks import plan_of
-from grpobench.analysis.logs.matrix import DIVERGED, Dose
+from grpobench.analysis.kept.kept import KeptTable
+from grpobench.analysis.runfolder.experiment import DIVERGED, SweepPoint
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.interim import plan_of
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.summary.critic import LITTLE
-from grpobench.analysis.summary.doses import axes_of, cells
-from grpobench.analysis.tables.doses import frontier_table, map_table
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, signed, two
+from grpobench.analysis.topics.sweep import axes_of, cells, frontier_table, map_table
+from grpobench.analysis.topics.training import LITTLE
 
 Options: TypeAlias = Mapping[str, str]
-Kind: TypeAlias = Callable[[Kept, Options], list[str]]
+Kind: TypeAlias = Callable[[KeptTable, Options], list[str]]
 
 
-def render(kept: Kept, kind: str, options: Options) -> list[str]:
+def render(kept: KeptTable, kind: str, options: Options) -> list[str]:
     """The lines of one table. Raises LogError for an unknown kind or an option that it needs."""
     if kind not in KINDS:
         raise LogError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
@@ -41,7 +40,7 @@ def render(kept: Kept, kind: str, options: Options) -> list[str]:
         raise LogError(f"{kind} of {kept.name}: lacks {error}, as an option or in the kept table") from error
 
 
-def origin(kept: Kept, options: Options) -> list[str]:
+def provenance(kept: KeptTable, options: Options) -> list[str]:
     """Command, commit, versions and machine in a sentence."""
     commits = " and ".join(
         f"`{commit}`" + (f" ({runs} runs)" if len(kept.commits) > 1 else "")
@@ -56,7 +55,7 @@ def origin(kept: Kept, options: Options) -> list[str]:
     return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
-def accuracy(kept: Kept, options: Options) -> list[str]:
+def accuracy(kept: KeptTable, options: Options) -> list[str]:
     """Before and after training on the split that the report takes, every seed, with the t interval. `mode`;
     `best=yes` adds the best validation."""
     best = options.get("best") == "yes"
@@ -82,7 +81,7 @@ def accuracy(kept: Kept, options: Options) -> list[str]:
     return table(lead, header, rows, named=2)
 
 
-def measured(kept: Kept, options: Options) -> list[str]:
+def measured(kept: KeptTable, options: Options) -> list[str]:
     """Metrics of the evaluation, before → after training. `mode`, `metrics=a,b`; `correct` is accuracy."""
     names = options["metrics"].split(",")
     rows = []
@@ -97,7 +96,7 @@ def measured(kept: Kept, options: Options) -> list[str]:
     return table(lead, ["task", "arm", *(name.replace("_", " ") for name in names)], rows, named=2)
 
 
-def training(kept: Kept, options: Options) -> list[str]:
+def training(kept: KeptTable, options: Options) -> list[str]:
     """Metrics of training: the first update → the mean over the last tenth of updates. `metrics=a,b`."""
     names = options["metrics"].split(",")
     rows = []
@@ -109,7 +108,7 @@ def training(kept: Kept, options: Options) -> list[str]:
     return table(lead, ["task", "arm", *(f"`{name}`" for name in names)], rows, named=2)
 
 
-def explained(kept: Kept, options: Options) -> list[str]:
+def explained(kept: KeptTable, options: Options) -> list[str]:
     """What critics explained of the returns' variance over the last quarter of the updates, in %."""
     rows = []
     for task, arm, runs in _cells(kept):
@@ -124,7 +123,7 @@ def explained(kept: Kept, options: Options) -> list[str]:
     return table(lead, header, rows, named=2)
 
 
-def comparisons(kept: Kept, options: Options) -> list[str]:
+def comparisons(kept: KeptTable, options: Options) -> list[str]:
     """Every pair of arms as the report compares them."""
     rows = []
     plan = plan_of(kept.plan, Path(kept.name)) if kept.plan else None
@@ -157,7 +156,7 @@ def comparisons(kept: Kept, options: Options) -> list[str]:
     return table(lead, header, rows, named=2)
 
 
-def grid(kept: Kept, options: Options) -> list[str]:
+def grid(kept: KeptTable, options: Options) -> list[str]:
     """One row per arm and one column per task, with their mean. `of=validation` (last, with `mode`) or
     `of=explained`."""
     leads = {
@@ -180,7 +179,7 @@ def grid(kept: Kept, options: Options) -> list[str]:
     return table(leads[options["of"]], ["arm", *kept.tasks, "mean"], rows, named=1)
 
 
-def curve(kept: Kept, options: Options) -> list[str]:
+def curve(kept: KeptTable, options: Options) -> list[str]:
     """Validation accuracy at every evaluation, a column per arm: mean and range of seeds. `mode`, `task`."""
     task = options.get("task", kept.tasks[0])
     points_of = {
@@ -200,13 +199,13 @@ def curve(kept: Kept, options: Options) -> list[str]:
     return table(lead, ["updates", *kept.arms], rows, named=0)
 
 
-def mapped(kept: Kept, options: Options) -> list[str]:
+def mapped(kept: KeptTable, options: Options) -> list[str]:
     """The grid of a map, or with `of=frontier` how far each arm goes without a collapse. `mode`."""
-    doses = {arm: Dose(own["arm"], own["values"]) for arm, own in kept.doses.items()}
-    axes = axes_of(doses)
+    sweep_values = {arm: SweepPoint(own["arm"], own["values"]) for arm, own in kept.sweep_values.items()}
+    axes = axes_of(sweep_values)
     if axes is None:
         raise LogError(f"map of {kept.name}: the kept table is of no map")
-    grid = cells(doses, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
+    grid = cells(sweep_values, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
     found = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
     lines = table(f"{found.title}:", found.header, found.rows, named=3)
     return [*lines, "", *textwrap.wrap(found.note, 118)]
@@ -220,7 +219,7 @@ def _counted(run: Mapping[str, Any], mode: str) -> dict[str, Any]:
 
 
 KINDS: Mapping[str, Kind] = {
-    "origin": origin,
+    "provenance": provenance,
     "accuracy": accuracy,
     "measured": measured,
     "training": training,
@@ -232,7 +231,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def _cells(kept: Kept) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
+def _cells(kept: KeptTable) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
     """Task, arm and runs, in the order of the recipe."""
     for task in kept.tasks:
         for arm in kept.arms:

@@ -1,50 +1,114 @@
-"""Everything that a report says, computed before it is laid out."""
+"""Everything that a report says, computed before it is laid out.
+
+The report for programs: report.json.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from grpobench.analysis.checks.alarms import Alarm, find_alarms
-from grpobench.analysis.checks.pairing import Pairing, check_pairing
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.summary.accuracy import accounting
-from grpobench.analysis.summary.numbers import Numbers
-from grpobench.analysis.summary.origins import run_origins
-from grpobench.analysis.summary.settings import Setting, all_settings
-from grpobench.analysis.tables.catalogue import make_tables
-from grpobench.analysis.tables.table import Table
+from grpobench.analysis.checks.alarms import Alarm, Pairing, check_pairing, find_alarms
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.report.catalog import make_tables
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.statistics.comparison import pairs_of
+from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.topics.accuracy import accounting
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.runs import Setting, all_settings, run_provenances
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a matrix; figures are drawn from `numbers`."""
+    """What is known of an experiment; figures are drawn from `numbers`."""
 
     numbers: Numbers
     tables: Mapping[str, Table]
     settings: Sequence[Setting]
-    origins: Mapping[str, Sequence[tuple[str, int]]]
+    provenances: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing
     accounting: Mapping[str, int]
     """How many of the planned runs stand how."""
     alarms: Sequence[Alarm]
 
     @property
-    def matrix(self) -> Matrix:
+    def experiment(self) -> Experiment:
         """The logs that all of it comes from."""
-        return self.numbers.matrix
+        return self.numbers.experiment
 
 
-def gather(logs: Matrix | Numbers) -> Facts:
+def gather(logs: Experiment | Numbers) -> Facts:
     """Compute every number of the report."""
     numbers = logs if isinstance(logs, Numbers) else Numbers(logs)
-    matrix = numbers.matrix
+    experiment = numbers.experiment
     return Facts(
         numbers=numbers,
         tables=make_tables(numbers),
-        settings=all_settings(matrix),
-        origins=run_origins(matrix),
-        pairing=check_pairing(matrix),
-        accounting=accounting(matrix, numbers.runs),
-        alarms=find_alarms(matrix, numbers.damage, numbers.spared),
+        settings=all_settings(experiment),
+        provenances=run_provenances(experiment),
+        pairing=check_pairing(experiment),
+        accounting=accounting(experiment, numbers.runs),
+        alarms=find_alarms(experiment, numbers.damage, numbers.spared),
     )
+
+
+def as_json(facts: Facts) -> dict[str, Any]:
+    """Everything machine-readable; accuracies are shares."""
+    experiment = facts.experiment
+    return {
+        "experiment": {
+            "name": experiment.name,
+            "summary": experiment.summary,
+            "arms": list(experiment.arms),
+            "tasks": list(experiment.tasks),
+            "seeds": list(experiment.seeds),
+            "recipe": experiment.recipe,
+        },
+        "alpha": ALPHA,
+        "seeds_needed": seeds_needed(ALPHA, max(1, len(pairs_of(experiment.arms)))),
+        "runs": facts.numbers.every.to_dict("records"),
+        "margin": experiment.margin,
+        "plan": asdict(experiment.plan) if experiment.plan else None,
+        "comparisons": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.compared],
+        "against_base": [asdict(pair) | {"text": pair.text} for pair in facts.numbers.against_base],
+        "pairing": asdict(facts.pairing),
+        "accounting": dict(facts.accounting),
+        "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
+        "events": {
+            name: {
+                "events": [event.row() for event in found.events],
+                "not_applicable": dict(found.not_applicable),
+            }
+            for name, found in facts.numbers.findings.items()
+        },
+        "tables": {
+            name: table.frame.to_dict("records")
+            for name, table in facts.tables.items()
+            if name not in ("comparisons", "against_base", "runs")
+        },
+        "settings": {
+            setting.key: {**setting.values, "differs": setting.differs, "changed": sorted(setting.changed)}
+            for setting in facts.settings
+        },
+        "provenance": {
+            key: [{"value": v, "runs": n} for v, n in values] for key, values in facts.provenances.items()
+        },
+        "configs": {name: dict(config) for name, config in experiment.configs.items()},
+    }
+
+
+def json_ready(value: Any) -> Any:
+    """JSON-ready: numpy scalars unwrapped, NaN and infinities as null, other objects as text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(entry) for entry in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

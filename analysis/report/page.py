@@ -15,18 +15,28 @@ from markupsafe import escape as escape_html
 from grpobench.analysis.figures.drawing import Drawing, png_bytes
 from grpobench.analysis.figures.style import PALETTE
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.report.methods import bibtex, methods
 from grpobench.analysis.report.run_views import run_views
 from grpobench.analysis.report.samples import find_samples
-from grpobench.analysis.report.words import borne, claim, failures, fallen, head, outlook, planned, subtitle
-from grpobench.analysis.summary.critic import LITTLE, critic_explained, critic_warnings
-from grpobench.analysis.summary.settings import MOST_COLUMNS
+from grpobench.analysis.report.text import (
+    bibtex,
+    borne,
+    claim,
+    failures,
+    fallen,
+    head,
+    methods,
+    outlook,
+    planned,
+    subtitle,
+)
+from grpobench.analysis.topics.runs import MOST_COLUMNS
+from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
 
 LARGEST_SVG = 1_000_000
 """Characters of SVG beyond which the page embeds a PNG instead."""
 SCREEN = 1.8
 """Screen pixels per point of a figure: a figure made for a 7 inch column fills the page."""
-COLOUR = re.compile("#[0-9a-fA-F]{6}")
+COLOR = re.compile("#[0-9a-fA-F]{6}")
 THEMED = {
     "#ffffff": "var(--paper)",
     "#262626": "var(--ink)",
@@ -42,13 +52,13 @@ THEMED = {
     "#dcdcdc": "var(--line)",
     "#bdbdbd": "var(--line)",
     "#7a0b0b": "var(--alarm)",
-    **{colour: f"var(--c{place})" for place, colour in enumerate(PALETTE)},
+    **{color: f"var(--c{place})" for place, color in enumerate(PALETTE)},
 }
-"""Colour of a figure -> what the page calls it, which is another one on a dark ground."""
+"""Color of a figure -> what the page calls it, which is another one on a dark ground."""
 
 
 @dataclass(frozen=True)
-class Shown:
+class EmbeddedFigure:
     """A figure as the page shows it."""
 
     name: str
@@ -77,7 +87,7 @@ def inline(svg: str, name: str, title: str) -> str:
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
     style = f"width:{points * SCREEN:.0f}px"
-    body = COLOUR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), body)
+    body = COLOR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
@@ -110,13 +120,14 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Later evaluations", "", (), ("evaluations", "agreement")),
     ("Costs", "", ("seconds", "rates"), ("costs",)),
 )
-"""(title, lead, figures, tables) of the page, in order; what a matrix does not have is left out."""
+"""(title, lead, figures, tables) of the page, in order; what an experiment does not have is left out."""
 
 
 def render_page(
-    facts: Facts, drawn: Sequence[Shown], home: str = "..", papers: Mapping[str, str] | None = None
+    facts: Facts, drawn: Sequence[EmbeddedFigure], home: str = "..", papers: Mapping[str, str] | None = None
 ) -> str:
-    """The whole page as text; `home` is the matrix folder as seen from the page's, `papers` are those of the
+    """The whole page as text; `home` is the experiment folder as seen from the page's, `papers` are those
+    of the
     algorithms by name."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -132,11 +143,11 @@ def render_page(
         tables = [facts.tables[name] for name in table_names if name in facts.tables]
         if shown or tables:
             sections.append({"title": title, "lead": lead, "figures": shown, "tables": tables})
-    matrix = facts.matrix
+    experiment = facts.experiment
     views = run_views(facts, home)
-    samples, faults = find_samples(matrix)
+    samples, faults = find_samples(experiment)
     return environment.get_template("report.html.j2").render(
-        matrix=matrix,
+        experiment=experiment,
         head=head(facts),
         subtitle=subtitle(facts),
         resolved=[
@@ -148,20 +159,20 @@ def render_page(
         planned=planned(facts),
         alarms=facts.alarms,
         failures=failures(facts),
-        fallen=[] if matrix.doses else fallen(facts),
-        dim=list(critic_warnings(critic_explained(matrix))),
+        fallen=[] if experiment.sweep_values else fallen(facts),
+        dim=list(critic_warnings(critic_explained(experiment))),
         little=LITTLE,
-        damaged=[run for run in matrix.runs if run.cut_lines or run.rewritten_rows],
+        damaged=[run for run in experiment.runs if run.cut_lines or run.rewritten_rows],
         pairing=facts.pairing,
         sections=sections,
         runs=facts.tables["runs"],
         settings=facts.settings,
         most_columns=MOST_COLUMNS,
-        origins=facts.origins,
+        provenances=facts.provenances,
         views=views,
         eventful=sum(bool(view.events) for view in views),
         samples=samples,
         faults=faults,
         methods=methods(facts, papers or {}),
-        bibtex=bibtex(matrix, papers or {}),
+        bibtex=bibtex(experiment, papers or {}),
     )

@@ -1,4 +1,4 @@
-"""Write the report of a matrix from its logs alone: a page, figures, tables, JSON."""
+"""Write the report of an experiment from its logs alone: a page, figures, tables, JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.report.drawers import FORMATS, drawing_crew
-from grpobench.analysis.report.drawn import Figures, Underway, begin
-from grpobench.analysis.report.facts import Facts, gather
-from grpobench.analysis.report.machine import as_json, json_ready
+from grpobench.analysis.figures.table import tex
+from grpobench.analysis.report.facts import Facts, as_json, gather, json_ready
+from grpobench.analysis.report.figures import FORMATS, Figures, Underway, begin, drawing_crew
 from grpobench.analysis.report.page import render_page
-from grpobench.analysis.summary.numbers import Numbers
-from grpobench.analysis.tables.table import tex
-from grpobench.analysis.tools.visible import cell, json_text, visible
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import cell, json_text, visible
+from grpobench.analysis.topics.numbers import Numbers
 
 
 def write_report(
@@ -54,7 +52,7 @@ def write(
     folder holds other things than an earlier report, of which nothing is left."""
     demand_known(formats)
     if folder is None:
-        folder = facts.matrix.folder / "report"
+        folder = facts.experiment.folder / "report"
     else:
         _demand_own(folder)
     _clear(folder)
@@ -71,9 +69,9 @@ def write(
     _save(drawn, folder / "figures", formats)
     if "html" not in formats:
         return folder
-    home = Path(os.path.relpath(facts.matrix.folder, folder)).as_posix()
+    home = Path(os.path.relpath(facts.experiment.folder, folder)).as_posix()
     (folder / "index.html").write_text(
-        visible(render_page(facts, drawn.shown, home, papers)), encoding="utf-8"
+        visible(render_page(facts, drawn.embedded, home, papers)), encoding="utf-8"
     )
     return folder / "index.html"
 

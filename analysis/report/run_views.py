@@ -10,18 +10,26 @@ from urllib.parse import quote
 import numpy as np
 from markupsafe import Markup, escape
 
-from grpobench.analysis.detect.event import Event
+from grpobench.analysis.detectors.event import Event
 from grpobench.analysis.figures.scales import plain
-from grpobench.analysis.logs.matrix import FINISHED, Matrix, Run
 from grpobench.analysis.report.facts import Facts
-from grpobench.analysis.summary.headline import headline_of
-from grpobench.analysis.summary.stability import words
+from grpobench.analysis.runfolder.experiment import FINISHED, Experiment, Run
+from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.topics.stability import words
 
 CURVES = 60
 """The curves of at most so many runs are drawn, first of those with events."""
 POINTS = 200
-"""Most points of one curve; a longer one is drawn by means of neighbours."""
-FILES = ("run.toml", "metrics.jsonl", "eval.jsonl", "events.jsonl", "origin.json", "status.json", "log.txt")
+"""Most points of one curve; a longer one is drawn by means of neighbors."""
+FILES = (
+    "run.toml",
+    "metrics.jsonl",
+    "eval.jsonl",
+    "events.jsonl",
+    "provenance.json",
+    "status.json",
+    "log.txt",
+)
 PANEL, HEIGHT, GAP = 220, 60, 20
 """Pixels of one small curve, and between two."""
 
@@ -31,7 +39,7 @@ class RunView:
     """What the page tells of one run."""
 
     name: str
-    told: str
+    state_line: str
     events: Sequence[str]
     links: Sequence[tuple[str, str]]
     """(file, address from the page)."""
@@ -39,21 +47,21 @@ class RunView:
 
 
 def run_views(facts: Facts, home: str) -> list[RunView]:
-    """A view per run, those with events first; `home` is the matrix folder as seen from the page."""
-    matrix = facts.matrix
+    """A view per run, those with events first; `home` is the experiment folder as seen from the page."""
+    experiment = facts.experiment
     events = {
         run.name: found.events if (found := facts.numbers.findings.get(run.name)) else ()
-        for run in matrix.runs
+        for run in experiment.runs
     }
-    ordered = sorted(matrix.runs, key=lambda run: (not events[run.name], run.state == FINISHED))
+    ordered = sorted(experiment.runs, key=lambda run: (not events[run.name], run.state == FINISHED))
     drawn = {run.name for run in ordered[:CURVES]}
-    series = _series(matrix, drawn)
+    series = _series(experiment, drawn)
     return [
         RunView(
             run.name,
-            _told(run, events[run.name]),
+            _state_line(run, events[run.name]),
             [_event(one) for one in events[run.name]],
-            _links(matrix, run, home),
+            _links(experiment, run, home),
             _curves(series.get((run.arm, run.task, run.seed), {}), events[run.name])
             if run.name in drawn
             else Markup(""),
@@ -62,7 +70,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
     ]
 
 
-def _told(run: Run, events: Sequence[Event]) -> str:
+def _state_line(run: Run, events: Sequence[Event]) -> str:
     """The state and the kinds of events in a line."""
     kinds = ", ".join(dict.fromkeys(words(one.kind) for one in events))
     why = f" ({run.why})" if run.why else ""
@@ -77,9 +85,9 @@ def _event(event: Event) -> str:
     return f"{words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
 
 
-def _links(matrix: Matrix, run: Run, home: str) -> list[tuple[str, str]]:
+def _links(experiment: Experiment, run: Run, home: str) -> list[tuple[str, str]]:
     """The files that the run left."""
-    folder = matrix.folder / run.name
+    folder = experiment.folder / run.name
     names = [name for name in FILES if (folder / name).is_file()]
     names += ["rollouts/"] if (folder / "rollouts").is_dir() else []
     return [(name, f"{quote(home)}/{quote(run.name)}/{name}") for name in names]
@@ -88,9 +96,9 @@ def _links(matrix: Matrix, run: Run, home: str) -> list[tuple[str, str]]:
 Key = tuple[str, str, int]
 
 
-def _series(matrix: Matrix, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
+def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
     """Label -> (steps, values) of the curves that are drawn, by run."""
-    wanted = {(run.arm, run.task, run.seed) for run in matrix.runs if run.name in names}
+    wanted = {(run.arm, run.task, run.seed) for run in experiment.runs if run.name in names}
     series: dict[Key, dict[str, tuple[Any, Any]]] = {}
     metrics = {
         "validation accuracy": None,
@@ -98,9 +106,9 @@ def _series(matrix: Matrix, names: set[str]) -> Mapping[Key, dict[str, tuple[Any
         "entropy (nats/token)": "policy/entropy",
     }
     for label, metric in metrics.items():
-        for task in matrix.tasks:
-            name = metric or f"eval/validation/{headline_of(matrix, task).mode}/correct"
-            frame = matrix.select(name)
+        for task in experiment.tasks:
+            name = metric or f"eval/validation/{headline_of(experiment, task).mode}/correct"
+            frame = experiment.select(name)
             for key, own in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
                 if key in wanted:
                     own = own.sort_values("step")
@@ -110,7 +118,7 @@ def _series(matrix: Matrix, names: set[str]) -> Mapping[Key, dict[str, tuple[Any
 
 
 def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
-    """At most `POINTS` points: means of as many neighbours as it takes."""
+    """At most `POINTS` points: means of as many neighbors as it takes."""
     every = -(-len(steps) // POINTS)
     starts = np.arange(0, len(steps), every)
     sizes = np.diff(np.append(starts, len(steps)))

@@ -11,9 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.matrix import Matrix, Run
-from grpobench.analysis.logs.rollouts import read_rollouts, rollout_steps
+from grpobench.analysis.runfolder.experiment import Experiment, Run, read_rollouts, rollout_steps
+from grpobench.analysis.runfolder.files import LogError
 
 TASKS, ARMS, STEPS, PROBLEMS = 8, 8, 3, 2
 """At most so many of each are shown."""
@@ -31,7 +30,7 @@ class Written:
     arm: str
     text: Markup
     """With what differs from the first arm's marked."""
-    told: str
+    verdict_line: str
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,14 @@ class Sample:
     written: Sequence[Written]
 
 
-def find_samples(matrix: Matrix) -> tuple[list[Sample], list[str]]:
+def find_samples(experiment: Experiment) -> tuple[list[Sample], list[str]]:
     """Samples of each task, and what could not be read. The arms of a seed meet the same problems at a step,
     unless their curricula differ; an arm that did not meet one is left out there."""
     samples: list[Sample] = []
     faults: list[str] = []
-    for task in matrix.tasks[:TASKS]:
-        runs = _runs_of_a_seed(matrix, task)
-        files = {run.arm: rollout_steps(matrix.folder / run.name) for run in runs}
+    for task in experiment.tasks[:TASKS]:
+        runs = _runs_of_a_seed(experiment, task)
+        files = {run.arm: rollout_steps(experiment.folder / run.name) for run in runs}
         steps = sorted(set().union(*files.values()))
         for step in _spread(steps):
             rows: dict[str, list[dict[str, Any]]] = {}
@@ -63,15 +62,17 @@ def find_samples(matrix: Matrix) -> tuple[list[Sample], list[str]]:
                 try:
                     rows[run.arm] = read_rollouts(files[run.arm][step], LOOKED_AT)
                 except LogError as error:
-                    faults.append(_inside(error, matrix.folder))
+                    faults.append(_inside(error, experiment.folder))
             samples += _of_step(task, runs[0].seed, step, rows)
     return samples, faults
 
 
-def _runs_of_a_seed(matrix: Matrix, task: str) -> list[Run]:
+def _runs_of_a_seed(experiment: Experiment, task: str) -> list[Run]:
     """The runs of the first seed of which most arms kept rollouts."""
     kept = [
-        run for run in matrix.runs if run.task == task and (matrix.folder / run.name / "rollouts").is_dir()
+        run
+        for run in experiment.runs
+        if run.task == task and (experiment.folder / run.name / "rollouts").is_dir()
     ]
     counts = {seed: sum(run.seed == seed for run in kept) for seed in sorted({run.seed for run in kept})}
     if not counts:
@@ -88,7 +89,7 @@ def _spread(steps: Sequence[int]) -> list[int]:
 
 
 def _inside(error: LogError, folder: Path) -> str:
-    """The message with paths from the matrix folder, so that a page is the same wherever that stands."""
+    """The message with paths from the experiment folder, so that a page is the same wherever that stands."""
     return str(error).replace(f"{folder}/", "")
 
 

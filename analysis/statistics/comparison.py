@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from grpobench.analysis.logs.looks import Plan
-from grpobench.analysis.logs.matrix import MARGIN
+from grpobench.analysis.runfolder.experiment import MARGIN
+from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.aggregates import probability_of_improvement
 from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
@@ -148,7 +148,7 @@ class Pair:
     second: str
     values: BySeed
     against: BySeed
-    plan: Plan | None = None
+    plan: InterimPlan | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -165,8 +165,10 @@ class Pair:
         """Which look this is, in words; empty without a plan."""
         if self.plan is None:
             return ""
-        taken = sum(look <= len(self.seeds) for look in self.plan.looks)
-        return f"at look {taken} of {len(self.plan.looks)}, {len(self.seeds)} of {len(self.plan.seeds)} seeds"
+        taken = sum(look <= len(self.seeds) for look in self.plan.analyses)
+        return (
+            f"at look {taken} of {len(self.plan.analyses)}, {len(self.seeds)} of {len(self.plan.seeds)} seeds"
+        )
 
     @property
     def differences(self) -> Floats:
@@ -188,7 +190,7 @@ def compare(
     waiting: Waiting | None = None,
     alpha: float = ALPHA,
     margin: float = MARGIN,
-    plan: Plan | None = None,
+    plan: InterimPlan | None = None,
 ) -> list[Comparison]:
     """The pairs of arms (`pairs_of`) on one task; `values` is arm → seed → score.
 
@@ -209,7 +211,7 @@ def compare_with_base(
     waiting: Waiting | None = None,
     alpha: float = ALPHA,
     margin: float = MARGIN,
-    plan: Plan | None = None,
+    plan: InterimPlan | None = None,
 ) -> list[Comparison]:
     """Every arm against what its own runs scored before training, as `compare` compares arms; Holm pays for
     as many pairs as there are arms with a base."""

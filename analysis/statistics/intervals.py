@@ -53,9 +53,9 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> Estimate:
         )
     z = float(special.ndtri(0.5 + level / 2))
     share, spread = successes / trials, z * z / trials
-    centre = (share + spread / 2) / (1 + spread)
+    center = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
+    return Estimate(share, max(0.0, center - half), min(1.0, center + half))
 
 
 FEW_ITEMS = 300

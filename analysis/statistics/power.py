@@ -90,19 +90,19 @@ def power(seeds: int, pairs: int, effect: float, alpha: float = 0.05) -> float:
 def power_of_equivalence(seeds: int, pairs: int, margin: float, alpha: float = 0.05) -> float:
     """Share of repetitions in which n seeds show two arms without any difference to be equivalent within a
     margin (in standard deviations) as one of m pairs: both one-sided sign-flip tests reject."""
-    shown = _shown(seeds, pairs, alpha)
+    shown = _detectable_margins(seeds, pairs, alpha)
     return float(np.mean(shown <= margin)) if shown.size else 0.0
 
 
-def shown_margin(seeds: int, pairs: int, alpha: float = 0.05) -> float:
+def detectable_margin(seeds: int, pairs: int, alpha: float = 0.05) -> float:
     """Smallest margin (in standard deviations) within which n seeds show arms without any difference to be
     equivalent in 80 % of repetitions; NaN where n seeds can show none, however wide."""
-    shown = _shown(seeds, pairs, alpha)
+    shown = _detectable_margins(seeds, pairs, alpha)
     return float(np.quantile(shown, POWER)) if shown.size else math.nan
 
 
 @lru_cache(maxsize=256)
-def _shown(seeds: int, pairs: int, alpha: float) -> Floats:
+def _detectable_margins(seeds: int, pairs: int, alpha: float) -> Floats:
     """(REPETITIONS,): the margin from which each simulated experiment without a difference is equivalent;
     empty where none is.
 

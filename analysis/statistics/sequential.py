@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from grpobench.analysis.logs.looks import Plan
+from grpobench.analysis.runfolder.interim import InterimPlan
 from grpobench.analysis.statistics.intervals import Floats
 from grpobench.analysis.statistics.permutation import (
     EXACT_SEEDS,
@@ -120,14 +120,14 @@ def rejects(reached: Sequence[Stage], level: float) -> bool:
     return False
 
 
-def sequential_p(differences: ArrayLike, plan: Plan) -> float:
+def sequential_p(differences: ArrayLike, plan: InterimPlan) -> float:
     """p against "no difference" for which it does not matter at which look one stops: the smallest level at
     which it would have been rejected by now. 1 before the first look.
 
     A look at which the difference had the other sign does not count. Never too small; too large by 2⁻²⁶ at
     most.
     """
-    reached = stages(differences, plan.looks, plan.weights)
+    reached = stages(differences, plan.analyses, plan.weights)
     if not reached or not rejects(reached, 1.0):
         return 1.0
     low, high = 0.0, 1.0
@@ -137,12 +137,12 @@ def sequential_p(differences: ArrayLike, plan: Plan) -> float:
     return high
 
 
-def sequential_equivalence_p(differences: ArrayLike, margin: float, plan: Plan) -> float:
+def sequential_equivalence_p(differences: ArrayLike, margin: float, plan: InterimPlan) -> float:
     """p against "the margin or more from 0" likewise: the smallest p of a look over its weight, at most 1."""
     array = np.asarray(differences, dtype=np.float64)
     found = [
         equivalence_p(array[:seeds], margin) / weight
-        for seeds, weight in zip(plan.looks, plan.weights, strict=True)
+        for seeds, weight in zip(plan.analyses, plan.weights, strict=True)
         if seeds <= array.size
     ]
     return min([1.0, *found])

@@ -47,7 +47,7 @@ def kaplan_meier(steps: ArrayLike, collapsed: ArrayLike) -> Survival:
     none = np.empty(0)
     if not ended.any():
         return Survival(none, none, none, none)
-    from scipy import stats  # the import takes a second, and few matrices have collapses
+    from scipy import stats  # the import takes a second, and few experiments have collapses
 
     found = stats.ecdf(stats.CensoredData(uncensored=times[ended], right=times[~ended])).sf
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():

@@ -100,7 +100,7 @@ def _not_equivalent(known: Evidence) -> str:
         return f"; equivalence {within}: {_p(known.p_equivalence)}"
     if seeds < needed:
         return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which takes {needed}"
-    least = shown_margin(known.differences, seeds, known.pairs, known.alpha)
+    least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
     told = f"; equivalence {within}: {_p(known.p_equivalence)}"
     if math.isnan(least):
         return told
@@ -119,10 +119,10 @@ def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float
     return Estimate(value, factor.low * value, factor.high * value)
 
 
-def shown_margin(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> float:
+def equivalence_margin(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> float:
     """The smallest margin within which `seeds` seeds show arms without difference to be equivalent in 80 % of
     repetitions, from the SD of the differences seen; NaN as for `findable_effect`."""
-    return power.shown_margin(seeds, pairs, alpha) * spread_of(differences)
+    return power.detectable_margin(seeds, pairs, alpha) * spread_of(differences)
 
 
 def spread_of(differences: ArrayLike) -> float:

@@ -1,11 +1,108 @@
-"""Numbers, lists of names and missing folders in words, as reports, kept tables and messages have them."""
+"""Text of others made safe to show: what a model wrote, what an arm or a run is called, what an error says.
+
+A control character moves the cursor of a terminal, makes a file no XML, or turns the direction of what
+follows; a spreadsheet runs a cell that begins like a formula. Whatever leaves for a page, a figure, a table
+or a terminal goes through here.
+
+Text for LaTeX.
+
+Numbers, lists of names and missing folders in words, as reports, kept tables and messages have them.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and line feed
+    "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, and marks of direction
+    "\u2028-\u202e\u2060-\u206f"  # separators of lines, embeddings, overrides and isolates of direction
+    "\ud800-\udfff"  # halves of characters, which no file can hold
+    "\ufeff\ufff9-\ufffb\ufffe\uffff"  # marks of order and annotation, and no characters
+    "\U000e0000-\U000e0fff]"  # tags, which nobody sees
+)
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\n")
+NUMBERS: Final = re.compile(r"[+-]?[\d.,eE\s()\[\]%;:–−+-]*")
+
+
+def visible(text: str) -> str:
+    """The text with such characters as the escapes by which Python writes them; tabs and line feeds stay."""
+    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def cell(value: Any) -> Any:
+    """A value for a table that a spreadsheet may open: text that begins like a formula, and is more than
+    numbers, has an apostrophe before it. Other values as they are."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBERS.fullmatch(text) else text
+
+
+def json_text(text: str) -> str:
+    """JSON as it is, with such characters in its strings as JSON's own escapes."""
+    return HIDDEN.sub(lambda found: "".join(f"\\u{unit:04x}" for unit in units(found[0])), text)
+
+
+def units(character: str) -> list[int]:
+    """The UTF-16 code units of a character."""
+    data = character.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
+
+
+TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "−": "$-$",
+    "–": "--",
+    "→": r"$\to$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "½": r"$\tfrac12$",
+    "·": r"$\cdot$",
+    "≤": r"$\leq$",
+    "…": r"\ldots{}",
+    "“": "``",
+    "”": "''",
+    **{
+        letter: rf"$\{name}$"
+        for letter, name in {
+            "Σ": "Sigma",
+            "Δ": "Delta",
+            "α": "alpha",
+            "β": "beta",
+            "λ": "lambda",
+            "π": "pi",
+            "ρ": "rho",
+            "σ": "sigma",
+            "φ": "varphi",
+            "χ": "chi",
+        }.items()
+    },
+    **{raised: f"$^{{{plain}}}$" for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n", strict=True)},
+}
+
+
+def escape(text: str) -> str:
+    """Text with every character that TeX reads as a command made printable."""
+    return "".join(TEX.get(character, character) for character in visible(str(text)))
+
 
 NONE = "–"
 
@@ -83,7 +180,7 @@ def listed(names: Sequence[Any], most: int = 8) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def dose(value: Any) -> str:
+def sweep_value(value: Any) -> str:
     """A value of a map: 3e-4, 16, word."""
     if isinstance(value, float) and 0 < abs(value) < 0.01:
         digits, power = f"{value:e}".split("e")
@@ -93,10 +190,10 @@ def dose(value: Any) -> str:
 
 def level_name(level: Sequence[Any]) -> str:
     """A combination of values of a map."""
-    return ", ".join(map(dose, level)) or "all"
+    return ", ".join(map(sweep_value, level)) or "all"
 
 
-def doses_in_words(keys: Sequence[str]) -> str:
+def sweep_values_in_words(keys: Sequence[str]) -> str:
     """Keys such as train.learning_rate as an axis has them."""
     return ", ".join(key.rpartition(".")[2].replace("_", " ") for key in keys)
 

@@ -1,1 +1,1 @@
-"""Broken runs on purpose: the labelled library that detectors and verdicts are held against."""
+"""Broken runs on purpose: the labeled library that detectors and verdicts are held against."""

@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpobench.algorithms import parts
-from grpobench.algorithms.algorithm import Advantage, Batch, Loss, Reader, Reading, Role, Rowwise, Tokenwise
-from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalised
+from grpobench.algorithms.algorithm import (
+    Advantage,
+    Batch,
+    Loss,
+    ModelOutput,
+    Models,
+    Role,
+    Rowwise,
+    Tokenwise,
+)
+from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
@@ -23,11 +32,11 @@ from grpobench.tasks.task import Problem, Split
 
 
 @dataclass(frozen=True)
-class Faulty(GroupNormalised, ClippedRatio):
-    """Group-normalised advantages and a clipped ratio, with one fault; sound by default."""
+class Faulty(GroupNormalized, ClippedRatio):
+    """Group-normalized advantages and a clipped ratio, with one fault; sound by default."""
 
     name = "faulty"
-    summary = "group-normalised policy gradient with a fault made on purpose"
+    summary = "group-normalized policy gradient with a fault made on purpose"
     formula = "loss = −average(sign·A-weighted clipped ratio) − entropy_bonus·H"
     departures = "wrong on purpose; for calibration only"
     metrics = parts.CLIP_METRICS
@@ -41,10 +50,10 @@ class Faulty(GroupNormalised, ClippedRatio):
     def differentiates_entropy(self) -> bool:
         return self.entropy_bonus > 0
 
-    def advantage(self, batch: Batch, models: Reader) -> Rowwise | Tokenwise:
+    def advantage(self, batch: Batch, models: Models) -> Rowwise | Tokenwise:
         return self.sign * super().advantage(batch, models)
 
-    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
         sound = super().loss(batch, signal, now)
         if not self.entropy_bonus:
             return sound
@@ -70,24 +79,26 @@ class Sums(Arithmetic):
 class Stale(HFSampler):
     """A sampler that never takes over the trainer's weights."""
 
-    def __init__(self, config: RunConfig, models: Models, loaded: Loaded) -> None:
-        frozen = Models(
+    def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded) -> None:
+        frozen = RoleModels(
             copy.deepcopy(models.language).requires_grad_(False),
             temperature=config.sampler.temperature,
             dtype=config.model.dtype,
         )
-        super().__init__(frozen, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+        super().__init__(frozen, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
         self.exact = False
-        self.largest_gap = math.inf
+        self.max_logprob_gap = math.inf
 
 
 class StaleRollouts(Stale):
     """A sampler whose rollouts are of the weights before training, while what is decoded greedily, which
     only evaluations ask for, is of the trainer's: so that accuracy is the trained policy's."""
 
-    def __init__(self, config: RunConfig, models: Models, loaded: Loaded) -> None:
+    def __init__(self, config: RunConfig, models: RoleModels, loaded: Loaded) -> None:
         super().__init__(config, models, loaded)
-        self.current = HFSampler(models, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+        self.current = HFSampler(
+            models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context
+        )
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
@@ -97,11 +108,11 @@ class StaleRollouts(Stale):
         return super().sample(requests, limit, temperature, mixing)
 
 
-def stale(config: RunConfig, models: Models, loaded: Any) -> Stale:
+def stale(config: RunConfig, models: RoleModels, loaded: Any) -> Stale:
     """The sampler of a run, as a recipe names it."""
     return Stale(config, models, loaded)
 
 
-def stale_rollouts(config: RunConfig, models: Models, loaded: Any) -> StaleRollouts:
+def stale_rollouts(config: RunConfig, models: RoleModels, loaded: Any) -> StaleRollouts:
     """The same, of which evaluations ask the trained policy."""
     return StaleRollouts(config, models, loaded)

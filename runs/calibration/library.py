@@ -1,4 +1,4 @@
-"""The library's labels and seeds, `library.toml` beside this file, and its runs through the matrix."""
+"""The library's labels and seeds, `library.toml` beside this file, and its runs through the experiment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from grpobench.analysis.calibration.library import Case, Library
-from grpobench.runs.matrix.matrix import Outcome, run_matrix
+from grpobench.analysis.calibration.scores import Case, Library
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 
 FILE = Path(__file__).with_name("library.toml")
@@ -29,7 +29,7 @@ class Planned:
     first: int
 
     def recipes(self) -> list[Recipe]:
-        """One for each number of seeds; all are parts of one matrix."""
+        """One for each number of seeds; all are parts of one experiment."""
         counts = sorted(set(self.seeds.values()))
         return [
             read_recipe(
@@ -70,7 +70,7 @@ def run(plan: Planned, out: Path, workers: int | None) -> Outcome:
     first part that is not whole, else of the last."""
     found: list[Outcome] = []
     for recipe in plan.recipes():
-        found.append(run_matrix(recipe, out, workers, console=Console(stderr=True)))
+        found.append(run_experiment(recipe, out, workers, console=Console(stderr=True)))
         if found[-1].code:
             break
     return found[-1]

@@ -29,13 +29,13 @@ from grpobench.runs.commands.output import DONE, as_json, say
 if TYPE_CHECKING:
     from grpobench.runs.settings.recipe import Recipe
 
-EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.minibatches=1,8"
+EXAMPLE = "train.learning_rate=1e-4,3e-4,1e-3 --over train.num_minibatches=1,8"
 
 recipe_options = combine(
     click.argument("recipe", metavar="RECIPE", help="Name (grpobench list recipes) or path of a TOML file."),
     set_option(
         "Override a value: train.steps=100, algorithm.clip_high=0.28, arm.NAME.settings.FIELD=1, "
-        "on.TASK.train.group=16. Or select: arms=a,b tasks=x seeds=[0,1]. May be repeated."
+        "on.TASK.train.group_size=16. Or select: arms=a,b tasks=x seeds=[0,1]. May be repeated."
     ),
     click.option("--seeds", metavar="LIST", help="Run these seeds, such as 0,1,2 or 0-4."),
     out_option("results"),
@@ -91,8 +91,8 @@ def map_command(options: Options) -> int:
     from grpobench.runs.tools.strict import ConfigError
 
     recipe = recipe_of(options, options.over)
-    if not recipe.doses:
-        raise ConfigError([f"{recipe.name}: has no doses; give them, such as --over {EXAMPLE}"])
+    if not recipe.sweep_values:
+        raise ConfigError([f"{recipe.name}: has no sweep values; give them, such as --over {EXAMPLE}"])
     return carry_out(recipe, options)
 
 
@@ -114,7 +114,7 @@ def recipe_of(options: Options, over: Sequence[str] = ()) -> Recipe:
 @flag("--watch", "Show it again and again until nothing runs.")
 @json_option
 def status_command(options: Options) -> int:
-    from grpobench.runs.matrix import standing
+    from grpobench.runs.experiment import run_status
     from grpobench.runs.tools.strict import ConfigError
 
     if options.json and options.watch:
@@ -122,9 +122,9 @@ def status_command(options: Options) -> int:
     if options.watch:
         from rich.console import Console
 
-        standing.watch(options.folder, Console())
+        run_status.watch(options.folder, Console())
         return DONE
-    overviews = standing.overviews(options.folder)
+    overviews = run_status.overviews(options.folder)
     if options.json:
         say(as_json([one.row() for one in overviews]))
     else:
@@ -142,17 +142,17 @@ def status_command(options: Options) -> int:
 )
 @click.argument("out", type=PATH, metavar="OUT", help="The new experiment folder; it must not exist.")
 def merge_command(options: Options) -> int:
-    from grpobench.runs.matrix.merging import merge
+    from grpobench.runs.experiment.merging import merge
     from grpobench.runs.tools.strict import ConfigError
 
     if len(options.folders) < 2:
-        raise ConfigError(["merge: give at least two matrix folders and the new one: merge DIR DIR OUT"])
+        raise ConfigError(["merge: give at least two experiment folders and the new one: merge DIR DIR OUT"])
     made = merge(options.folders, options.out)
-    counts = Counter(str(path.parent) for path in made.taken.values())
+    counts = Counter(str(path.parent) for path in made.sources.values())
     for folder, count in counts.items():
         say(f"{count} {'run' if count == 1 else 'runs'} from {folder}")
     if made.missing:
         names = ", ".join(made.missing[:5]) + (", ..." if len(made.missing) > 5 else "")
         say(f"{len(made.missing)} planned and begun nowhere: {names}")
-    say(f"{made.folder}: {len(made.taken)} runs; grpobench report {made.folder}")
+    say(f"{made.folder}: {len(made.sources)} runs; grpobench report {made.folder}")
     return DONE

@@ -25,10 +25,10 @@ from grpobench.runs.commands.options import (
 )
 from grpobench.runs.commands.output import DONE, PREEMPTED, as_json, say
 from grpobench.runs.commands.run import carry_out
-from grpobench.runs.matrix.registering import register
+from grpobench.runs.experiment.registering import register
 from grpobench.runs.settings.findings import Study, findings, read_finding
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
@@ -93,7 +93,7 @@ def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
     """The verdict of one of the records by the registered rule, how far it is exploratory, and the rerun
     beside it. Raises DataError."""
     from grpobench.analysis.findings.judge import as_row
-    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.runfolder.files import LogError
 
     try:
         row = as_row(record.result()) | {"rerun": records.rerun}
@@ -116,7 +116,7 @@ def described(study: Study, record: Record, records: Records) -> dict[str, Any]:
 
 def exploratory(study: Study, record: Record) -> str:
     """The verdict by today's rule, where what it asks for was measured."""
-    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.runfolder.files import LogError
 
     asked = {test.name: test for test in study.finding.test}
     known = {test.name: test for test in record.registration.finding.test}
@@ -221,7 +221,7 @@ def run_all(options: Options) -> int:
 
 def answer(row: Mapping[str, Any]) -> list[str]:
     """The verdict and its tests as a terminal shows them."""
-    from grpobench.analysis.findings.words import effect_words
+    from grpobench.analysis.findings.description import effect_words
 
     lines = [f"{row['name']} at {row['scale']} scale: {row['verdict'].upper()}"]
     for test in row["tests"]:

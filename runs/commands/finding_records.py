@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpobench.runs.inventory import filled, pages
+from grpobench.runs.inventory import pages
 from grpobench.runs.settings.findings import Study
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 if TYPE_CHECKING:
     from grpobench.analysis.findings.record import Record
@@ -72,8 +72,8 @@ def find_records(study: Study, scale: str, out: Path) -> Records:
     """The kept table, and the runs in the finding's folder below `out` if any have begun there. Raises
     DataError."""
     from grpobench.analysis.findings.record import FILE, read_kept, record_of
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.analysis.runfolder.load import load
 
     folder = out / f"{study.finding.name}-{scale}"
     place = kept_path(study, scale)
@@ -98,7 +98,7 @@ def kept_path(study: Study, scale: str) -> Path | None:
     from grpobench.analysis.findings.record import FOLDER
 
     try:
-        place = pages.own_folder() / filled.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
+        place = pages.docs_folder() / pages.FOLDER / FOLDER / f"{study.finding.name}-{scale}.json"
     except ConfigError:
         return None
     return place if place.exists() else None

@@ -11,11 +11,11 @@ from grpobench.runs.commands.options import NATURAL, PATH, Options, flag, json_o
 from grpobench.runs.commands.output import DONE, as_json, say
 
 if TYPE_CHECKING:
-    from grpobench.runs.importing.importing import Imported, Made
+    from grpobench.runs.importing.importing import Imported, ReadRun
 
 LIBRARIES = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 MOST = 20
-"""Lines of runs, and of faults, that are printed; origin.json of each run has all."""
+"""Lines of runs, and of faults, that are printed; provenance.json of each run has all."""
 
 
 @click.argument(
@@ -45,13 +45,13 @@ MOST = 20
 @click.option("--task", default="", metavar="NAME", help="Default: the data set, where a log names it.")
 @click.option("--seed", type=NATURAL, metavar="N", help="Default: from names, else from the log.")
 @click.option(
-    "--matrix", default="", metavar="NAME", help="Name of the experiment. Default: the name of OUT."
+    "--experiment", default="", metavar="NAME", help="Name of the experiment. Default: the name of OUT."
 )
 @flag("--strict", "Import nothing where anything is damaged.")
 @json_option
 def import_command(options: Options) -> int:
+    from grpobench.runs.importing.folder import KeyOverrides
     from grpobench.runs.importing.importing import Request, carry_out, unused
-    from grpobench.runs.importing.places import Told
     from grpobench.runs.importing.translate import mapping
 
     request = Request(
@@ -59,8 +59,8 @@ def import_command(options: Options) -> int:
         out=options.out,
         form=options.form or "",
         mapped=mapping(options.maps),
-        told=Told(options.arm, options.task, options.seed),
-        matrix=options.matrix,
+        overrides=KeyOverrides(options.arm, options.task, options.seed),
+        experiment=options.experiment,
         strict=options.strict,
     )
     result = carry_out(request)
@@ -78,29 +78,31 @@ def lines(result: Imported) -> list[str]:
     from grpobench.analysis.tools.text import listed
 
     shown = [
-        f"{run.place.folder}: {run.log.state}, {len(run.found.rows)} rows to step {max(run.found.rows)}, "
-        f"{len(run.found.names)} metrics known and {len(run.found.kept)} others, from {run.log.place}"
+        f"{run.target.folder}: {run.log.state}, {len(run.translated.rows)} rows to step "
+        f"{max(run.translated.rows)}, "
+        f"{len(run.translated.names)} metrics known and {len(run.translated.unmapped)} others, from "
+        f"{run.log.path}"
         for run in result.runs[:MOST]
     ]
     if len(result.runs) > MOST:
         shown.append(f"and {len(result.runs) - MOST} more runs")
     shown += list(dict.fromkeys(map(spoken, result.runs)))
-    kept = sorted({name for run in result.runs for name in run.found.kept})
+    kept = sorted({name for run in result.runs for name in run.translated.unmapped})
     if kept:
         shown.append(f"without a name of ours: {listed(kept, 40)}")
     notes: dict[str, list[str]] = {}
     for run in result.runs:
-        for note in [*run.log.notes, *run.found.notes]:
-            notes.setdefault(note, []).append(run.place.folder)
+        for note in [*run.log.notes, *run.translated.notes]:
+            notes.setdefault(note, []).append(run.target.folder)
     shown += [f"note: {note} ({listed(names, 4)})" for note, names in notes.items()]
     faults = result.every_fault
     shown += [f"left out: {fault}" for fault in faults[:MOST]]
     if len(faults) > MOST:
         shown.append(f"and {len(faults) - MOST} more that were left out")
-    return [*shown, f"grpobench report {result.matrix}"]
+    return [*shown, f"grpobench report {result.experiment}"]
 
 
-def spoken(run: Made) -> str:
+def spoken(run: ReadRun) -> str:
     """Whose names a run's metrics have."""
     from grpobench.runs.importing.translate import VOCABULARIES
 
@@ -113,19 +115,19 @@ def spoken(run: Made) -> str:
 def table(result: Imported) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "matrix": str(result.matrix),
+        "experiment": str(result.experiment),
         "runs": [
             {
-                "run": run.place.folder,
-                "source": str(run.log.place),
+                "run": run.target.folder,
+                "source": str(run.log.path),
                 "format": run.log.format,
                 "names": run.library,
                 "state": run.log.state,
                 "why": run.log.why,
-                "rows": len(run.found.rows),
-                "metrics": run.found.names,
-                "other": run.found.kept,
-                "notes": [*run.log.notes, *run.found.notes],
+                "rows": len(run.translated.rows),
+                "metrics": run.translated.names,
+                "other": run.translated.unmapped,
+                "notes": [*run.log.notes, *run.translated.notes],
             }
             for run in result.runs
         ],

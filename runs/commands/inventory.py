@@ -37,7 +37,7 @@ def list_command(options: Options) -> int:
 @json_option
 @data_options
 def show_command(options: Options) -> int:
-    from grpobench.runs.inventory import dialects, showing
+    from grpobench.runs.inventory import describing, showing
     from grpobench.runs.tools.strict import ConfigError
 
     every = options.kind == "dialects"
@@ -46,16 +46,16 @@ def show_command(options: Options) -> int:
     if options.library and options.kind != "algorithm":
         raise ConfigError([f"--as: write grpobench show algorithm NAME --as {options.library}"])
     if every:
-        rows = dialects.show_dialects()
-        text = "\n\n".join("\n".join(dialects.dialect_lines(row)) for row in rows)
+        rows = describing.show_dialects()
+        text = "\n\n".join("\n".join(describing.dialect_lines(row)) for row in rows)
         say(as_json(rows) if options.json else text)
         return DONE
     if options.library:
-        row = dialects.show_as(options.name, options.library)
+        row = describing.show_as(options.name, options.library)
     else:
         row = showing.show(options.kind, options.name)
     differs = options.library or options.kind == "dialect"
-    lines = dialects.dialect_lines(row) if differs else [showing.as_text(row)]
+    lines = describing.dialect_lines(row) if differs else [showing.as_text(row)]
     say(as_json(row) if options.json else "\n".join(lines))
     return DONE
 
@@ -101,8 +101,8 @@ def check_command(options: Options) -> int:
     """Every task shall accept its references and reject corrupted answers and constants. Exits with 70 if one
     fails, else with 0. A task whose data is absent does not fail."""
     from grpobench.runs.inventory import check
+    from grpobench.runs.tools.progress import Ticker
     from grpobench.runs.tools.strict import ConfigError
-    from grpobench.runs.tools.ticker import Ticker
 
     if options.all and options.names:
         raise ConfigError(["tasks check: --all takes every task; leave it or the names away"])
@@ -149,7 +149,7 @@ def compare_graders(table: Any, options: Options) -> int:
     from grpobench.runs.tools import files
 
     if options.keep:
-        pages.own_folder("--keep writes into one")
+        pages.docs_folder("--keep writes into one")
     kept = table.load()
     now, lacking = table.ask(kept)
     faults = list(table.faults(kept, now))

@@ -48,7 +48,7 @@ def deep_command(options: Options) -> int:
     """Say each verdict as soon as it is known."""
     from grpobench.runs.inventory.deep import examine, result
     from grpobench.runs.settings.recipe import read_recipe
-    from grpobench.runs.tools.ticker import Ticker
+    from grpobench.runs.tools.progress import Ticker
 
     recipe, ticker, checked = read_recipe(options.deep, options.sets), Ticker(), []
     shows = options.json or ticker.status  # the lines of the text say enough where there is no terminal
@@ -80,7 +80,7 @@ def deep_command(options: Options) -> int:
 @flag("--sandbox", "Measure programs a minute in each tier instead.")
 @json_option
 def bench_command(options: Options) -> int:
-    from grpobench.runs.bench import bench, sandbox
+    from grpobench.benchmarks import bench, sandbox
     from grpobench.runs.tools.strict import ConfigError
 
     if options.sandbox and options.case:

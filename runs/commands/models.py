@@ -76,12 +76,11 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @unsafe_option
 def eval_command(options: Options) -> int:
     """The target is one model, one run folder, or an experiment folder with all its runs."""
-    from grpobench.runs.evaluation.question import Wish
-    from grpobench.runs.evaluation.records import assess
-    from grpobench.runs.evaluation.shown import lines, paired
+    from grpobench.runs.evaluation.question import EvalRequest
+    from grpobench.runs.evaluation.records import assess, lines, paired
 
     both: tuple[Through, ...] = ("grpobench", "lm-eval")
-    wish = Wish(
+    wish = EvalRequest(
         task=options.task,
         sets=assignments(options.sets),
         split=options.split,
@@ -89,7 +88,7 @@ def eval_command(options: Options) -> int:
         samples=options.samples,
         greedy=not options.no_greedy,
         temperature=options.temperature,
-        limit=options.max_new_tokens,
+        limit=options.max_completion_tokens,
         seed=options.seed,
         drop_long=options.drop_long,
         through=both if options.through == "both" else (options.through,),
@@ -156,10 +155,10 @@ def export_command(options: Options) -> int:
 @trust_option
 def warmstart_command(options: Options) -> int:
     """Takes the warm start from the cache if it is there. Measures the model before and after."""
-    from grpobench.runs.prepare.measured import Measure, as_lines, warm_start_command
+    from grpobench.runs.prepare.warmstart import Measure, as_lines, warm_start_command
     from grpobench.runs.settings.config import ModelConfig
     from grpobench.runs.tools import strict
-    from grpobench.runs.tools.ticker import Ticker
+    from grpobench.runs.tools.progress import Ticker
 
     settings = {
         "warm_start": options.steps,
@@ -174,7 +173,7 @@ def warmstart_command(options: Options) -> int:
     if isinstance(config, strict.Bad):
         raise strict.ConfigError(faults)
     task = chosen_task(options)
-    measure = Measure(options.problems, options.samples, options.max_new_tokens or 0)
+    measure = Measure(options.problems, options.samples, options.max_completion_tokens or 0)
     with Ticker() as ticker:
         about = warm_start_command(options.model, task, config, measure, options.out, ticker.tell)
     say(as_json(about) if options.json else "\n".join(as_lines(about)))
@@ -223,7 +222,7 @@ def serve_command(options: Options) -> int:
     from grpobench.runs.settings.config import SamplerConfig
     from grpobench.runs.tools.strict import ConfigError
 
-    if lack := SamplerConfig(kind="vllm", rows=options.rows, cache_gb=options.cache_gb).missing():
+    if lack := SamplerConfig(kind="vllm", max_batch_size=options.rows, cache_gb=options.cache_gb).missing():
         raise ConfigError([lack])
     server.serve(
         options.model,

@@ -113,8 +113,8 @@ json_option = flag("--json", "Print JSON.")
 def use_options(options: Options) -> None:
     """Put `--data-dir`, `--model-dir`, `--skip-bad`, `--trust-remote-code` and `--unsafe-exec` where worker
     processes see them too."""
-    from grpobench.runs.models import trust
-    from grpobench.runs.models.finding import FOLDER_VARIABLE as MODELS
+    from grpobench.runs.models import sizes
+    from grpobench.runs.models.model_files import FOLDER_VARIABLE as MODELS
     from grpobench.tasks.data.sources import FOLDER_VARIABLE as DATA
     from grpobench.tasks.data.sources import SKIP_VARIABLE
     from grpobench.tasks.sandbox.choose import allow_unsafe
@@ -124,7 +124,7 @@ def use_options(options: Options) -> None:
         if value := getattr(options, option, None):
             os.environ[variable] = "1" if value is True else value
     if getattr(options, "trust_remote_code", False):
-        trust.allow()
+        sizes.allow()
     if getattr(options, "unsafe_exec", False):
         allow_unsafe()
 
@@ -141,7 +141,7 @@ def seed_list(text: str) -> list[int]:
             raise ConfigError([f"--seeds {text}: write numbers such as 0,1,2 or 0-4"])
         first, last = int(low), int(high if dash else low)
         if last - first >= MOST_SEEDS - len(seeds):
-            raise ConfigError([f"--seeds {text}: a matrix has at most {MOST_SEEDS:,} seeds"])
+            raise ConfigError([f"--seeds {text}: an experiment has at most {MOST_SEEDS:,} seeds"])
         if last < first:
             raise ConfigError(
                 [f"--seeds {text}: {part.strip()} holds no number; write the smaller one first"]

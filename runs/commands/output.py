@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, TextIO
 
-from grpobench.analysis.tools.visible import json_text, visible
+from grpobench.analysis.tools.text import json_text, visible
 
 DONE, BAD_INPUT, INFRASTRUCTURE, PREEMPTED = 0, 2, 70, 75
 

@@ -40,7 +40,7 @@ def report_command(options: Options) -> int:
     faults = [unknown("--format", name, FORMATS) for name in formats if name not in FORMATS]
     if not options.folder.is_dir():
         why = why_no_folder(options.folder)
-        faults.append(f"{options.folder}: {why}; give a matrix folder such as results/quickstart")
+        faults.append(f"{options.folder}: {why}; give an experiment folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
     say(f"report: {write_report(options.folder, formats, options.margin, options.strict)[0]}")
@@ -52,17 +52,17 @@ def write_report(
 ) -> tuple[Path, list[str]]:
     """Write the report, and say what is damaged and so left out. Where it is, and its table of accuracies as
     lines. Raises DataError, if `strict` for anything that is damaged."""
-    from grpobench.analysis.report.drawers import drawing_crew
-    from grpobench.analysis.tools.crew import usable_cores
+    from grpobench.analysis.report.figures import drawing_crew
+    from grpobench.analysis.tools.processes import usable_cores
     from grpobench.runs.settings import registries  # noqa: F401 - imports the stand-in of torch before it is put by
     from grpobench.runs.tools.deferred import put_by
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
     with put_by("torch"), drawing_crew(formats, usable_cores()) as drawers:
         # These load pandas and matplotlib, as the crew's helpers do meanwhile.
         from grpobench.analysis.checks.alarms import DAMAGED, SPARED
-        from grpobench.analysis.logs.files import LogError
-        from grpobench.runs.interface.results import load
+        from grpobench.analysis.runfolder.files import LogError
+        from grpobench.runs.api.results import load
 
         try:
             results = load(folder, margin=margin, strict=strict)
@@ -109,14 +109,14 @@ def accuracy_lines(facts: Facts) -> list[str]:
 @out_option("figures")
 def figure_command(options: Options) -> int:
     # These load pandas and matplotlib.
-    from grpobench.analysis.figures.catalogue import FIGURES
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
-    from grpobench.analysis.logs.together import together
+    from grpobench.analysis.report.catalog import FIGURES
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.analysis.runfolder.load import load
+    from grpobench.analysis.runfolder.several import together
     from grpobench.analysis.tools.text import why_no_folder
-    from grpobench.runs.interface.results import Results
+    from grpobench.runs.api.results import Results
     from grpobench.runs.tools.strict import ConfigError
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
     formats = [part.strip() for part in options.format.split(",") if part.strip()]
     faults = [unknown("--format", name, FIGURE_FORMATS) for name in formats if name not in FIGURE_FORMATS]
@@ -127,7 +127,7 @@ def figure_command(options: Options) -> int:
     for folder in options.folders:
         if not folder.is_dir():
             why = why_no_folder(folder)
-            faults.append(f"{folder}: {why}; give a matrix folder such as results/quickstart")
+            faults.append(f"{folder}: {why}; give an experiment folder such as results/quickstart")
     if faults:
         raise ConfigError(faults)
     names = FIGURES if options.name == "all" else [options.name]
@@ -159,7 +159,7 @@ def unknown(where: str, name: str, known: Sequence[str]) -> str:
 def docs_command(options: Options) -> int:
     from grpobench.runs.inventory import pages
 
-    for path in pages.write(options.folder or pages.own_folder()):
+    for path in pages.write(options.folder or pages.docs_folder()):
         say(path)
     return DONE
 
@@ -174,13 +174,13 @@ def docs_command(options: Options) -> int:
 def keep_command(options: Options) -> int:
     from grpobench.analysis.findings import record as registration
     from grpobench.analysis.kept.kept import as_text, keep
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
-    from grpobench.runs.inventory import filled, pages
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.analysis.runfolder.load import load
+    from grpobench.runs.inventory import pages
     from grpobench.runs.tools import files
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
-    folder = options.to or pages.own_folder("name one: --to DIR") / filled.FOLDER
+    folder = options.to or pages.docs_folder("name one: --to DIR") / pages.FOLDER
     if options.to:
         files.demand_writable(options.to, "--to")
     if (options.folder / registration.FILE).exists():
@@ -198,31 +198,32 @@ def keep_command(options: Options) -> int:
 def keep_finding(source: Path, folder: Path) -> int:
     """Keep what was measured of a finding's runs."""
     from grpobench.analysis.findings import record as registration
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.analysis.runfolder.load import load
     from grpobench.runs.tools import files
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
     try:
         record = registration.record_of(load(source))
     except LogError as error:
         raise DataError(str(error)) from error
     if record.waits:
-        raise DataError(f"{source}: only whole matrices are kept; {len(record.waits)} runs without result")
+        raise DataError(f"{source}: only whole experiments are kept; {len(record.waits)} runs without result")
     path = folder / f"{record.registration.finding.name}-{record.registration.scale}.json"
     demand_as_many(record, path, source)
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(path, registration.kept_text(record).encode())
+    files.write_atomic(path, registration.record_text(record).encode())
     say(f"{path}; grpobench docs writes it into the pages")
     return DONE
 
 
 def demand_as_many(record: Record, path: Path, source: Path) -> None:
-    """Raises DataError where a rerun by the same rule would replace a kept table of more runs. A matrix of
+    """Raises DataError where a rerun by the same rule would replace a kept table of more runs. An
+    experiment of
     two seeds is whole by its own registration, and still no substitute for one of eight."""
     from grpobench.analysis.findings.record import read_kept
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.tasks.data.tables import DataError
 
     try:
         before = read_kept(path) if path.exists() else None
@@ -243,23 +244,23 @@ def demand_as_many(record: Record, path: Path, source: Path) -> None:
 @json_option
 def calibrate_command(options: Options) -> int:
     from grpobench.analysis.calibration import markdown, table
-    from grpobench.analysis.logs.files import LogError
-    from grpobench.analysis.logs.load import load
+    from grpobench.analysis.runfolder.files import LogError
+    from grpobench.analysis.runfolder.load import load
     from grpobench.runs.calibration import library
-    from grpobench.runs.inventory import filled, pages
+    from grpobench.runs.inventory import pages
     from grpobench.runs.tools import files
-    from grpobench.tasks.data.errors import DataError
+    from grpobench.tasks.data.tables import DataError
 
     plan = library.planned()
     kept = (
-        pages.own_folder("leave --keep out") / filled.FOLDER / f"{table.NAME}.json" if options.keep else None
+        pages.docs_folder("leave --keep out") / pages.FOLDER / f"{table.NAME}.json" if options.keep else None
     )
     try:
         outcome = library.run(plan, options.out, options.workers)
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     if outcome.code:
-        unfinished = [run.name for run in outcome.runs if run.place not in ("finished", "diverged")]
+        unfinished = [run.name for run in outcome.runs if run.state not in ("finished", "diverged")]
         say(f"without a result: {', '.join(unfinished[:5])}; the same command goes on", file=sys.stderr)
         return outcome.code
     try:

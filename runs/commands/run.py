@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 from grpobench.runs.commands.options import Options
 from grpobench.runs.commands.output import DONE, INFRASTRUCTURE, PREEMPTED, as_json, complain, say
 from grpobench.runs.commands.reports import FORMATS, write_report
-from grpobench.runs.matrix.dry_run import as_lines, preview
-from grpobench.runs.matrix.engines import Where
-from grpobench.runs.matrix.looks import STEP, demand_unplanned, plan_looks, run_until, with_seeds
-from grpobench.runs.matrix.matrix import Outcome, run_matrix
-from grpobench.runs.record.status import RESULTS
+from grpobench.runs.experiment.dry_run import as_lines, preview
+from grpobench.runs.experiment.engines import Where
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.experiment.interim import STEP, demand_unplanned, plan_looks, run_until, with_seeds
+from grpobench.runs.runfolder.logs import RESULTS
 from grpobench.runs.settings.recipe import Recipe
 from grpobench.runs.tools import machine
+from grpobench.runs.tools.progress import duration
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.runs.tools.ticker import duration
 
 if TYPE_CHECKING:
-    from grpobench.analysis.logs.looks import Plan
+    from grpobench.analysis.runfolder.interim import InterimPlan
 
 
 def carry_out(recipe: Recipe, options: Options) -> int:
-    """Run the matrix, tell how it ended and write its report."""
+    """Run the experiment, tell how it ended and write its report."""
     if options.json and not options.dry_run:
         raise ConfigError(["--json: belongs to --dry-run; of runs that have begun, `grpobench status` tells"])
     plan = plan_of(recipe, options)
@@ -38,15 +38,15 @@ def carry_out(recipe: Recipe, options: Options) -> int:
     except RuntimeError as error:
         return complain(str(error), INFRASTRUCTURE)
     tell(outcome)
-    if outcome.code != PREEMPTED and not outcome.named("disk full"):
-        results = [run for run in outcome.runs if run.place in RESULTS]
+    if outcome.code != PREEMPTED and not outcome.runs_in_state("disk full"):
+        results = [run for run in outcome.runs if run.state in RESULTS]
         if results:
             path, table = write_report(outcome.folder, FORMATS)
             say("\n".join([*table, f"report: {path}"]))
     return outcome.code
 
 
-def plan_of(recipe: Recipe, options: Options) -> Plan | None:
+def plan_of(recipe: Recipe, options: Options) -> InterimPlan | None:
     """The plan of looks that the options ask for. Raises ConfigError where they do not belong together."""
     until, most, step = (getattr(options, name, None) for name in ("until", "most_seeds", "step_seeds"))
     if until and most:
@@ -64,20 +64,20 @@ def where_of(options: Options) -> Where:
     return Where(options.on, options.address, gpus, cpus, tuple(options.job))
 
 
-def start(recipe: Recipe, options: Options, plan: Plan | None, where: Where) -> Outcome:
+def start(recipe: Recipe, options: Options, plan: InterimPlan | None, where: Where) -> Outcome:
     allow = options.allow_change
     if plan:
         return run_until(recipe, options.out, plan, options.workers, allow_change=allow, where=where)
     demand_unplanned(options.out / recipe.name)
-    return run_matrix(recipe, options.out, options.workers, allow_change=allow, where=where)
+    return run_experiment(recipe, options.out, options.workers, allow_change=allow, where=where)
 
 
-def dry_run(recipe: Recipe, options: Options, plan: Plan | None) -> int:
+def dry_run(recipe: Recipe, options: Options, plan: InterimPlan | None) -> int:
     if plan:
         recipe = with_seeds(recipe, plan.seeds)  # the most that there can be
         if not options.json:
             say(plan.words)
-    workers = options.workers or recipe.head.workers or machine.places(options.gpus_per_run)
+    workers = options.workers or recipe.head.workers or machine.worker_slots(options.gpus_per_run)
     found = preview(recipe, options.out, workers, options.allow_change)
     say(as_json(found.row()) if options.json else "\n".join(as_lines(found)))
     return DONE
@@ -87,15 +87,15 @@ def tell(outcome: Outcome) -> None:
     """How the runs ended, and where to look for those that did not finish."""
     counts: dict[str, int] = {}
     for run in outcome.runs:
-        counts[run.place] = counts.get(run.place, 0) + 1
+        counts[run.state] = counts.get(run.state, 0) + 1
     took = duration(outcome.seconds)
     took = took and f"; took {took} with {outcome.workers} {'worker' if outcome.workers == 1 else 'workers'}"
     ends = ", ".join(f"{count} {place}" for place, count in counts.items())
     say(f"{len(outcome.runs)} {'run' if len(outcome.runs) == 1 else 'runs'}: {ends}{took}")
-    for run in outcome.named("crashed") + outcome.named("disk full"):
+    for run in outcome.runs_in_state("crashed") + outcome.runs_in_state("disk full"):
         seen = run.path / "crash.txt"
         say(f"{run.name}: {run.why} (see {seen if seen.exists() else run.path / 'log.txt'})", file=sys.stderr)
-    for run in outcome.named("refused"):
+    for run in outcome.runs_in_state("refused"):
         say(f"{run.name}: {run.why}", file=sys.stderr)
     if outcome.code == PREEMPTED:
         say("stopped; the same command resumes", file=sys.stderr)

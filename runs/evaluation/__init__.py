@@ -1,1 +1,1 @@
-"""Evaluating a model, a run's weights or a matrix outside of training."""
+"""Evaluating a model, a run's weights or an experiment outside of training."""

@@ -11,17 +11,18 @@ from typing import Any, Literal
 from grpobench.analysis.tools.text import why_no_folder
 from grpobench.runs.evaluation.question import Subject, subjects
 from grpobench.runs.evaluation.records import newest, put, weights_damage
-from grpobench.runs.models import finding, loading
-from grpobench.runs.record import pins
-from grpobench.runs.record.status import status
+from grpobench.runs.models import loading, model_files
+from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder.logs import status
 from grpobench.runs.tools import files
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.json_lines import read_json
-from grpobench.tasks.data.errors import DataError
+from grpobench.runs.tools.files import read_json
+from grpobench.tasks.data.tables import DataError
 
 DType = Literal["float32", "bfloat16"]
 READ_WITH_WEIGHTS = ("model configuration", "tokenizer")
-"""What a run does not keep itself and its weights mean nothing without, by the names of their pins."""
+"""What a run does not keep itself and its weights mean nothing without, by the names of their
+fingerprints."""
 CARD = """---
 {front}
 ---
@@ -89,7 +90,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
         point("export")
         loaded.tokenizer.save_pretrained(aside)
         templated = bool(getattr(loaded.tokenizer, "chat_template", None))
-        text = card(subject, loaded.origin, run, step, caution, dtype, templated)
+        text = card(subject, loaded.provenance, run, step, caution, dtype, templated)
         (aside / "README.md").write_text(text, encoding="utf-8")
     return Exported(folder, step, caution)
 
@@ -97,7 +98,7 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
 def of_run(run: Path) -> Subject:
     """A run by its folder. Raises DataError for anything else."""
     if not run.is_dir():
-        raise DataError(f"{run}: {why_no_folder(run)}; give a run's folder, results/MATRIX/ARM-TASK-sSEED")
+        raise DataError(f"{run}: {why_no_folder(run)}; give a run's folder, results/matriX/ARM-TASK-sSEED")
     if not (run / "run.toml").exists():
         inside = sorted(path.parent.name for path in run.glob("*/run.toml"))
         what = f"; it holds runs, such as {run / inside[0]}" if inside else ""
@@ -108,10 +109,10 @@ def of_run(run: Path) -> Subject:
 
 def demand_same_base(run: Path, name: str) -> None:
     """Raise DataError where configuration or tokenizer of the run's model are others by now."""
-    kept = (read_json(run / "origin.json") or {}).get("pins", {})
-    now = finding.fingerprint(name)
+    kept = (read_json(run / "provenance.json") or {}).get("fingerprints", {})
+    now = model_files.fingerprint(name)
     recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
-    if changes := pins.differences(recorded, now):
+    if changes := fingerprints.differences(recorded, now):
         raise DataError(
             f"the model {name} is not what the run began with ({'; '.join(changes)}), and its weights would "
             "be read with the wrong files; put the model's files back"
@@ -130,7 +131,7 @@ def caution_of(run: Path, step: int, path: Path) -> str:
 
 def card(
     subject: Subject,
-    origin: Mapping[str, str],
+    provenance: Mapping[str, str],
     run: Path,
     step: int,
     caution: str,
@@ -139,14 +140,14 @@ def card(
 ) -> str:
     """The model card: what the weights are, where they come from, how they are loaded."""
     algorithm, task = subject.run["algorithm"]["name"], subject.run["task"]["name"]
-    base = {"base_model": origin["name"]} if origin["from"] == "hub" else {}
+    base = {"base_model": provenance["name"]} if provenance["from"] == "hub" else {}
     front = {
         **base,
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["grpobench", algorithm],
     }
-    facts = facts_of(subject, origin, run, step) | {"precision of the weights": dtype}
+    facts = facts_of(subject, provenance, run, step) | {"precision of the weights": dtype}
     return CARD.format(
         front="\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items()),
         title=f"{algorithm} on {task}, seed {subject.run['seed']}",
@@ -158,23 +159,23 @@ def card(
     )
 
 
-def facts_of(subject: Subject, origin: Mapping[str, str], run: Path, step: int) -> dict[str, Any]:
+def facts_of(subject: Subject, provenance: Mapping[str, str], run: Path, step: int) -> dict[str, Any]:
     """What a reader must know of a run to make it again."""
     table = subject.run
     algorithm, task = table["algorithm"], table["task"]
-    attempts = (read_json(run / "origin.json") or {}).get("attempts") or [{}]
+    attempts = (read_json(run / "provenance.json") or {}).get("attempts") or [{}]
     made = attempts[-1]
     commit = made.get("commit", "not in a checkout") + (" with changes" if made.get("dirty") else "")
     return {
-        "run": f"{table['matrix']}/{run.resolve().name}",
+        "run": f"{table['experiment']}/{run.resolve().name}",
         "algorithm": algorithm["name"],
-        "settings": told(algorithm.get("settings", {})),
-        "task": f"{task['name']} ({told(task.get('settings', {})) or 'no settings'})",
+        "settings": describe(algorithm.get("settings", {})),
+        "task": f"{task['name']} ({describe(task.get('settings', {})) or 'no settings'})",
         "seed": table["seed"],
         "steps": f"{step} of {table['train']['steps']}",
-        "base model": f"{origin['name']}, sha256 {origin.get('sha256') or 'not known'}",
+        "base model": f"{provenance['name']}, sha256 {provenance.get('sha256') or 'not known'}",
         "commit of grpobench": commit,
-        "versions": told(made.get("versions", {})),
+        "versions": describe(made.get("versions", {})),
     }
 
 
@@ -183,5 +184,5 @@ def cell(value: Any) -> str:
     return str(value).replace("|", "\\|")
 
 
-def told(table: Mapping[str, Any]) -> str:
+def describe(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in table.items())

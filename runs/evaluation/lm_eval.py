@@ -1,6 +1,6 @@
 """Evaluation through EleutherAI's lm-eval harness: our tasks as tasks of its own, and its tasks by name.
 
-The harness renders the prompt, tokenises, batches and decodes with its own Hugging Face code on the same
+The harness renders the prompt, tokenizes, batches and decodes with its own Hugging Face code on the same
 weights; our verifier is its metric. The two paths therefore share the problems, the weights and the verifier,
 and nothing in between, and must agree.
 """
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.measure.evaluator import Answer, Mode, Row
-from grpobench.runs.models import trust
+from grpobench.runs.metrics.evaluator import Answer, Mode, Row
+from grpobench.runs.models import sizes
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.tools import strict
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 BATCH = 32
@@ -290,17 +290,17 @@ def grade(doc: Mapping[str, str], results: Sequence[Any]) -> list[Verdict]:
 @functools.cache
 def _verified(where: str, texts: tuple[str, ...]) -> tuple[Verdict, ...]:
     """Kept, because the harness's metric and our rows both ask."""
-    task, problem = _place(where)
+    task, problem = _problem_of(where)
     return tuple(task.verify(problem, texts))
 
 
 @functools.cache
 def _chosen(where: str, logp: tuple[float, ...], tokens: str) -> Verdict:
-    task, problem = _place(where)
+    task, problem = _problem_of(where)
     return task.choose(problem, logp, json.loads(tokens))
 
 
-def _place(where: str) -> tuple[Task, Problem]:
+def _problem_of(where: str) -> tuple[Task, Problem]:
     told = json.loads(where)
     settings = json.dumps(told["settings"], sort_keys=True)
     task, problems = _problems(*told["class"], settings, told["split"])
@@ -345,7 +345,7 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
         max_length=loaded.context,
         add_bos_token=False if templated else None,
         mixed_precision_dtype=None if autocast == "float32" else autocast,
-        trust_remote_code=trust.trusted(),
+        trust_remote_code=sizes.trusted(),
     )
 
 

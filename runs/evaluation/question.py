@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from grpobench.runs.models.finding import missing
+from grpobench.runs.models.model_files import missing
 from grpobench.runs.settings import registries, stored
 from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
-from grpobench.runs.tools import files, json_lines, strict
+from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split, Task
 
 Through = Literal["grpobench", "lm-eval"]
@@ -26,7 +26,7 @@ OUT = Path("results/models")
 
 
 @dataclass(frozen=True)
-class Wish:
+class EvalRequest:
     """What the user asks for; None leaves it to the run, or to the task."""
 
     task: str
@@ -57,14 +57,14 @@ class Subject:
     """A model, or a run with its base model and its final weights."""
 
     name: str
-    place: Path
+    evals_parent: Path
     """The folder that gets `evals/`."""
     model: ModelConfig
     run: Mapping[str, Any] = field(default_factory=dict)
     """run.toml; empty for a model."""
 
     @property
-    def own_task(self) -> Task | None:
+    def trained_task(self) -> Task | None:
         """The task that the run was trained on, as it was set."""
         told = self.run.get("task")
         return chosen_task(told, self.run.get("beside", "")) if told else None
@@ -85,20 +85,20 @@ class Plan:
 
 
 def subjects(target: str, out: Path | None) -> list[Subject]:
-    """The runs of a matrix folder, one run, or a model by name, whose results go under `out`."""
+    """The runs of an experiment folder, one run, or a model by name, whose results go under `out`."""
     place = Path(target)
-    trained = (place / "run.toml").exists() or (place / "matrix.json").exists()
+    trained = (place / "run.toml").exists() or (place / "experiment.json").exists()
     if trained and out is not None:
         raise ConfigError(
             [f"--out {out}: results of runs stand in their own folders, here in {place}; leave --out away"]
         )
     if (place / "run.toml").exists():
         return [_run(place)]
-    if (place / "matrix.json").exists():
-        described = json_lines.read_json(place / "matrix.json")
+    if (place / "experiment.json").exists():
+        described = files.read_json(place / "experiment.json")
         if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
             raise DataError(
-                f"{place / 'matrix.json'} is damaged; start the recipe again, which writes it anew"
+                f"{place / 'experiment.json'} is damaged; start the recipe again, which writes it anew"
             )
         names = described["runs"]
         found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
@@ -106,7 +106,7 @@ def subjects(target: str, out: Path | None) -> list[Subject]:
             raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
         return found
     if place.is_file() and missing(target):
-        raise DataError(f"{target}: a file, not a folder; give a run or matrix folder, or a model")
+        raise DataError(f"{target}: a file, not a folder; give a run or experiment folder, or a model")
     stem = Path(target).name if place.is_dir() else target.replace("/", "--")
     return [Subject(target, files.writable(out or OUT, "--out") / stem, ModelConfig(target))]
 
@@ -123,12 +123,12 @@ def _run(place: Path) -> Subject:
     return Subject(place.name, place, model, table)
 
 
-def resolve(wish: Wish, subject: Subject) -> Plan:
+def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     """Fill in what the wish leaves open: a run's own task is asked as the run was set."""
     dtype = subject.model.dtype
     told = subject.run.get("task", {})
-    own = subject.own_task if told.get("name") == wish.task else None
-    if not (own or wish.task in registries.tasks() or registries.elsewhere("task", wish.task)):
+    own = subject.trained_task if told.get("name") == wish.task else None
+    if not (own or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
         return Plan(None, _theirs(wish, dtype))
     entry, beside = (told, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
     fields = strict.plain(own) if own else {}
@@ -157,7 +157,9 @@ def resolve(wish: Wish, subject: Subject) -> Plan:
         "samples": samples,
         "greedy": wish.greedy,
         "temperature": temperature,
-        "max_new_tokens": wish.limit or sampler.get("max_new_tokens") or task.max_new_tokens,
+        "max_completion_tokens": wish.limit
+        or sampler.get("max_completion_tokens")
+        or task.max_completion_tokens,
         "seed": wish.seed,
         "dtype": dtype,
         "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
@@ -169,7 +171,7 @@ def _given(chosen: float | None, otherwise: float) -> float:
     return otherwise if chosen is None else chosen
 
 
-def _theirs(wish: Wish, dtype: str) -> dict[str, Any]:
+def _theirs(wish: EvalRequest, dtype: str) -> dict[str, Any]:
     """The question for a task of the harness's own."""
     if wish.through != ("lm-eval",):
         also = "; for a task of lm-eval's own add --through lm-eval"

@@ -1,4 +1,4 @@
-"""`grpobench eval`: a task on a model, on a run before and after training, or on every run of a matrix.
+"""`grpobench eval`: a task on a model, on a run before and after training, or on every run of an experiment.
 
 What is found stands beside the logs of a run and never in them::
 
@@ -7,6 +7,8 @@ What is found stands beside the logs of a run and never in them::
 
 `settings` is a short hash of what was asked: the same question asked again replaces its answer, another one
 stands beside it. The JSON is written last, so that rows without it do not count.
+
+Records of `grpobench eval` as text: numbers with intervals, and where two ways of asking differ.
 """
 
 from __future__ import annotations
@@ -21,24 +23,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.logs import sums
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.topics.evaluations import Agreement, agree, mean_score
 from grpobench.runs.evaluation import lm_eval
-from grpobench.runs.evaluation.question import ALL, Plan, Policy, Subject, Through, Wish, resolve, subjects
-from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of, summarise
-from grpobench.runs.models.finding import locate
+from grpobench.runs.evaluation.question import (
+    ALL,
+    EvalRequest,
+    Plan,
+    Policy,
+    Subject,
+    Through,
+    resolve,
+    subjects,
+)
+from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of, summarize
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.optimiser import MOMENT
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.model_files import locate
+from grpobench.runs.models.optimizer import MOMENT
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import warm_start
-from grpobench.runs.record import checkpoints, origin
-from grpobench.runs.record.status import result_damage, status
+from grpobench.runs.runfolder import checkpoints, provenance
+from grpobench.runs.runfolder.logs import result_damage, status
 from grpobench.runs.sample.context import Room
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
-from grpobench.runs.tools import files, json_lines, strict
+from grpobench.runs.tools import files, strict
+from grpobench.runs.tools.progress import Ticker
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.runs.tools.ticker import Ticker
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
 Numbers = Mapping[str, float]
@@ -55,7 +67,7 @@ class Record:
     """The JSON file."""
     content: Mapping[str, Any]
     rows: Sequence[Row]
-    kept: bool = False
+    was_cached: bool = False
     """Whether it stood there already."""
 
     @property
@@ -75,7 +87,9 @@ class Record:
         return {**told, "settings": self.content["settings"], "numbers": self.numbers}
 
 
-def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: None) -> Iterator[Record]:
+def assess(
+    target: str, wish: EvalRequest, say: Callable[[str], None] = lambda line: None
+) -> Iterator[Record]:
     """Evaluate, write and yield one record after the other. Raises ConfigError and DataError.
 
     `say` is told of runs that are passed over because they have no weights yet.
@@ -83,14 +97,16 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
     if "lm-eval" in wish.through and (lack := lm_eval.missing()):
         raise ConfigError([lack])
     chosen = subjects(target, wish.out)
-    desk = Desk(wish)
+    desk = EvaluationCache(wish)
     damaged = []
     for subject in chosen:
-        if subject.run and (fault := weights_damage(subject.place)):
+        if subject.run and (fault := weights_damage(subject.evals_parent)):
             damaged.append(fault)
             continue
-        if subject.run and not newest(subject.place):
-            message = f"{subject.place} holds no weights, neither final ones nor a checkpoint; run it first"
+        if subject.run and not newest(subject.evals_parent):
+            message = (
+                f"{subject.evals_parent} holds no weights, neither final ones nor a checkpoint; run it first"
+            )
             if len(chosen) == 1:
                 raise DataError(message)
             say(message)
@@ -102,25 +118,25 @@ def assess(target: str, wish: Wish, say: Callable[[str], None] = lambda line: No
         raise DataError("not evaluated:\n" + "\n".join(damaged))
 
 
-class Desk:
+class EvaluationCache:
     """Keeps what several runs share: the loaded model, and the answers of their common base."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: EvalRequest) -> None:
         self.wish = wish
         self.loaded: tuple[str, Loaded] | None = None
         self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
 
     def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
         """The record of a subject; the one that stands there already where nothing has changed since."""
-        path = subject.place / "evals" / f"{plan.stem}-{through}.json"
+        path = subject.evals_parent / "evals" / f"{plan.stem}-{through}.json"
         wanted = identity(subject, plan, self.wish.base)
-        before = json_lines.read_json(path)
-        code = origin.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
+        before = files.read_json(path)
+        code = provenance.code("runs/evaluation/records.py", *([plan.task] if plan.task else []))
         if before and not self.wish.again and unchanged(before, wanted, code):
             content = path.with_suffix(".jsonl").read_bytes()
             if before.get("rows_sum") in (None, hashlib.sha256(content).hexdigest()):
                 rows = [json.loads(line) for line in content.splitlines()]
-                return Record(subject, path, before, rows, kept=True)
+                return Record(subject, path, before, rows, was_cached=True)
         began = time.monotonic()
         rows = []
         policies: dict[str, Any] = {}
@@ -129,7 +145,7 @@ class Desk:
             step = wanted["policies"][policy]["step"]
             rows += [{**row, "step": step, "policy": policy} for row in found]
             policies[policy] = {**wanted["policies"][policy], "numbers": dict(numbers), **extra}
-        data = b"".join(json_lines.line(row) for row in rows)
+        data = b"".join(files.line(row) for row in rows)
         about = {
             **wanted,
             "policies": policies,
@@ -142,14 +158,14 @@ class Desk:
             "seconds": round(time.monotonic() - began, 3),
             "rows": len(rows),
             "rows_sum": hashlib.sha256(data).hexdigest(),
-            "versions": dict(origin.versions()),
+            "versions": dict(provenance.versions()),
             "harness": lm_eval.version() if through == "lm-eval" else "",
             "code": code,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         files.write_atomic(path.with_suffix(".jsonl"), data)
-        text = json.dumps(sums.seal(json_lines.finite(about)), indent=1)
+        text = json.dumps(checksums.seal(files.finite(about)), indent=1)
         files.write_atomic(path, text.encode())
         return Record(subject, path, json.loads(text), rows)
 
@@ -165,7 +181,7 @@ class Desk:
             if shared not in self.bases:
                 self.bases[shared] = self._ask(self._base_model(subject), plan, through, name)
             return self.bases[shared]
-        loaded, trained = self._model(subject), newest(subject.place)
+        loaded, trained = self._model(subject), newest(subject.evals_parent)
         assert trained is not None
         put(loaded, trained[1])
         return self._ask(loaded, plan, through, name)
@@ -180,7 +196,7 @@ class Desk:
         self.loaded = None  # the weights in memory may be a trained policy's
         loaded = self._model(subject)
         if subject.model.warm_start:
-            own = subject.own_task
+            own = subject.trained_task
             assert own is not None
             warm_start(loaded, own, subject.model, lambda *_: None)
         return loaded
@@ -211,30 +227,30 @@ class Desk:
             test_problems=count,
             temperature=told["temperature"],
         )
-        models = Models(loaded.model, dtype=told["dtype"])
+        models = RoleModels(loaded.model, dtype=told["dtype"])
         evaluator = Evaluator(
             task,
             loaded,
             HFSampler(models, loaded.end, loaded.pad, ROWS, loaded.context),
             settings,
             told["seed"],
-            told["max_new_tokens"],
+            told["max_completion_tokens"],
             at_once=ROWS,
             tell=tell,
             texts=True,
             models=models,
             long_prompts=told["long_prompts"],
         )
-        return *evaluator.evaluate(0, told["split"]), {"model": loaded.origin}
+        return *evaluator.evaluate(0, told["split"]), {"model": loaded.provenance}
 
     def _ask_lm_eval(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         told, task = plan.settings, plan.task
         assert task is not None
         split: Split = told["split"]
-        room = Room(loaded, told["max_new_tokens"], told["long_prompts"])
+        room = Room(loaded, told["max_completion_tokens"], told["long_prompts"])
         problems = room.first(told["problems"] or ALL, task.problems(split), split)
         decoding = lm_eval.Decoding(
-            told["max_new_tokens"],
+            told["max_completion_tokens"],
             told["samples"],
             told["greedy"],
             told["temperature"],
@@ -250,9 +266,9 @@ class Desk:
         numbers: dict[str, float] = {}
         for mode, answers in found.items():
             rows += rows_of(0, split, mode, problems, answers)
-            own = summarise(task, problems, answers)
+            own = summarize(task, problems, answers)
             numbers |= {f"eval/{split}/{mode}/{name}": value for name, value in own.items()}
-        return rows, numbers | means, {"model": loaded.origin}
+        return rows, numbers | means, {"model": loaded.provenance}
 
     def _ask_theirs(self, loaded: Loaded, plan: Plan) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
         told = plan.settings
@@ -266,7 +282,7 @@ class Desk:
             told["dtype"],
             self.wish.include,
         )
-        return rows, numbers, {"model": loaded.origin}
+        return rows, numbers, {"model": loaded.provenance}
 
 
 # Which weights
@@ -336,7 +352,7 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
     else:
         if base:
             policies["base"] = {"step": 0, "weights": _base(subject)}
-        trained = newest(subject.place)
+        trained = newest(subject.evals_parent)
         assert trained is not None
         policies["final"] = {"step": trained[0], "weights": files.sha256(trained[1])}
     plain: dict[str, Any] = json.loads(json.dumps({"settings": plan.settings, "policies": policies}))
@@ -352,9 +368,100 @@ def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any], code: Mappin
         for name, told in before.get("policies", {}).items()
     }
     return (
-        not sums.broken(before)
+        not checksums.broken(before)
         and before.get("settings") == wanted["settings"]
         and before.get("harness") in ("", lm_eval.version())
         and policies == wanted["policies"]
-        and not origin.code_differences(before, {"versions": origin.versions(), "code": code})
+        and not provenance.code_differences(before, {"versions": provenance.versions(), "code": code})
     )
+
+
+LONGEST = 160
+"""Characters of a completion that are shown."""
+HEADS = {"base": "before", "final": "after", "model": ""}
+
+
+def lines(record: Record) -> list[str]:
+    """A record as a small table. Metrics of parts (``metric/category``) are left to the files."""
+    settings, numbers = record.content["settings"], record.numbers
+    items = len({row["problem"] for row in record.rows})
+    head = f"{record.subject.name}: {settings['task']}, {settings['split']} split, {items} problems"
+    told = [
+        (f"{head}, through {record.content['through']}{' (kept from before)' if record.was_cached else ''}")
+    ]
+    prefix = f"eval/{settings['split']}/"
+    names = dict.fromkeys(name for own in numbers.values() for name in own if name.count("/") == 3)
+    width = max((len(name.removeprefix(prefix)) for name in names), default=0)
+    if record.subject.run:
+        told.append("  ".join(["", " " * width, *(f"{HEADS[policy]:<24}" for policy in numbers)]).rstrip())
+    for name in names:
+        mode, _, metric = name.removeprefix(prefix).partition("/")
+        cells = [_cell(record, policy, mode, metric, own.get(name)) for policy, own in numbers.items()]
+        told.append("  ".join(["", f"{mode} {metric}".ljust(width), *(f"{c:<24}" for c in cells)]).rstrip())
+    caveat = record.content.get("caveat")
+    return [*told, *([f"  Caveat: {caveat}"] if caveat else []), f"  {record.path}"]
+
+
+def _cell(record: Record, policy: str, mode: str, metric: str, value: float | None) -> str:
+    """A number; the accuracy with its interval over items."""
+    if value is None:
+        return "–"
+    rows = [row for row in record.rows if row["policy"] == policy and row["mode"] == mode]
+    rows = [row for row in rows if metric in row["scores"] and row["outcome"] != "infra_error"]
+    if metric != "correct" or not rows:
+        return f"{value:.4f}"
+    found = mean_score(rows, metric)
+    return f"{value:.4f} [{found.estimate.low:.3f}, {found.estimate.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the two ways of asking say about each other."""
+
+    lines: Sequence[str]
+    rows: Sequence[dict[str, Any]]
+    """For machines."""
+
+
+def paired(records: Sequence[Record]) -> Compared:
+    """Compare records of the same subject and question that were made in the two ways."""
+    told: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for ours in (record for record in records if record.content["through"] == "grpobench"):
+        for theirs in (record for record in records if record.content["through"] == "lm-eval"):
+            if (theirs.path.parent, theirs.question) != (ours.path.parent, ours.question):
+                continue
+            for policy in ours.numbers:
+                pair = [[row for row in r.rows if row["policy"] == policy] for r in (ours, theirs)]
+                for found in agree(pair[0], pair[1]):
+                    name = ours.subject.name + (f" ({HEADS[policy]})" if HEADS[policy] else "")
+                    told += _compared(name, found)
+                    rows.append(
+                        {
+                            "subject": ours.subject.name,
+                            "policy": policy,
+                            "mode": found.mode,
+                            "items": found.items,
+                            "grpobench": found.first,
+                            "lm_eval": found.second,
+                            "differing": [one["problem"] for one, _ in found.differing],
+                            "same_text": found.same_text,
+                        }
+                    )
+    return Compared(told, rows)
+
+
+def _compared(name: str, found: Agreement) -> list[str]:
+    alike = found.items - len(found.differing)
+    text = "" if found.same_text is None else f"; {found.same_text} completions are the same to the letter"
+    accuracies = f"grpobench {found.first:.4f}, lm-eval {found.second:.4f}"
+    told = [f"{name}, {found.mode}: {accuracies}; the same scores on {alike} of {found.items} items{text}"]
+    for one, other in found.differing:
+        told.append(f"  problem {one['problem']}:")
+        told += [f"    {way:<10}{_shown(row)}" for way, row in (("grpobench", one), ("lm-eval", other))]
+    return told
+
+
+def _shown(row: Any) -> str:
+    text = repr(row["completion"]) if "completion" in row else f"log p = {row.get('logp')}"
+    return f"{row['scores']} {text[:LONGEST]}{'…' if len(text) > LONGEST else ''}"

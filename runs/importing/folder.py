@@ -1,24 +1,94 @@
-"""An imported run as a run folder, and the matrix around it."""
+"""Which arm, task and seed a log is: as it was told, as its name says, or as it says itself.
+
+An imported run as a run folder, and the experiment around it.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from grpobench.analysis.logs import sums
+from grpobench.analysis.runfolder import checksums
 from grpobench.runs.importing.log import Log
-from grpobench.runs.importing.places import Place
 from grpobench.runs.importing.translate import Translated, flat
 from grpobench.runs.tools import files, toml
-from grpobench.runs.tools.json_lines import line, read_json
+from grpobench.runs.tools.files import line, read_json
 from grpobench.runs.tools.strict import ConfigError
 
-OWN = (
+SEED = re.compile(r"(?:^|[-_.=])(?:seed[-_=]?|s)(\d+)$", re.IGNORECASE)
+TASK = "imported"
+"""The task of a run where nothing tells it."""
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """Where a run stands in the experiment."""
+
+    arm: str
+    task: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"{self.arm}-{self.task}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class KeyOverrides:
+    """What the command line says of all runs; empty and None where it does not."""
+
+    arm: str = ""
+    task: str = ""
+    seed: int | None = None
+
+
+def run_key(
+    label: str, log: Log, evaluated: str, told: KeyOverrides, taken: Mapping[RunKey, object]
+) -> RunKey:
+    """The place of a run. The arm is that of the command line, else a tracker's group, else the name of the
+    log or of its folder without the seed. A seed that nothing tells is the next that is free."""
+    name = log.name or label
+    arm, seed = parted(name)
+    if log.group:
+        arm = log.group
+    if seed is None:
+        seed = parted(label)[1]
+    arm = plain(told.arm or arm or label) or "run"
+    task = plain(told.task or log.task or evaluated.rpartition("/")[2]) or TASK
+    if told.seed is not None:
+        seed = told.seed
+    elif seed is None:
+        seed = log.seed
+    if seed is None:
+        used = {other.seed for other in taken if (other.arm, other.task) == (arm, task)}
+        seed = next(free for free in range(len(used) + 1) if free not in used)
+        log.notes.append(f"no log or name tells the seed; it is called {seed}")
+    return RunKey(arm, task, seed)
+
+
+def parted(label: str) -> tuple[str, int | None]:
+    """A path or name without the seed at its end, and the seed: ``grpo/seed1`` and ``grpo-s1`` are `grpo`
+    and 1."""
+    found = SEED.search(label.replace("/", "-"))
+    if found is None:
+        return label, None
+    return label[: found.start()], int(found[1])
+
+
+def plain(name: str) -> str:
+    """A name with the characters that an arm's may have."""
+    return re.sub(r"[^A-Za-z0-9_+@]+", "-", name).strip("-")
+
+
+IDENTITY_SETTINGS = (
     *("seed", "data_seed", "name", "run_name", "experiment_name", "project_name", "group", "output_dir"),
     *(
         "logging_dir",
@@ -40,12 +110,16 @@ MODEL = (
 """Settings that name the model, of verl, OpenRLHF and transformers."""
 
 
-def write(folder: Path, matrix: str, where: Place, log: Log, found: Translated, library: str) -> None:
+def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Translated, library: str) -> None:
     """Write a run folder, which appears whole or not at all."""
     last = max(found.rows)
-    theirs = {name: value for name, value in flat(log.settings).items() if name.rpartition(".")[2] not in OWN}
+    theirs = {
+        name: value
+        for name, value in flat(log.settings).items()
+        if name.rpartition(".")[2] not in IDENTITY_SETTINGS
+    }
     config: dict[str, Any] = {
-        "matrix": matrix,
+        "experiment": experiment,
         "arm": where.arm,
         "seed": where.seed,
         "task": {"name": where.task},
@@ -58,7 +132,9 @@ def write(folder: Path, matrix: str, where: Place, log: Log, found: Translated, 
         config["theirs"] = theirs
     with files.becoming(folder / where.folder) as place:
         (place / "run.toml").write_text(toml.write(config), encoding="utf-8")
-        (place / "origin.json").write_bytes(json.dumps(origin(log, found, library), indent=1).encode())
+        (place / "provenance.json").write_bytes(
+            json.dumps(provenance(log, found, library), indent=1).encode()
+        )
         status = {"state": log.state, "why": log.why, "step": last, "attempt": 1}
         (place / "status.json").write_bytes(json.dumps(status).encode())
         rows = ({"step": step, **row} for step, row in found.rows.items())
@@ -69,11 +145,13 @@ def write(folder: Path, matrix: str, where: Place, log: Log, found: Translated, 
             (place / "rollouts").mkdir(exist_ok=True)
             packed = zstandard.ZstdCompressor().compress(b"".join(map(line, groups)))
             (place / "rollouts" / f"step-{step}.jsonl.zst").write_bytes(packed)
-        (place / sums.KEPT).write_bytes(files.sums_of(place, [place / "run.toml", *place.rglob("*.jsonl*")]))
+        (place / checksums.SUMS_FILE).write_bytes(
+            files.sums_of(place, [place / "run.toml", *place.rglob("*.jsonl*")])
+        )
 
 
-def origin(log: Log, found: Translated, library: str) -> dict[str, Any]:
-    """origin.json: what the run was made from, what of theirs each metric is, and what was left out."""
+def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
+    """provenance.json: what the run was made from, what of theirs each metric is, and what was left out."""
     return {
         "imported": {
             "by": f"grpobench {importlib.metadata.version('grpobench')}",
@@ -87,7 +165,7 @@ def origin(log: Log, found: Translated, library: str) -> dict[str, Any]:
             "rows": len(found.rows),
             "answers": len(log.answers),
             "metrics": found.names,
-            "other": found.kept,
+            "other": found.unmapped,
             "faults": [str(fault) for fault in log.faults],
             "notes": [*log.notes, *found.notes],
         },
@@ -95,11 +173,12 @@ def origin(log: Log, found: Translated, library: str) -> dict[str, Any]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """matrix.json of a folder that was imported into before; empty for a new one. Raises ConfigError for a
+    """experiment.json of a folder that was imported into before; empty for a new one. Raises ConfigError
+    for a
     folder that holds something else."""
     if not folder.exists():
         return {}
-    known = read_json(folder / "matrix.json")
+    known = read_json(folder / "experiment.json")
     if isinstance(known, dict) and known.get("imported"):
         return known
     if folder.is_dir() and not any(folder.iterdir()):
@@ -108,10 +187,10 @@ def described(folder: Path) -> dict[str, Any]:
     raise ConfigError([f"{folder}: {what}; name another folder"])
 
 
-def write_matrix(
-    folder: Path, name: str, before: Mapping[str, Any], places: Sequence[Place], faults: Sequence[str]
+def write_experiment(
+    folder: Path, name: str, before: Mapping[str, Any], places: Sequence[RunKey], faults: Sequence[str]
 ) -> None:
-    """matrix.json, with the runs that were imported before. `faults` are of sources that gave no run."""
+    """experiment.json, with the runs that were imported before. `faults` are of sources that gave no run."""
 
     def merged(key: str, new: Sequence[Any]) -> list[Any]:
         return list(dict.fromkeys([*before.get(key, ()), *new]))
@@ -127,4 +206,4 @@ def write_matrix(
         "imported": True,
         "faults": merged("faults", faults),
     }
-    files.write_atomic(folder / "matrix.json", json.dumps(sums.seal(table), indent=1).encode())
+    files.write_atomic(folder / "experiment.json", json.dumps(checksums.seal(table), indent=1).encode())

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpobench.runs.importing import folder, places
+from grpobench.runs.importing import folder
+from grpobench.runs.importing.folder import KeyOverrides, RunKey
 from grpobench.runs.importing.log import Fault, Log
-from grpobench.runs.importing.places import Place, Told
 from grpobench.runs.importing.sources import Source, read, sources
 from grpobench.runs.importing.translate import STEP, Translated, diverged, divided, language, translate
 from grpobench.runs.tools.files import demand_writable
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,19 @@ class Request:
     form: str = ""
     """One of `sources.FORMATS`; empty: each file says itself what it is."""
     mapped: Mapping[str, str] = field(default_factory=dict)
-    told: Told = field(default_factory=Told)
-    matrix: str = ""
+    overrides: KeyOverrides = field(default_factory=KeyOverrides)
+    experiment: str = ""
     strict: bool = False
 
 
 @dataclass(frozen=True)
-class Made:
+class ReadRun:
     """A run that was read, and where it goes."""
 
     source: Source
-    place: Place
+    target: RunKey
     log: Log
-    found: Translated
+    translated: Translated
     library: str
 
 
@@ -44,8 +44,8 @@ class Made:
 class Imported:
     """What an import made, and what it could not."""
 
-    matrix: Path
-    runs: Sequence[Made]
+    experiment: Path
+    runs: Sequence[ReadRun]
     faults: Sequence[Fault]
     """What no run has: sources that could not be read at all."""
 
@@ -56,7 +56,7 @@ class Imported:
 
 
 def carry_out(request: Request) -> Imported:
-    """Read every source, then write a run folder for each run, and matrix.json. Nothing is written where
+    """Read every source, then write a run folder for each run, and experiment.json. Nothing is written where
     nothing can be read, or where `strict` meets anything that cannot.
 
     Raises DataError for these, ConfigError for an `out` that holds something else and for a package that is
@@ -65,26 +65,26 @@ def carry_out(request: Request) -> Imported:
     demand_writable(request.out, "OUT")
     before = folder.described(request.out)
     faults: list[Fault] = []
-    made: dict[Place, Made] = {}
+    made: dict[RunKey, ReadRun] = {}
     for source, log in joined(logs(request, faults)):
         try:
             run = one(source, log, request, made)
         except DataError as error:
-            faults.append(Fault(source.place, None, told(error, source)))
+            faults.append(Fault(source.path, None, message_of(error, source)))
             continue
         if clash := occupied(run, made, request.out):
-            faults.append(Fault(source.place, None, clash))
+            faults.append(Fault(source.path, None, clash))
         else:
-            made[run.place] = run
+            made[run.target] = run
     result = Imported(request.out, list(made.values()), faults)
     if request.strict and result.every_fault:
         raise DataError("--strict: " + "\n".join(map(str, result.every_fault)))
     if not made:
         raise DataError("\n".join(map(str, faults)) or "nothing to import")
-    name = request.matrix or str(before.get("name") or request.out.resolve().name)
+    name = request.experiment or str(before.get("name") or request.out.resolve().name)
     for run in made.values():
-        folder.write(request.out, name, run.place, run.log, run.found, run.library)
-    folder.write_matrix(request.out, name, before, list(made), list(map(str, faults)))
+        folder.write(request.out, name, run.target, run.log, run.translated, run.library)
+    folder.write_experiment(request.out, name, before, list(made), list(map(str, faults)))
     return result
 
 
@@ -95,12 +95,12 @@ def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
             try:
                 yield source, read(source, request.form, request.mapped)
             except DataError as error:
-                faults.append(Fault(source.place, None, told(error, source)))
+                faults.append(Fault(source.path, None, message_of(error, source)))
 
 
-def told(error: DataError, source: Source) -> str:
+def message_of(error: DataError, source: Source) -> str:
     """What an error says, without the place that a fault has before it."""
-    return str(error).removeprefix(f"{source.place}: ").removeprefix(f"{source.place}, ")
+    return str(error).removeprefix(f"{source.path}: ").removeprefix(f"{source.path}, ")
 
 
 def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
@@ -117,7 +117,7 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
     return [parts[0] for parts in runs.values()]
 
 
-def one(source: Source, log: Log, request: Request, made: Mapping[Place, Made]) -> Made:
+def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
     """A log under our names, at its place. Raises DataError for numbers that are not what they are to be."""
     log.notes += log.repeated()
     mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
@@ -125,17 +125,17 @@ def one(source: Source, log: Log, request: Request, made: Mapping[Place, Made]) 
     found = translate(log, vocabulary, mapped)
     if log.state in ("finished", "preempted") and (why := diverged(found)):
         log.state, log.why = "diverged", why
-    where = places.place(source.label, log, found.task, request.told, made)
-    return Made(source, where, log, found, vocabulary.library if vocabulary else "")
+    where = folder.run_key(source.label, log, found.task, request.overrides, made)
+    return ReadRun(source, where, log, found, vocabulary.library if vocabulary else "")
 
 
-def occupied(run: Made, made: Mapping[Place, Made], out: Path) -> str:
+def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:
     """Why a run cannot be written where it belongs; empty where it can."""
-    where = f"{run.place.arm} on {run.place.task} with seed {run.place.seed}"
+    where = f"{run.target.arm} on {run.target.task} with seed {run.target.seed}"
     remedy = "tell them apart with --arm, --task or --seed, or by the names of their folders"
-    if run.place in made:
-        return f"is {where}, as {made[run.place].source.place} is; {remedy}"
-    if (out / run.place.folder).exists():
+    if run.target in made:
+        return f"is {where}, as {made[run.target].source.path} is; {remedy}"
+    if (out / run.target.folder).exists():
         return f"is {where}, which {out} has already; remove it there, or {remedy}"
     return ""
 

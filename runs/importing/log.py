@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.tools.text import listed
-from grpobench.runs.record.status import State
-from grpobench.tasks.data.errors import DataError
+from grpobench.runs.runfolder.logs import State
+from grpobench.tasks.data.tables import DataError
 
 LAST_STEP = 2**53
 """From here on steps are no exact numbers, and no report reads them."""
@@ -36,7 +36,7 @@ class Fault:
 class Log:
     """One run under its writer's names. A reader fills it."""
 
-    place: Path
+    path: Path
     """The file or folder that it was read from."""
     format: str
     """The reader: trl, verl, openrlhf, wandb, tensorboard, csv or jsonl."""
@@ -105,7 +105,7 @@ class Log:
         faulty: list[str] = []
         found = numbers(values, faulty=faulty)
         for what in faulty:
-            self.fault(file or self.place, line, f"{what}; it is left out")
+            self.fault(file or self.path, line, f"{what}; it is left out")
         return found
 
     def repeated(self) -> list[str]:
@@ -119,7 +119,7 @@ class Log:
     def go_on(self, later: Log) -> None:
         """Take up a later part of the same run, which counts where both tell something."""
         for step, values in later.rows.items():
-            self.add(step, values, str(later.place))
+            self.add(step, values, str(later.path))
         for name in ("writer", "name", "group", "task", "planned", "seed", "state", "why"):
             if (told := getattr(later, name)) not in ("", None) or name == "why":
                 setattr(self, name, told)
@@ -169,7 +169,7 @@ def demand(log: Log) -> Log:
     """The log. Raises DataError for one without a row of numbers."""
     if not any(log.rows.values()):
         first = f"; {log.faults[0]}" if log.faults else ""
-        raise DataError(f"{log.place}: holds no row of numbers{first}")
+        raise DataError(f"{log.path}: holds no row of numbers{first}")
     return log
 
 

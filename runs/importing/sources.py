@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grpobench.runs.importing.folder import parted
 from grpobench.runs.importing.log import Fault, Log
-from grpobench.runs.importing.places import parted
-from grpobench.runs.importing.readers import columns, console, dumps, tensorboard, trl, wandb
-from grpobench.tasks.data.errors import DataError
+from grpobench.runs.importing.readers import columns, console, tensorboard, trl, wandb
+from grpobench.tasks.data.tables import DataError
 
 FORMATS = ("trl", "verl", "openrlhf", "wandb", "tensorboard", "csv", "jsonl")
 STATE, LINES, JSONL, CSV, WANDB, EVENTS = "state", "lines", "jsonl", "csv", "wandb", "events"
@@ -52,7 +52,7 @@ HEAD = 2**20
 class Source:
     """A run to be read."""
 
-    place: Path
+    path: Path
     kind: str
     label: str
     """Its path below the folder that was given, or its name: what arm and seed are read from."""
@@ -85,7 +85,7 @@ def whole_label(source: Source, given: Path) -> str:
     or a mere seed, whose arm the folder then is."""
     given = given.resolve()
     label, name = source.label, given.name
-    if source.kind == EVENTS and (run := run_folder(source.place)) != source.place.resolve():
+    if source.kind == EVENTS and (run := run_folder(source.path)) != source.path.resolve():
         label, name = "", run.name
         if run != given and run.is_relative_to(given):
             label, name = run.relative_to(given).as_posix(), given.name
@@ -160,7 +160,7 @@ def kind_of(path: Path, form: str) -> str:
         wanted = (form,) if form in console.LIBRARIES else console.LIBRARIES
         if library_of(path) not in wanted:
             return ""
-    if kind == JSONL and dumps.is_dump(path):
+    if kind == JSONL and trl.is_dump(path):
         return ""
     return kind if kind in KINDS[form] else ""
 
@@ -205,7 +205,7 @@ def is_file_logger(path: Path) -> bool:
 def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
     """The log of a run. `mapped` says what columns are here. Raises DataError for what cannot be read, and
     ConfigError where a package is absent."""
-    place = source.place
+    place = source.path
     if source.kind == STATE:
         log = trl.read(place)
     elif source.kind == LINES:
@@ -225,5 +225,5 @@ def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
     if source.kind == EVENTS and (run := run_folder(place)) != place.resolve() and place.is_dir():
         log.identity, log.started = str(run), min(map(began, log.files))
     if log.library == "verl" and source.folder is not None:
-        dumps.take(source.folder, log)
+        trl.take(source.folder, log)
     return log

@@ -14,10 +14,10 @@ from grpobench.runs.importing.names.openrlhf import OPENRLHF
 from grpobench.runs.importing.names.table import SOURCE, Derived, Name, Settled, Vocabulary
 from grpobench.runs.importing.names.trl import TRL
 from grpobench.runs.importing.names.verl import VERL
-from grpobench.runs.measure import catalogue
+from grpobench.runs.metrics import catalog
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 VOCABULARIES: Mapping[str, Vocabulary] = {one.library: one for one in (TRL, VERL, OPENRLHF)}
 OTHER = "other/"
@@ -27,34 +27,36 @@ DIVIDED = re.compile(r"(.+)/(\d+(?:\.\d+)?)")
 ACCURACY = re.compile(r"score/correct|eval/[^/]+/[^/]+/(correct|accuracy\w*|(pass|maj)@\d+)(/.+)?")
 ABOVE = 1 + 1e-6
 """What no share exceeds; the mean of ones in single precision may exceed 1."""
-EVALUATION = re.compile(f"eval/({'|'.join(catalogue.KNOWN['split'])})/({'|'.join(catalogue.KNOWN['mode'])})/")
+EVALUATION = re.compile(
+    f"eval/({'|'.join(catalog.PLACEHOLDER_VALUES['split'])})/({'|'.join(catalog.PLACEHOLDER_VALUES['mode'])})/"
+)
 VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_loss", "policy_loss")
 """Of ours and of theirs. One that is NaN or infinite to the end of the log says that the run diverged."""
 
 
 @cache
 def ours(name: str) -> bool:
-    """Whether a name is one of the catalogue's."""
-    return catalogue.find(name) is not None
+    """Whether a name is one of the catalog's."""
+    return catalog.find(name) is not None
 
 
 @cache
 def already(name: str) -> bool:
-    """Whether a name in a log is taken for ours. Below ``eval/`` the catalogue's pattern takes any words, as
+    """Whether a name in a log is taken for ours. Below ``eval/`` the catalog's pattern takes any words, as
     of ``eval/rewards/exact/std`` of TRL's trackers; our splits and modes are few."""
     return ours(name) and (not name.startswith("eval/") or EVALUATION.match(name) is not None)
 
 
 def mapping(texts: Iterable[str]) -> dict[str, str]:
-    """``THEIRS=OURS`` texts as a table. Raises ConfigError for a name that the catalogue lacks."""
+    """``THEIRS=OURS`` texts as a table. Raises ConfigError for a name that the catalog lacks."""
     found: dict[str, str] = {}
     faults = []
     for text in texts:
         theirs, equals, name = text.rpartition("=")
         if not equals or not theirs or not name:
             faults.append(f"--map {text}: write --map THEIRS=OURS")
-        elif name != STEP and (not ours(name) or catalogue.misspelt(name)):
-            guess = catalogue.misspelt(name) or strict.nearest(name, catalogue.catalogue())
+        elif name != STEP and (not ours(name) or catalog.misspelled(name)):
+            guess = catalog.misspelled(name) or strict.nearest(name, catalog.catalog())
             did = f"did you mean {guess}?" if guess else "`grpobench list metrics` shows them"
             faults.append(f"--map {text}: no metric {name!r}; {did}")
         elif name != STEP and name in found.values():
@@ -73,14 +75,14 @@ def divided(theirs: str) -> tuple[str, float]:
     return (found[1], float(found[2])) if found and float(found[2]) else (theirs, 1.0)
 
 
-def told_as(name: str, mapped: Mapping[str, str]) -> str:
+def mapped_name(name: str, mapped: Mapping[str, str]) -> str:
     """What --map says that a name of theirs is; empty where it does not say."""
     if name in mapped:
         return mapped[name]
     return next((own for theirs, own in mapped.items() if divided(theirs)[0] == name), "")
 
 
-def asked(mapped: Mapping[str, str], names: Collection[str]) -> dict[str, tuple[str, float]]:
+def requested_names(mapped: Mapping[str, str], names: Collection[str]) -> dict[str, tuple[str, float]]:
     """Of the names that a log has, what --map says that they are, and what their numbers are divided by. A
     name that itself ends in a number counts as it is where the log has it. Raises ConfigError for a name of
     theirs that is given twice."""
@@ -114,7 +116,7 @@ class Translated:
     rows: dict[int, dict[str, float]]
     names: dict[str, str]
     """Ours -> what of theirs it is."""
-    kept: dict[str, str] = field(default_factory=dict)
+    unmapped: dict[str, str] = field(default_factory=dict)
     """``other/…`` -> theirs, for what has no name of ours."""
     notes: list[str] = field(default_factory=list)
     task: str = ""
@@ -125,7 +127,7 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     """Every number of a log under a name of ours or below `OTHER`. What `mapped` says counts before the
     table, and names that are ours already stay. Raises DataError for a share above 1."""
     theirs = list(dict.fromkeys(name for row in log.rows.values() for name in row))
-    told = asked(mapped, theirs)
+    told = requested_names(mapped, theirs)
     by = {name: number for name, (_, number) in told.items() if number != 1}
     chosen, sources = choose(theirs, vocabulary, {name: own for name, (own, _) in told.items()})
     demand_shares(log, chosen, by)
@@ -134,8 +136,8 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
             step: {chosen[name]: value / by.get(name, 1.0) for name, value in row.items()}
             for step, row in sorted(log.rows.items())
         },
-        names={name: spelt(own, by) for own, name in chosen.items() if not name.startswith(OTHER)},
-        kept={name: spelt(own, by) for own, name in chosen.items() if name.startswith(OTHER)},
+        names={name: spelled(own, by) for own, name in chosen.items() if not name.startswith(OTHER)},
+        unmapped={name: spelled(own, by) for own, name in chosen.items() if name.startswith(OTHER)},
         task=next(iter(sources)) if len(sources) == 1 else "",
     )
     if len(sources) > 1:
@@ -154,15 +156,15 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     return found
 
 
-def spelt(theirs: str, by: Mapping[str, float]) -> str:
+def spelled(theirs: str, by: Mapping[str, float]) -> str:
     """A name of theirs with what its numbers were divided by."""
     return f"{theirs} ÷ {by[theirs]:g}" if theirs in by else theirs
 
 
 @cache
 def share(name: str) -> bool:
-    """Whether a metric of ours is a share, which is from 0 to 1: an accuracy, or what the catalogue says."""
-    metric = catalogue.find(name)
+    """Whether a metric of ours is a share, which is from 0 to 1: an accuracy, or what the catalog says."""
+    metric = catalog.find(name)
     declared = metric is not None and metric.unit.partition(" ")[0] == "share"
     return declared or ACCURACY.fullmatch(name) is not None
 
@@ -179,7 +181,7 @@ def demand_shares(log: Log, chosen: Mapping[str, str], by: Mapping[str, float]) 
             after = f" (to be divided by {by[theirs]:g})" if theirs in by else ""
             percent = "" if after else f'percent are divided with --map "{theirs}/100={own}", and '
             raise DataError(
-                f"{log.place}: `{theirs}` is {told[first]:g}{after} at step {first}, and {own} is a share, "
+                f"{log.path}: `{theirs}` is {told[first]:g}{after} at step {first}, and {own} is a share, "
                 f'from 0 to 1; {percent}what is no share is kept with --map "{theirs}={OTHER}{theirs}"'
             )
 
@@ -197,7 +199,7 @@ def choose(
     chosen = {name: mapped[name] for name in theirs if name in mapped}
     taken = set(chosen.values())
     for name, (_, row, parts) in sorted(known.items(), key=lambda entry: entry[1][0]):
-        wanted = row.named(parts)
+        wanted = row.our_name(parts)
         if SOURCE in row.theirs and len(sources) > 1:
             wanted = f"{wanted}/{parts['source']}"
         if wanted not in taken:
@@ -263,7 +265,7 @@ def diverged(found: Translated) -> str:
         while bad < len(steps) and not math.isfinite(steps[-1 - bad][1]):
             bad += 1
         if bad:
-            theirs = found.names.get(name) or found.kept.get(name, name)
+            theirs = found.names.get(name) or found.unmapped.get(name, name)
             return f"{theirs} is {steps[-1][1]:g} from step {steps[-bad][0]} to the end"
     return ""
 

@@ -1,28 +1,127 @@
-"""Whether each task accepts its own reference answers and rejects wrong ones: `grpobench tasks check`."""
+"""Answers that know nothing of their problem, and how many of them a verifier takes for right.
+
+Whether each task accepts its own reference answers and rejects wrong ones: `grpobench tasks check`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from grpobench.runs.inventory import constants
-from grpobench.runs.reward.canary import accepted, corruption
+from grpobench.runs.reward.verifier_check import accepted, corruption
 from grpobench.runs.settings import registries
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.registries import tasks
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict, family
+
+CONSTANTS: Final = (
+    *("nan", "-nan", "inf", "-inf", "Infinity", "1e999", "nan+nani", "[NaN]"),
+    *("0", "1", "-1", "2", "10", "0.0", "0.5", "0/1"),
+    *("", " ", '""', "[]", "{}", "()", "[[]]", "None", "null", "?", "-"),
+    *("yes", "no", "Yes", "No", "true", "false", "True", "False"),
+    *("A", "B", "C", "D", "E", "x"),
+    "0 or 1, yes or no, A or B or C or D or E. " * 200,
+)
+"""What is tried on every problem, as its final answer. The last is long."""
+MOST_CONSTANTS: Final = 32
+"""Problems of a task on which they are tried, spread evenly."""
+OTHERS: Final = 6
+"""Reference answers of other problems that are tried on each."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An answer that knows nothing of the problem."""
+
+    problem: Problem
+    what: str
+    verdict: Verdict
+    right: bool
+    """Whether it happens to be the right answer."""
+
+
+def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verdict]) -> list[Tried]:
+    """Every constant, and references of other problems, on at most `MOST` of the problems.
+
+    `references` are the verdicts on the problems' own references, by id. An answer counts as right where it
+    is that reference by spelling or by value, or where the task finds it right in another way than by its
+    verifier (`Task.right_besides`): what the verifier says of it decides nothing.
+    """
+    chosen = problems[:: -(-len(problems) // MOST_CONSTANTS)] if problems else []
+    asked: list[list[tuple[str, Sequence[str]]]] = []
+    for place, problem in enumerate(chosen):
+        constants = [(text, task.state(problem, text)) for text in CONSTANTS]
+        asked.append([*constants, *others(task, chosen, place, references)])
+    graded = task.verify_all(chosen, [[episode for _, episode in own] for own in asked])
+    found = []
+    for problem, own, verdicts in zip(chosen, asked, graded, strict=True):
+        reference = references[problem.id].answer
+        for (text, episode), verdict in zip(own, verdicts, strict=True):
+            right = alike(text, reference) or (
+                accepted(verdict) and task.right_besides(problem, tuple(episode))
+            )
+            found.append(Tried(problem, text, verdict, right))
+    return found
+
+
+def others(
+    task: Task, problems: Sequence[Problem], place: int, references: Mapping[str, Verdict]
+) -> list[tuple[str, Sequence[str]]]:
+    """Reference answers of other problems with other truths: (answer, episode)."""
+    found: dict[str, Sequence[str]] = {}
+    for step in range(1, len(problems)):
+        other = problems[(place + step) % len(problems)]
+        if other.truth != problems[place].truth and len(found) < OTHERS:
+            found[references[other.id].answer or ""] = task.demonstrate_episode(other)
+    return list(found.items())
+
+
+def graded_scores(found: Sequence[Tried]) -> dict[str, float]:
+    """What the answers that are not right earn on average, by score."""
+    wrong = [one.verdict.scores for one in found if not one.right and one.verdict.outcome == "graded"]
+    names = dict.fromkeys(name for scores in wrong for name in scores)
+    return {name: sum(scores.get(name, 0.0) for scores in wrong) / len(wrong) for name in names}
+
+
+def alike(answer: str, reference: str | None) -> bool:
+    """Whether two answers have the same letters, digits and signs, or the same value as numbers."""
+    if reference is None:
+        return False
+    one_bare, other_bare = bare(answer), bare(reference)
+    if one_bare == other_bare:
+        return bool(one_bare) or "".join(answer.split()) == "".join(reference.split())
+    one, other = value(answer), value(reference)
+    return one is not None and one == other
+
+
+def bare(text: str) -> str:
+    return re.sub(r"\\(?:text|mbox|mathrm|textbf)\b|[^\w.+\-/*^<>=]", "", text).casefold()
+
+
+def value(text: str) -> complex | None:
+    """The number that a text is; None for anything else."""
+    text = re.sub(r"[\s,$]", "", text).strip("\"'")
+    try:
+        above, slash, below = text.partition("/")
+        if slash:
+            return complex(float(above) / float(below))
+        return complex(text.replace("i", "j") if re.fullmatch(r"[-+.\dji]+", text) else text)
+    except (ValueError, ZeroDivisionError):
+        return None
+
 
 State = Literal["ok", "failed", "absent"]
 MOST = 10_000
 """Problems of a task that are checked unless the user says how many."""
-SHOWN = 5
+MOST_SHOWN = 5
 """Failures of a kind that are named."""
 AT_ONCE = 256
 """Problems that are given to the verifier together."""
@@ -34,7 +133,7 @@ TALLIES = ("references", "corrupted", "empty", "constants")
 
 
 @dataclass(frozen=True)
-class Tally:
+class GradeCount:
     """How many answers of a kind were graded as correct."""
 
     answers: int = 0
@@ -42,14 +141,14 @@ class Tally:
     faults: tuple[str, ...] = ()
     """The first answers that were graded wrongly, and how."""
 
-    def count(self, verdict: Verdict, wanted: bool, what: str) -> Tally:
+    def count(self, verdict: Verdict, wanted: bool, what: str) -> GradeCount:
         """With one more answer, which is to be accepted or not. Only a full `correct` counts as accepted."""
         taken = accepted(verdict)
         right = taken == wanted and verdict.outcome != "infra_error"
         faults = self.faults
-        if not right and len(faults) < SHOWN:
+        if not right and len(faults) < MOST_SHOWN:
             faults += (f"{what}: {verdict.outcome}, correct = {verdict.scores.get('correct')}",)
-        return Tally(self.answers + 1, self.accepted + taken, faults)
+        return GradeCount(self.answers + 1, self.accepted + taken, faults)
 
     def row(self) -> dict[str, Any]:
         share = self.accepted / self.answers if self.answers else None
@@ -68,11 +167,11 @@ class Check:
     """Why a task or a part of it could not be checked, with the remedy."""
     problems: int = 0
     """How many the task serves here."""
-    references: Tally = Tally()
-    corrupted: Tally = Tally()
-    empty: Tally = Tally()
+    references: GradeCount = GradeCount()
+    corrupted: GradeCount = GradeCount()
+    empty: GradeCount = GradeCount()
     """Completions without a character; not with likelihood."""
-    constants: Tally = Tally()
+    constants: GradeCount = GradeCount()
     """Constants and other problems' answers, without those that happen to be right; not with likelihood."""
     lucky: int = 0
     """How many of these happened to be right."""
@@ -147,7 +246,7 @@ def check(name: str, task: Task, most: int) -> Iterator[Check]:
     if lack and lack != sources.missing(task.tables, sources.data_folder(), task.packages):
         yield Check(name, state="absent", why=lack)  # without something that is needed for grading
         return
-    problems = served(task, lack)
+    problems = checkable_problems(task, lack)
     if not problems:
         yield Check(name, state="absent", why=lack)
         return
@@ -162,7 +261,7 @@ def check(name: str, task: Task, most: int) -> Iterator[Check]:
         yield likelihood(common, task, [problems[i] for i in found])
 
 
-def served(task: Task, lack: str) -> list[Problem]:
+def checkable_problems(task: Task, lack: str) -> list[Problem]:
     """All problems of a task; of the splits that can be read here, where something lacks."""
     if not lack:
         return [problem for split in task.splits for problem in task.problems(split)]
@@ -179,7 +278,7 @@ def served(task: Task, lack: str) -> list[Problem]:
 def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
     """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some of them
     also constants and answers to other problems."""
-    references, corrupted, empty = Tally(), Tally(), Tally()
+    references, corrupted, empty = GradeCount(), GradeCount(), GradeCount()
     known: dict[str, Verdict] = {}
     for start in range(0, len(chosen), AT_ONCE):
         part = chosen[start : start + AT_ONCE]
@@ -196,8 +295,8 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
             empty = empty.count(verdicts[1], False, name)
             for answer, verdict in zip(answers[2:], verdicts[2:], strict=True):
                 corrupted = corrupted.count(verdict, False, f"{name}, corrupted {answer[-1]!r:.200}")
-    found = constants.tried(task, [problems[i] for i in chosen], known)
-    fooled = Tally()
+    found = tried(task, [problems[i] for i in chosen], known)
+    fooled = GradeCount()
     for one in found:
         if not one.right:
             fooled = fooled.count(one.verdict, False, f"problem {one.problem.id}, {one.what!r:.80}")
@@ -209,7 +308,7 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
         empty=empty,
         constants=fooled,
         lucky=len(found) - fooled.answers,
-        graded=constants.graded_scores(found),
+        graded=graded_scores(found),
     ).settled()
 
 
@@ -219,7 +318,7 @@ def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
     Where the reference is one of the candidates it must be accepted, and the corrupted one (or every other)
     rejected. A probe without a right answer must tell its candidates apart: accept one and reject one.
     """
-    references, corrupted = Tally(), Tally()
+    references, corrupted = GradeCount(), GradeCount()
     for problem in problems:
         candidates = task.candidates(problem)
         verdicts = [ahead(task, problem, candidates, i) for i in range(len(candidates))]
@@ -266,7 +365,7 @@ def as_lines(check: Check) -> list[str]:
     return lines
 
 
-def share(tally: Tally) -> str:
+def share(tally: GradeCount) -> str:
     """Such as ``100 % of 1,319``."""
     if not tally.answers:
         return "none of 0"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.models import packages
+from grpobench.runs.models import model_files as packages
 from grpobench.runs.settings.registries import tasks
 from grpobench.runs.tools import files, strict
-from grpobench.tasks.data import archives, sources
-from grpobench.tasks.data.errors import DataError
-from grpobench.tasks.data.tables import Package, Packaged, Source, Table
+from grpobench.tasks.data import sources
+from grpobench.tasks.data import tables as archives
+from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 from grpobench.tasks.task import Task, family
 
 ALL = "all"
@@ -45,7 +45,7 @@ class DataSet:
     tables: tuple[Table, ...]
     packages: tuple[Package, ...]
     """What the tasks need beside the tables."""
-    licence: str
+    license: str
 
     @property
     def needs(self) -> list[Package]:
@@ -64,7 +64,7 @@ def data_sets() -> dict[str, DataSet]:
     for names in owners.values():
         cls = registry[names[0]]
         name = family(names[0])
-        found[name] = DataSet(name, tuple(names), cls.tables, cls.packages, cls.licence)
+        found[name] = DataSet(name, tuple(names), cls.tables, cls.packages, cls.license)
     return found
 
 
@@ -99,7 +99,7 @@ def data_row(data_set: DataSet) -> Row:
         "state": states.pop() if len(states) == 1 else "damaged" if "damaged" in states else "partly",
         "rows": sum(row["rows"] for row in tables) or None,
         "splits": served,
-        "licence": data_set.licence,
+        "license": data_set.license,
         "from": list(dict.fromkeys(row["from"] for row in parts if row["from"])),
         "tables": tables,
         "packages": packages,
@@ -135,7 +135,7 @@ def table_row(table: Table, read: list[Source]) -> Row:
     except DataError as error:
         here = sources.locate(table, sources.data_folder())
         return row | {"state": "damaged" if here else "absent", "why": str(error)}
-    row |= {"place": source.place, "rows": source.rows, "sha256": source.sha256, "from": source.kind}
+    row |= {"place": source.location, "rows": source.rows, "sha256": source.sha256, "from": source.kind}
     if source.kind == "package" and package is not None:
         row["version"] = sources.installed_version(package)
         row["from"] = f"{package.distribution} {row['version']}"
@@ -168,7 +168,7 @@ def model_row(name: str, weights: packages.Weights) -> Row:
         "state": "present" if present else "damaged" if row["state"] == "present" else "absent",
         "rows": None,
         "splits": {},
-        "licence": weights.licence,
+        "license": weights.license,
         "from": [row["from"]] if present else [],
         "sha256": weights.file.sha256,
         "why": [fault] if fault else [],
@@ -190,7 +190,7 @@ def damage(file: Packaged) -> str:
 
 def as_lines(found: Sequence[Row]) -> list[str]:
     """The rows as text: one line each, and below it what is lacking."""
-    cells = [("name", "state", "rows", "licence", "from", "problems by split")]
+    cells = [("name", "state", "rows", "license", "from", "problems by split")]
     for row in found:
         count = f"{row['rows']:,}" if row["rows"] else ""
         served = ", ".join(f"{split} {number:,}" for split, number in row["splits"].items())
@@ -199,7 +199,7 @@ def as_lines(found: Sequence[Row]) -> list[str]:
         places = (
             row["from"] if len(row["from"]) < 3 else [f"{row['from'][0]} and {len(row['from']) - 1} more"]
         )
-        cells.append((row["name"], row["state"], count, row["licence"], ", ".join(places), served))
+        cells.append((row["name"], row["state"], count, row["license"], ", ".join(places), served))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, cell, widths)).rstrip() for cell in cells]
     for number, row in reversed(list(enumerate(found, 1))):
@@ -218,7 +218,7 @@ def fetch(names: Sequence[str]) -> list[str]:
     What is here in the checked version, with undamaged files, is left alone. Returns one line per name.
     Raises ConfigError for an unknown name, FetchError where pip fails, DataError for a wrong file.
     """
-    asked = wanted(names)
+    asked = required_packages(names)
     needs = [package for group in asked.values() for package in group]
     install([package.requirement for package in needs if fault(package)])
     for package in needs:
@@ -227,10 +227,10 @@ def fetch(names: Sequence[str]) -> list[str]:
                 f"{why}, after its installation; another folder on Python's path may hide it "
                 f"({sources.find(package)}), or the index serves another file than the one that was checked"
             )
-    return [told(name, group) for name, group in asked.items()]
+    return [describe_fetched(name, group) for name, group in asked.items()]
 
 
-def wanted(names: Sequence[str]) -> dict[str, list[Package]]:
+def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
     """What each name needs. Raises ConfigError for unknown ones."""
     sets = data_sets()
     everything = {name: found.needs for name, found in sets.items()}
@@ -323,7 +323,7 @@ def pip(*words: str) -> bool:
     return subprocess.run([*PIP, *words], stdout=STANDARD_ERROR, check=False).returncode == 0
 
 
-def told(name: str, needs: Sequence[Package]) -> str:
+def describe_fetched(name: str, needs: Sequence[Package]) -> str:
     """What was fetched for a name, in one line."""
     packages = ", ".join(dict.fromkeys(package.requirement for package in needs))
     checked = sum(isinstance(package, Packaged) and bool(package.sha256) for package in needs)

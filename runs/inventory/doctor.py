@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from grpobench.analysis.tools.visible import visible
-from grpobench.runs.record import origin
+from grpobench.analysis.tools.text import visible
+from grpobench.runs.runfolder import provenance
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
 from grpobench.runs.tools.machine import devices
 from grpobench.tasks.data import sources
 from grpobench.tasks.task import Task, family
-from grpobench.tasks.workers.processors import cores
+from grpobench.tasks.workers.pool import cores
 
 Health = Literal["ok", "absent", "broken"]
 LEAST_FREE_GB = 2.0
@@ -83,11 +83,11 @@ def python() -> Finding:
 
 
 def threads() -> Finding:
-    return Finding("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {origin.cpu()}")
+    return Finding("processor", "ok", f"{cores()} of {os.cpu_count()} cores usable, {provenance.cpu()}")
 
 
 def workers() -> Finding:
-    """What a matrix makes of this machine."""
+    """What an experiment makes of this machine."""
     found = devices()
     detail = (
         f"{len(found)}, each on a GPU of its own ({', '.join(found)})"
@@ -118,16 +118,16 @@ def training() -> Finding:
     """A run of three steps on the device that runs use, stopped after the first and taken up again."""
     import torch
 
-    from grpobench.runs.record.folder import RunFolder
+    from grpobench.runs.runfolder.folder import RunFolder
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.train.execute import execute
     from grpobench.runs.train.progress import Preempted
 
     settings = (
         "train.steps=3",
-        "train.prompts=2",
-        "train.group=4",
-        "train.minibatches=1",
+        "train.prompts_per_step=2",
+        "train.group_size=4",
+        "train.num_minibatches=1",
         "checkpoint.every=0",
     )
     quiet = ("evaluate.problems=0", "evaluate.test_problems=0")
@@ -229,7 +229,7 @@ def data_sets() -> list[Finding]:
         of = len(data_set.tables) + len(data_set.packages)
         kinds = sorted({place[0] for place in places if place is not None})
         detail = f"{here} of {of} parts here" + (f", from a {' and a '.join(kinds)}" if kinds else "")
-        detail += f" ({data_set.licence})" if data_set.licence else ""
+        detail += f" ({data_set.license})" if data_set.license else ""
         lack = "" if here == of else f"; grpobench data fetch {name}, or grpobench data list for the ways"
         health: Health = "ok" if here == of else "absent"
         found.append(Finding(f"data {name}", health, detail + lack))
@@ -282,13 +282,13 @@ def show(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colours = {"ok": "green", "absent": "yellow", "broken": "red"}
+    colors = {"ok": "green", "absent": "yellow", "broken": "red"}
     table = Table(box=None, pad_edge=False)
     for heading in ("what", "state", "detail"):
         table.add_column(heading, overflow="fold")
     for finding in findings:
         state = finding.health + (" (needed)" if finding.needed and finding.health != "ok" else "")
         table.add_row(
-            finding.subject, Text(state, style=colours[finding.health]), Text(visible(finding.detail))
+            finding.subject, Text(state, style=colors[finding.health]), Text(visible(finding.detail))
         )
     Console().print(table)

@@ -25,7 +25,7 @@ FIGURES = "figures/findings"
 
 
 @dataclass(frozen=True)
-class Shown:
+class FindingEntry:
     """A finding at a scale with its kept table."""
 
     study: Study
@@ -42,7 +42,7 @@ class Shown:
 def pages(environment: Environment, tables: Path) -> dict[str, str]:
     """Text by path under the folder of documents; `tables` are those that are kept of findings. Nothing
     where none is kept. Raises ConfigError for a damaged table."""
-    found = shown(tables)
+    found = finding_entries(tables)
     if not found:
         return {}
     from grpobench.analysis.figures.drawing import svg_text
@@ -68,10 +68,10 @@ def counts(verdicts: Sequence[str]) -> dict[str, int]:
     return {name: verdicts.count(name) for name in VERDICTS}
 
 
-def shown(tables: Path) -> list[Shown]:
+def finding_entries(tables: Path) -> list[FindingEntry]:
     """What is kept, in the order of names and scales."""
     from grpobench.analysis.findings.record import read_kept
-    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.runfolder.files import LogError
 
     found = []
     for name in findings():
@@ -85,15 +85,20 @@ def shown(tables: Path) -> list[Shown]:
             except LogError as error:
                 raise ConfigError([str(error)]) from error
             if record:
-                found.append(Shown(study, record, record.result(), again))
+                found.append(FindingEntry(study, record, record.result(), again))
     return found
 
 
-def row(one: Shown) -> Mapping[str, Any]:
+def row(one: FindingEntry) -> Mapping[str, Any]:
     """What the page says of a finding."""
-    from grpobench.analysis.findings.arms import arm_means
+    from grpobench.analysis.findings.description import (
+        arm_means,
+        arm_words,
+        effect_words,
+        matters_words,
+        result_words,
+    )
     from grpobench.analysis.findings.judge import as_row
-    from grpobench.analysis.findings.words import arm_words, effect_words, matters_words, result_words
 
     told = as_row(one.result)
     registration = one.record.registration
@@ -126,8 +131,8 @@ def row(one: Shown) -> Mapping[str, Any]:
 
 def again(record: Record, study: Study) -> Mapping[str, Any]:
     """What a rerun says: its verdict, its primary effect, and its seeds."""
+    from grpobench.analysis.findings.description import effect_words
     from grpobench.analysis.findings.judge import as_row
-    from grpobench.analysis.findings.words import effect_words
 
     told = as_row(record.result())
     seeds = sorted({run[2] for run in record.states})

@@ -1,31 +1,136 @@
-"""What the suite knows, a row for each thing: for `grpobench list`."""
+"""Others' algorithms, tasks and rewards that a name reaches from here: in packages, in files of this folder.
+
+Packages' entry points are loaded. Files are only read: what in them is an algorithm or a task shows in its
+bases, and a reward function in an argument `completions`.
+
+What the suite knows, a row for each thing: for `grpobench list`.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import textwrap
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from grpobench.analysis.detect.registry import DETECTORS
-from grpobench.runs.inventory import detectors, nearby
-from grpobench.runs.inventory.describing import Row
-from grpobench.runs.inventory.dialects import described, differences
-from grpobench.runs.measure import catalogue
-from grpobench.runs.models import finding, packages
+from grpobench.algorithms.algorithm import Algorithm
+from grpobench.analysis.detectors.registry import DETECTORS
+from grpobench.runs.inventory import describing
+from grpobench.runs.inventory.describing import Row, described, differences
+from grpobench.runs.metrics import catalog
+from grpobench.runs.models import model_files
 from grpobench.runs.settings import recipe, registries
 from grpobench.runs.settings.config import COMPONENTS
-from grpobench.runs.settings.registries import BUILT_IN
+from grpobench.runs.settings.registries import BUILT_IN, Kind
+from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.data import sources
+from grpobench.tasks.task import Task
+
+BASES: dict[Kind, type] = {"algorithm": Algorithm, "task": Task}
+SUITE = "grpobench."
+
+
+def rows(kind: Kind) -> list[Row]:
+    """A row per name, with its origin."""
+    return [*from_packages(kind), *from_files(kind, Path())]
+
+
+def from_packages(kind: Kind) -> Iterator[Row]:
+    """What entry points give. One that cannot be loaded says why."""
+    for name, point in sorted(registries.entry_points(kind).items()):
+        try:
+            found = registries.find(kind, name)
+        except ConfigError as error:
+            yield {
+                "name": name,
+                "summary": "; ".join(error.faults),
+                "provenance": (f"entry point {point.value}"),
+            }
+        else:
+            yield {"name": name, "summary": first_line(found.cls), "provenance": found.provenance}
+
+
+def first_line(thing: object) -> str:
+    """What a class says of itself, or the first line of its docstring or of a function's."""
+    doc = str(getattr(thing, "__doc__", None) or "").strip()
+    return str(getattr(thing, "summary", "") or doc.partition("\n")[0])
+
+
+def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
+    """What stands in the Python files of a folder; one that is no Python is passed over."""
+    for path in sorted(folder.glob("*.py")):
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # whoever names it hears of it
+            continue
+        for node in definitions(kind, tree):
+            doc = ast.get_docstring(node) or ""
+            provenance = str(path.resolve())
+            yield {
+                "name": f"{path.stem}:{node.name}",
+                "summary": stated(node) or doc.partition("\n")[0],
+                "provenance": provenance,
+            }
+
+
+def definitions(
+    kind: Kind, tree: ast.Module
+) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The definitions of a kind at the top of a file."""
+    base = BASES.get(kind)
+    known = imported(tree, base) if base else set()
+    for node in tree.body:
+        if base is None and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            if "completions" in {argument.arg for argument in arguments}:
+                yield node
+        elif isinstance(node, ast.ClassDef) and known & set(map(plain, node.bases)):
+            known.add(node.name)
+            yield node
+
+
+def plain(base: ast.expr) -> str:
+    """The name of a base such as ``Algorithm[Advantage]``."""
+    inner = base.value if isinstance(base, ast.Subscript) else base
+    return inner.id if isinstance(inner, ast.Name) else ""
+
+
+def imported(tree: ast.Module, base: type) -> set[str]:
+    """The names under which a file imports `base`, and classes of the suite that are made from it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(SUITE):
+            try:
+                module = importlib.import_module(node.module or "")
+            except ImportError:  # whoever names the file hears of it
+                continue
+            for alias in node.names:
+                thing = getattr(module, alias.name, None)
+                if isinstance(thing, type) and issubclass(thing, base):
+                    found.add(alias.asname or alias.name)
+    return found
+
+
+def stated(node: ast.AST) -> str:
+    """The text of ``summary = "..."`` in a class."""
+    for statement in getattr(node, "body", ()):
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            if names == ["summary"]:
+                return str(statement.value.value)
+    return ""
 
 
 def algorithm_rows() -> list[Row]:
     """Those of the suite, then others'."""
     own = [
-        {"name": name, "paper": cls.paper, "summary": cls.summary, "origin": BUILT_IN}
+        {"name": name, "paper": cls.paper, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.algorithms().items()
     ]
-    return [*own, *({"paper": "", **row} for row in nearby.rows("algorithm"))]
+    return [*own, *({"paper": "", **row} for row in rows("algorithm"))]
 
 
 def dialect_rows() -> list[Row]:
@@ -43,16 +148,16 @@ def dialect_rows() -> list[Row]:
 def task_rows() -> list[Row]:
     """Those of the suite, then others'."""
     own = [
-        {"name": name, "source": cls.source, "summary": cls.summary, "origin": BUILT_IN}
+        {"name": name, "source": cls.source, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.tasks().items()
     ]
-    return [*own, *({"source": "", **row} for row in nearby.rows("task"))]
+    return [*own, *({"source": "", **row} for row in rows("task"))]
 
 
 def reward_rows() -> list[Row]:
     """What `reward.weights` may name beside the scores of a task: the suite's own, then others' functions."""
-    own = [{"name": name, "summary": text, "origin": BUILT_IN} for name, text in COMPONENTS.items()]
-    return [*own, *nearby.rows("reward")]
+    own = [{"name": name, "summary": text, "provenance": BUILT_IN} for name, text in COMPONENTS.items()]
+    return [*own, *rows("reward")]
 
 
 def recipe_rows() -> list[Row]:
@@ -73,14 +178,14 @@ def recipe_summary(name: str) -> Row:
 
 
 def metric_rows() -> list[Row]:
-    return [dataclasses.asdict(metric) for metric in catalogue.catalogue().values()]
+    return [dataclasses.asdict(metric) for metric in catalog.catalog().values()]
 
 
 def detector_rows() -> list[Row]:
     """Kinds of events, with rule, family and thresholds."""
     rows: list[Row] = []
     for kind in DETECTORS:
-        row = detectors.row(kind)
+        row = describing.row(kind)
         told = {one["name"]: float(one["value"]) for one in row["thresholds"]}
         summary = row["about"].split(". ")[0]
         rows.append({"name": kind, "summary": summary, **row, "thresholds": told})
@@ -89,7 +194,7 @@ def detector_rows() -> list[Row]:
 
 def figure_rows() -> list[Row]:
     """What `grpobench figure` draws where the logs allow it."""
-    from grpobench.analysis.figures.catalogue import FIGURES  # loads pandas and matplotlib
+    from grpobench.analysis.report.catalog import FIGURES  # loads pandas and matplotlib
 
     return [{"name": name, "summary": kind.about} for name, kind in FIGURES.items()]
 
@@ -97,14 +202,14 @@ def figure_rows() -> list[Row]:
 def model_rows() -> list[Row]:
     """Models by name (built in, in the user's model folder, in packages), then the two open kinds."""
     rows: list[Row] = []
-    mine = finding.in_model_folder()
-    for name in finding.names():
+    mine = model_files.in_model_folder()
+    for name in model_files.names():
         source, summary, present = "built in", "small policy made by this project", True
         if name in mine:
-            source, summary = "model folder", str(finding.model_folder())
-        elif name in packages.PACKAGED:
-            weights = packages.PACKAGED[name]
-            source, summary = f"package {weights.file.requirement}", f"{weights.label} ({weights.licence})"
+            source, summary = "model folder", str(model_files.model_folder())
+        elif name in model_files.PACKAGED:
+            weights = model_files.PACKAGED[name]
+            source, summary = f"package {weights.file.requirement}", f"{weights.label} ({weights.license})"
             root = sources.find(weights.file)
             present = root is not None and (root / weights.file.path).is_file()
         rows.append({"name": name, "source": source, "summary": summary, "present": present})
@@ -129,7 +234,7 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
 
 def as_lines(rows: list[Row]) -> list[str]:
     """Rows as text: the name, then what is said about it; of a family such as ``gym:NAME`` only the names."""
-    theirs = [row for row in rows if row.get("origin", BUILT_IN) != BUILT_IN]
+    theirs = [row for row in rows if row.get("provenance", BUILT_IN) != BUILT_IN]
     rows = [row for row in rows if row not in theirs]
     kin: dict[str, list[str]] = {row["name"]: [] for row in theirs}
     for row in rows:
@@ -151,6 +256,6 @@ def as_lines(rows: list[Row]) -> list[str]:
         absent = "" if row.get("present", True) else " (not installed)"
         lines.append(f"{row['name']:<{width}}  {text}{unit}{absent}")
     for row in theirs:
-        text = f"{row['summary']} [{row['origin']}]".strip()
+        text = f"{row['summary']} [{row['provenance']}]".strip()
         lines.append(f"{row['name']:<{width}}  {text}")
     return lines

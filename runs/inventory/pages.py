@@ -1,12 +1,25 @@
-"""The pages on algorithms, dialects and detectors, written from docstrings, class attributes and presets, on
+"""Documents with tables that are written from kept tables: what stands between their markers.
+
+    <!-- kept NAME KIND option=value … -->
+    <!-- end of kept -->
+
+asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept/markdown.py`, and for the
+calibration those of `analysis/calibration/markdown.py`. Where that
+file is not there, `before=COMMIT` says that the text between the markers was measured at that commit; the
+page then says so above it. Without either nothing may stand there.
+
+The pages on algorithms, dialects and detectors, written from docstrings, class attributes and presets, on
 graded pairs and on programs read in completions; and tables of results inside other pages, from kept tables
-(`runs/inventory/filled.py`)."""
+(`runs/inventory/pages.py`).
+"""
 
 from __future__ import annotations
 
 import html
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +27,101 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from grpobench.algorithms import modifiers
 from grpobench.analysis.findings.record import FOLDER as FINDINGS
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.runs.importing.translate import VOCABULARIES
-from grpobench.runs.inventory import describing, detectors, dialects, filled, gallery, showing
+from grpobench.runs.inventory import describing, gallery, showing
 from grpobench.runs.settings import registries
 from grpobench.runs.tools import files
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.grading import pairs, readings
+
+FOLDER = "results"
+"""Below the folder of documents: the kept tables."""
+END = "<!-- end of kept -->"
+MARKER = re.compile(r"<!-- kept (?P<asked>\S+ [^>]*?) -->\n(?P<body>.*?)" + re.escape(END), re.DOTALL)
+EARLIER = "*Measured at commit {} and not made again since: today's code may give other numbers.*"
+STAMP = re.compile(r"^\*Measured at commit [^*]*\*\n+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A place in a document."""
+
+    name: str
+    kind: str
+    options: Mapping[str, str]
+    body: str
+
+    @property
+    def before(self) -> str:
+        """Commit at which the text was measured that stands there without a kept table."""
+        return self.options.get("before", "")
+
+
+def documents(folder: Path) -> dict[str, str]:
+    """Text by path under `folder`, of every document with markers, as it is to be. Raises ConfigError."""
+    found = {}
+    for path in sorted(folder.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if "<!-- kept " in text:
+            found[path.relative_to(folder).as_posix()] = filled(text, path, folder / FOLDER)
+    return found
+
+
+def filled(text: str, path: Path, tables: Path) -> str:
+    """The document's text with every marked place written anew."""
+    counts = {text.count("<!-- kept "), text.count(END), len(MARKER.findall(text))}
+    if len(counts) > 1:
+        raise ConfigError([f"{path}: every `<!-- kept NAME KIND -->` needs a `{END}` behind it"])
+    return MARKER.sub(
+        lambda match: f"<!-- kept {match['asked']} -->\n{_body(_block(match), path, tables)}{END}", text
+    )
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The marked places of a document."""
+    yield from map(_block, MARKER.finditer(text))
+
+
+def _block(match: re.Match[str]) -> Block:
+    name, kind, *options = match["asked"].split()
+    return Block(name, kind, dict(option.partition("=")[::2] for option in options), match["body"].strip())
+
+
+def _body(block: Block, path: Path, tables: Path) -> str:
+    place = tables / f"{block.name}.json"
+    if place.exists():
+        try:
+            lines = _lines(block, place)
+        except LogError as error:
+            raise ConfigError([f"{path}: {error}"]) from error
+        return "\n" + "\n".join(lines) + "\n\n"
+    body = STAMP.sub("", block.body)
+    if not body:
+        return ""
+    if not block.before:
+        what = f"text without a kept table {place.name} and without before=COMMIT"
+        raise ConfigError([f"{path}: {what}; make it with grpobench keep, or name the commit of its numbers"])
+    return f"\n{EARLIER.format(block.before)}\n\n{body}\n\n"
+
+
+def _lines(block: Block, place: Path) -> list[str]:
+    """What a kept table's kind makes of it."""
+    from grpobench.analysis.calibration import markdown as calibration
+    from grpobench.analysis.calibration import table
+    from grpobench.analysis.kept import kept, markdown
+
+    if block.name == table.NAME:
+        return calibration.render(table.read(place), block.kind)
+    return markdown.render(kept.read(place), block.kind, block.options)
+
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
 
-def own_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
+def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
     """`docs` of the project's checkout, wherever one stands. Raises ConfigError where this is none, but an
     installed package."""
     root = Path(__file__).resolve().parents[2]
@@ -45,7 +140,7 @@ def write(folder: Path) -> list[Path]:
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
-    tabled = filled.documents(folder) | gallery.pages(templates(), folder / filled.FOLDER / FINDINGS)
+    tabled = documents(folder) | gallery.pages(templates(), folder / FOLDER / FINDINGS)
     for path in (folder / "algorithms").glob("*.md"):
         ours = path.read_text(encoding="utf-8").startswith(MARK)
         if ours and path.relative_to(folder).as_posix() not in found:
@@ -75,7 +170,7 @@ def pages() -> dict[str, str]:
     environment = templates()
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
-    presets = dialects.show_dialects()
+    presets = describing.show_dialects()
     found = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
             row, known={dialect["name"]: dialect for dialect in presets}
@@ -91,9 +186,9 @@ def pages() -> dict[str, str]:
     )
     found["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
     found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
-    found[detectors.PAGE] = environment.get_template("stability.md.j2").render(detectors.shown())
-    found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.shown())
-    found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.shown())
+    found[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
+    found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
+    found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
     return found
 
 
@@ -149,7 +244,7 @@ def lines(text: str) -> str:
 
 def value(item: Any) -> str:
     """A value as a recipe has it."""
-    return dialects.ABSENT if item == dialects.ABSENT else f"`{describing.plainly(item)}`"
+    return describing.ABSENT if item == describing.ABSENT else f"`{describing.plainly(item)}`"
 
 
 def fold(text: str) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.inventory.describing import Row, degenerate, needs, settings
-from grpobench.runs.inventory.dialects import dialects_of, show_dialect
-from grpobench.runs.measure import catalogue
-from grpobench.runs.settings import doors, recipe, registries
+from grpobench.runs.inventory.describing import Row, degenerate, dialects_of, needs, settings, show_dialect
+from grpobench.runs.metrics import catalog
+from grpobench.runs.settings import plugins, recipe, registries
 from grpobench.runs.settings.registries import Kind, chosen, miss
 from grpobench.runs.tools.strict import ConfigError
 
@@ -22,16 +21,16 @@ def show(kind: str, name: str) -> Row:
     as `module:Name`, with the file in the current folder. Raises `ConfigError` for an unknown name."""
     if kind == "dialect":
         return show_dialect(chosen(registries.dialects(), name, kind))
-    for known, described in SHOWN.items():
+    for known, described in EXTENSIBLE.items():
         if kind == known:
             found = registries.find(known, name, Path.cwd())
-            origin = {} if found.origin == registries.BUILT_IN else {"origin": found.origin}
-            return {**origin, **described(found.cls)}
+            provenance = {} if found.provenance == registries.BUILT_IN else {"provenance": found.provenance}
+            return {**provenance, **described(found.cls)}
     if kind == "recipe":
         return show_recipe(name)
-    metric = catalogue.find(name)
+    metric = catalog.find(name)
     if metric is None:
-        raise ConfigError([miss(kind, name, catalogue.catalogue())])
+        raise ConfigError([miss(kind, name, catalog.catalog())])
     return dataclasses.asdict(metric)
 
 
@@ -74,7 +73,7 @@ def show_task(cls: Any) -> Row:
         "source": cls.source,
         "scores": list(cls.scores),
         "reward": dict(cls.reward),
-        "max_new_tokens": made.max_new_tokens if made else cls.max_new_tokens,
+        "max_completion_tokens": made.max_completion_tokens if made else cls.max_completion_tokens,
         **({"turns": made.turns} if made else {}),
         "splits": list(cls.splits),
         "modes": list(cls.modes),
@@ -86,13 +85,13 @@ def show_task(cls: Any) -> Row:
 
 def show_reward(function: Any) -> Row:
     return {
-        "name": doors.reference(function),
+        "name": plugins.reference(function),
         "summary": inspect.getdoc(function) or "",
         "signature": f"{function.__name__}{inspect.signature(function)}",
     }
 
 
-SHOWN: Mapping[Kind, Callable[[Any], Row]] = {
+EXTENSIBLE: Mapping[Kind, Callable[[Any], Row]] = {
     "algorithm": show_algorithm,
     "task": show_task,
     "reward": show_reward,

@@ -29,7 +29,7 @@ def deterministic(strictly: bool | None = None) -> None:
 
 
 def determinism() -> dict[str, str]:
-    """What torch is told of the order of sums, as origin.json keeps it."""
+    """What torch is told of the order of sums, as provenance.json keeps it."""
     if not torch.are_deterministic_algorithms_enabled():
         return {"operators": "any"}
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

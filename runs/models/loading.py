@@ -1,18 +1,105 @@
-"""Loading a model and its tokenizer, wherever they are, and refusing those that could not be trusted."""
+"""Chat templates under a bound: what a model's folder brings along is a program, and may never end.
+
+transformers renders templates in a sandbox that keeps them from the machine, but not from its time and
+memory. Here its own function renders them in a process of a pool, with limits on both.
+
+Loading a model and its tokenizer, wherever they are, and refusing those that could not be trusted.
+"""
 
 from __future__ import annotations
 
+import functools
 import string
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
-from grpobench.runs.models import chat_templates, packages, sizes, trust
-from grpobench.runs.models.errors import USUAL, ModelError, told
-from grpobench.runs.models.finding import folder_of, hub_origin, missing, place_of, silent
-from grpobench.runs.models.packages import source_of
-from grpobench.tasks.data.errors import DataError
+from grpobench.runs.models import model_files, sizes
+from grpobench.runs.models.model_files import (
+    folder_of,
+    hub_provenance,
+    locate_model,
+    missing,
+    silent,
+    source_of,
+)
+from grpobench.runs.models.token_budgets import USUAL, ModelError, first_line
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.workers.pool import Pool, Reply
+
+SECONDS: Final = 5.0
+"""Processor time of rendering one conversation. Templates in use take a few thousandths."""
+MEMORY: Final = 2**30
+LONGEST: Final = 10_000_000
+"""Characters of a rendered conversation."""
+
+_pool = Pool(f"{__name__}:renderer", SECONDS, MEMORY, workers=1)
+
+
+class TemplateFailure(DataError):
+    """A chat template that cannot be used; the message says why and what to do."""
+
+
+@functools.cache
+def bound() -> None:
+    """From now on every chat template of this process is rendered under the bound, also by libraries that
+    call a tokenizer of transformers themselves."""
+    import transformers.tokenization_utils_base
+
+    module: Any = transformers.tokenization_utils_base
+    assert callable(module.render_jinja_template)
+    module.render_jinja_template = render
+
+
+def render(
+    conversations: list[Any],
+    tools: Any = None,
+    documents: Any = None,
+    chat_template: Any = None,
+    **settings: Any,
+) -> tuple[list[str], list[Any]]:
+    """In place of transformers' function of this signature. Raises TemplateFailure."""
+    settings |= {"tools": tools, "documents": documents, "chat_template": chat_template}
+    plain = {name: value if value is None else _plain(value) for name, value in settings.items()}
+    (reply,) = _pool.map([[conversations, plain]])
+    if reply.ending == "done":
+        return reply.value[0], reply.value[1]
+    raise TemplateFailure(f"the model's chat template {_trouble(reply)}")
+
+
+def _plain(value: Any) -> Any:
+    """Special tokens are a kind of text that JSON does not know."""
+    return value if isinstance(value, (bool, int, float, str, list, dict)) else str(value)
+
+
+def _trouble(reply: Reply) -> str:
+    remedy = "correct chat_template.jinja or tokenizer_config.json in its folder"
+    if reply.ending == "timeout":
+        return f"does not end: it was stopped after {SECONDS:.0f} seconds of processor time; {remedy}"
+    if reply.ending == "crash":
+        return f"took more than {MEMORY / 2**30:.0f} GiB of memory; {remedy}"
+    if reply.ending == "raised":
+        return f"does not take this conversation: {reply.value}; {remedy}"
+    return f"could not be rendered: {reply.value or 'its process was killed again and again'}"
+
+
+def renderer() -> Callable[[Any], Any]:
+    """What the pool runs: transformers' own function. It is imported without torch, which it does not need
+    and which would take seconds and more memory than the limit."""
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def rendered(argument: Any) -> Any:
+        conversations, settings = argument
+        texts, spans = list(render_jinja_template(conversations, **settings))
+        if sum(map(len, texts)) > LONGEST:
+            raise ValueError(f"it makes more than {LONGEST:,} characters of it")
+        return [texts, spans]
+
+    return rendered
+
 
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "window_size")
 """Names in a model's configuration of how many tokens back some of its layers see."""
@@ -35,7 +122,7 @@ class Loaded:
 
     model: Any
     tokenizer: Any
-    origin: dict[str, str]
+    provenance: dict[str, str]
     end: tuple[int, ...] = field(default=())
     """Token ids that end a completion."""
 
@@ -77,14 +164,14 @@ def load(name: str, device: str | None = None) -> Loaded:
 
     if why := missing(name):
         raise ModelError(why)
-    place, origin = place_of(name)
-    where: dict[str, Any] = {"local_files_only": origin["from"] != "hub" or silent(name)}
+    place, provenance = locate_model(name)
+    where: dict[str, Any] = {"local_files_only": provenance["from"] != "hub" or silent(name)}
     weights = _fitting(name, place, where)
     tokenizer = _tokenizer(name, place, where)
     try:
-        settings = {"attn_implementation": "sdpa", "trust_remote_code": trust.trusted()}
+        settings = {"attn_implementation": "sdpa", "trust_remote_code": sizes.trusted()}
         if weights is not None:
-            config = AutoConfig.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
+            config = AutoConfig.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
             with torch.device("meta"):
                 sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
         settings |= {"dtype": torch.float32, "output_loading_info": True}
@@ -95,16 +182,16 @@ def load(name: str, device: str | None = None) -> Loaded:
                 f"{len(lost)} of its tensors are missing from the weight files, such as {lost[0]}"
             )
     except Exception as error:  # damaged files raise what their reader likes
-        from grpobench.runs.models.rations import gave_out
+        from grpobench.runs.models.token_budgets import is_out_of_memory
 
-        if gave_out(error):
+        if is_out_of_memory(error):
             raise
-        why = trust.remedy(error) or f"{told(error)}; {USUAL}"
+        why = sizes.remedy(error) or f"{first_line(error)}; {USUAL}"
         raise ModelError(f"model {name!r} could not be loaded from {place}: {why}") from error
     _demand_finite(name, place, model)
-    if origin["from"] == "hub":
-        origin |= hub_origin(name)
-    origin |= trust.recorded()
+    if provenance["from"] == "hub":
+        provenance |= hub_provenance(name)
+    provenance |= sizes.recorded()
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = ends if isinstance(ends, list) else [ends]
@@ -118,7 +205,7 @@ def load(name: str, device: str | None = None) -> Loaded:
             f"{min(end)}, and the model knows {logits} tokens; set eos_token in its tokenizer_config.json to "
             "one of these, or resize the model's embeddings"
         )
-    return Loaded(model, tokenizer, origin, tuple(end))
+    return Loaded(model, tokenizer, provenance, tuple(end))
 
 
 def _fitting(name: str, place: str, where: Mapping[str, Any]) -> sizes.Held | None:
@@ -129,7 +216,7 @@ def _fitting(name: str, place: str, where: Mapping[str, Any]) -> sizes.Held | No
         return sizes.fitting(place, **where)
     except Exception as error:  # damaged files raise what their reader likes
         raise ModelError(
-            f"model {name!r} could not be loaded from {place}: {told(error)}; {USUAL}"
+            f"model {name!r} could not be loaded from {place}: {first_line(error)}; {USUAL}"
         ) from error
 
 
@@ -140,12 +227,12 @@ def _tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
 
     files = f"{place} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        why = trust.remedy(error) or f"{files} ({told(error)})"
+        why = sizes.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
     if getattr(tokenizer, "chat_template", None):
-        chat_templates.bound()
+        bound()
         try:
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
@@ -178,17 +265,17 @@ def outline(name: str) -> Loaded:
         raise ModelError(why)
     found = folder_of(name)
     where: dict[str, Any] = {
-        "local_files_only": name in packages.PACKAGED or found is not None or silent(name)
+        "local_files_only": name in model_files.PACKAGED or found is not None or silent(name)
     }
     place = str(found[1]) if found else name
-    if not found and name in packages.PACKAGED:
-        source = source_of(packages.PACKAGED[name].file)
+    if not found and name in model_files.PACKAGED:
+        source = source_of(model_files.PACKAGED[name].file)
         place, where["gguf_file"] = str(source.parent), source.name
     _fitting(name, place, where)
     tokenizer = _tokenizer(name, place, where)
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=trust.trusted(), **where)
+        config = AutoConfig.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
-        why = trust.remedy(error) or f"config.json cannot be read ({told(error)})"
+        why = sizes.remedy(error) or f"config.json cannot be read ({first_line(error)})"
         raise ModelError(f"{place}: {why}") from error
     return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": place})

@@ -9,7 +9,7 @@ elicit. `--start` goes on from an earlier result; a dense one becomes a mixture 
 feed-forward layers into every expert (sparse upcycling, arXiv:2212.05055).
 The loss is the mean over answer tokens plus a small share of the mean over prompt tokens, which teaches the
 model to read its examples (the later outputs of a code problem follow from the earlier ones).
-`runs/models/policies/*/origin.json` records the exact command that made what is shipped.
+`runs/models/policies/*/provenance.json` records the exact command that made what is shipped.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def supervise(
     model: Any, streams: dict[str, Iterator[Any]], shares: dict[str, float], options: argparse.Namespace
 ) -> None:
     """AdamW with linear warm-up and cosine decay; each update takes a batch of one task by its share."""
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
     )
     rng = random.Random(options.seed)
@@ -135,7 +135,7 @@ def supervise(
     for step in range(options.steps):
         progress = step / (options.schedule or options.steps)
         scale = min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * scale
         name = rng.choices(names, weights)[0]
         tokens, kinds = next(streams[name])
@@ -143,8 +143,8 @@ def supervise(
         loss = errors[kinds[:, 1:] == 2].mean()
         (loss + PROMPT_SHARE * errors[kinds[:, 1:] == 1].mean()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         shown[name] = 0.95 * shown[name] + 0.05 * loss.item() if shown[name] else loss.item()
         if step % 250 == 249:
             losses = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
@@ -199,15 +199,15 @@ def make(options: argparse.Namespace) -> None:
     out = Path(options.out)
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
-    before = Path(options.start, "origin.json") if options.start else out / "none"
+    before = Path(options.start, "provenance.json") if options.start else out / "none"
     earlier = json.loads(before.read_text())["commands"] if before.exists() else []
     command = shlex.join(["python", "-m", "grpobench.runs.models.nano", *sys.argv[1:]])
-    origin = {
+    provenance = {
         "commands": [*earlier, command],
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
     }
-    (out / "origin.json").write_text(json.dumps(origin, indent=2) + "\n")
+    (out / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
 
 
 def main() -> None:

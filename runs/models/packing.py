@@ -48,7 +48,7 @@ class Pack:
     """Long (N,): flat index into (S, L) of the state that predicts a token which the policy wrote."""
     target: torch.Tensor
     """Long (N,): the token itself."""
-    place: torch.Tensor
+    flat_index: torch.Tensor
     """Long (N,): flat index into (B, T) where its log-probability goes."""
     fed: torch.Tensor
     """Long (M,): flat indices into (S, L) of completion tokens used as inputs, and"""
@@ -89,7 +89,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     )
     source, place, fed, fed_place = [], [], [], []
     prompt, completion, written = (
-        tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.written)
+        tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.completion_mask)
     )
     columns = completion.shape[1]
     for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
@@ -123,7 +123,7 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
         segment=put[2],
         source=put[3],
         target=batch.completion.flatten()[put[4]],
-        place=put[4],
+        flat_index=put[4],
         fed=torch.from_numpy(_join(fed)).to(move),
         fed_place=torch.from_numpy(_join(fed_place)).to(move),
         reach=torch.from_numpy(reach).to(move) if branching else None,

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 
 import torch
 
-from grpobench.algorithms.algorithm import Batch, Reading, Role
-from grpobench.runs.models.errors import ModelError
+from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models.loading import window
-from grpobench.runs.models.rations import gave_out
+from grpobench.runs.models.token_budgets import ModelError, is_out_of_memory
 
 MOST = 1e-3
 """Mean nats per token in float32: far above what the order of sums can do."""
@@ -28,11 +27,11 @@ USUAL = 48
 """Tokens of the probe of a model without a window."""
 FARTHEST = 1024
 """Longest probe in tokens; a window beyond it bounds the context without being tried."""
-SERVED = {"full_attention", "attention", "sliding_attention", "chunked_attention"}
+SUPPORTED_LAYERS = {"full_attention", "attention", "sliding_attention", "chunked_attention"}
 """Types of layers that see the past through keys and values alone."""
 
 
-class Reader(Protocol):
+class ProbedModels(Protocol):
     """What reads for a run: `grpobench.runs.models.roles.Models`."""
 
     language: Any
@@ -40,21 +39,21 @@ class Reader(Protocol):
     dtype: torch.dtype
     device: torch.device
 
-    def read_now(self, roles: Iterable[Role], batch: Batch) -> Mapping[Role, Reading]: ...
+    def forward_train(self, roles: Iterable[Role], batch: Batch) -> Mapping[Role, ModelOutput]: ...
 
 
 def demand_served_layers(language: Any) -> None:
     """Raises ModelError for a model that says itself that some of its layers are not attention."""
     settings = language.config.get_text_config()
     kinds = getattr(settings, "layer_types", None) or getattr(settings, "layers_block_type", None) or ()
-    if other := sorted({str(kind) for kind in kinds} - SERVED):
+    if other := sorted({str(kind) for kind in kinds} - SUPPORTED_LAYERS):
         raise ModelError(
             f"{type(language).__name__} has layers of type {', '.join(other)}, which carry a state from "
             "token to token; completions that share a prompt cannot be read so. Use one of attention layers"
         )
 
 
-def demand_same_reading(models: Reader) -> None:
+def demand_same_reading(models: ProbedModels) -> None:
     """Raises ModelError where two packed completions of one prompt do not get the log-probabilities of the
     model's own forward pass."""
     batch = probe(models)
@@ -62,22 +61,22 @@ def demand_same_reading(models: Reader) -> None:
         own = log_probabilities(models, torch.cat([batch.prompt, batch.completion], 1))
         own = own[:, batch.prompt.shape[1] - 1 : -1].gather(-1, batch.completion[..., None]).squeeze(-1)
         try:
-            found = models.read_now(("policy",), batch)["policy"].logp
+            found = models.forward_train(("policy",), batch)["policy"].logp
         except Exception as error:  # an architecture fails as it likes
-            if gave_out(error):
+            if is_out_of_memory(error):
                 raise
             raise unfit(models, f"packed sequences end in {type(error).__name__}: {error}") from error
     demand_equal(models, own, found, "packed completions")
 
 
-def demand_equal(models: Reader, own: torch.Tensor, found: torch.Tensor, what: str) -> None:
+def demand_equal(models: ProbedModels, own: torch.Tensor, found: torch.Tensor, what: str) -> None:
     """Raises ModelError for two sets of log-probabilities that differ by more than rounding."""
     gap = (own - found).abs().mean().item()
     if not gap <= MOST:
         raise unfit(models, f"{what} get probabilities that differ from its own by {gap:.2g} nats per token")
 
 
-def unfit(models: Reader, why: str) -> ModelError:
+def unfit(models: ProbedModels, why: str) -> ModelError:
     reach = window(models.language.config)
     cause = f" (it has an attention window of {reach} tokens)" if reach else ""
     return ModelError(
@@ -86,24 +85,24 @@ def unfit(models: Reader, why: str) -> ModelError:
     )
 
 
-def length(models: Reader) -> int:
+def length(models: ProbedModels) -> int:
     """Tokens of a prompt and a completion of the probe: as many as the model's window or context holds."""
     reach, context = window(models.language.config), positions(models)
     return max(2, min(reach if 0 < reach <= FARTHEST else USUAL, context))
 
 
-def positions(models: Reader) -> int:
+def positions(models: ProbedModels) -> int:
     return int(getattr(models.language.config, "max_position_embeddings", 0) or USUAL)
 
 
-def random_tokens(models: Reader, rows: int, columns: int) -> torch.Tensor:
+def random_tokens(models: ProbedModels, rows: int, columns: int) -> torch.Tensor:
     """Long (rows, columns), the same in every process."""
     vocabulary = models.language.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocabulary, (rows, columns), generator=generator).to(models.device)
 
 
-def probe(models: Reader) -> Batch:
+def probe(models: ProbedModels) -> Batch:
     """Two completions of one prompt that fit into the window one by one, and packed reach beyond it."""
     whole = length(models)
     own = max(1, min(8, whole // 4))
@@ -116,26 +115,26 @@ def probe(models: Reader) -> Batch:
         prompt_length=two + whole - own,
         completion=tokens[:, whole - own :],
         length=two + own,
-        written=nothing == 0,
-        behaviour_logp=nothing,
+        completion_mask=nothing == 0,
+        sampler_logp=nothing,
         old_logp=nothing,
         group=two,
         stopped=two > 0,
         reward=nothing[:, 0],
         scores={},
-        limit=own,
+        max_completion_tokens=own,
         step=1,
     )
 
 
-def log_probabilities(models: Reader, tokens: torch.Tensor) -> torch.Tensor:
+def log_probabilities(models: ProbedModels, tokens: torch.Tensor) -> torch.Tensor:
     """Of every next token (rows, columns, V), by the model's own forward pass over tokens (rows, columns)."""
     logits = models.language(input_ids=tokens, use_cache=False).logits.float()
     return (logits / models.temperature).log_softmax(-1)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
-def plainly(models: Reader) -> Iterator[None]:
+def plainly(models: ProbedModels) -> Iterator[None]:
     """Float32 within, where rounding cannot be taken for another model."""
     kept, models.dtype = models.dtype, torch.float32
     try:

@@ -16,13 +16,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from grpobench.algorithms.algorithm import Batch, Reading, Role
-from grpobench.runs.models.errors import ModelError, NoRoom
-from grpobench.runs.models.optimiser import Optimiser
+from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
+from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import Cost, micro_batches, pack, packed_tokens
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
-from grpobench.runs.models.rations import REMEDY, Ration, retried
-from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
+from grpobench.runs.tools.process import safe_point
 
 T = TypeVar("T")
 CHUNK = 2**25
@@ -49,7 +48,7 @@ class Network:
         return list(found.values())
 
 
-class Models:
+class RoleModels:
     """Roles of one run. `language` is an `AutoModelForCausalLM`; further roles start as copies of it."""
 
     def __init__(
@@ -72,7 +71,7 @@ class Models:
         trunk, head = trunk_and_head(language)
         self.device = next(trunk.parameters()).device
         most = budget or (1024 if self.device.type == "cpu" else 16384)
-        self.ration = Ration("tokens (train.tokens_per_micro_batch)", most)
+        self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
         self.cost = estimate(trunk, language.config)
         self.networks: dict[str, Network] = {"policy": Network(trunk, head)}
         wanted = {*trains, *reads}
@@ -83,7 +82,7 @@ class Models:
             self.networks["critic"] = Network(copy.deepcopy(trunk), None, self._value_layer())
         if "value_head" in wanted:
             self.networks["policy"].value = self._value_layer()
-        self.optimisers: dict[Role, Optimiser] = {}
+        self.optimizers: dict[Role, Optimizer] = {}
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
         demand_same_reading(self)
@@ -91,11 +90,11 @@ class Models:
     @property
     def budget(self) -> int:
         """Most packed tokens of a micro-batch, as far as rows can be parted."""
-        return self.ration.most
+        return self.token_budget.limit
 
     @budget.setter
     def budget(self, tokens: int) -> None:
-        self.ration.most = tokens
+        self.token_budget.limit = tokens
 
     def _value_layer(self) -> nn.Linear:
         """A value head that starts at zero: before any update every state is worth nothing."""
@@ -104,8 +103,8 @@ class Models:
         nn.init.zeros_(layer.bias)
         return layer
 
-    def named(self, role: Role) -> dict[str, nn.Parameter]:
-        """Parameters that a role's optimiser owns, tied ones once."""
+    def named_parameters(self, role: Role) -> dict[str, nn.Parameter]:
+        """Parameters that a role's optimizer owns, tied ones once."""
         if role == "policy":
             return dict(self.language.named_parameters())
         if role == "value_head":
@@ -117,7 +116,7 @@ class Models:
             f"{n}.{k}": p for n, part in parts.items() if part is not None for k, p in part.named_parameters()
         }
 
-    def optimise(
+    def optimize(
         self,
         rates: Mapping[Role, float],
         betas: tuple[float, float],
@@ -125,47 +124,49 @@ class Models:
         max_grad_norm: float,
         make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
     ) -> None:
-        """Give every role in `rates` an optimiser of its own: AdamW, or what `make` makes of parameters and a
+        """Give every role in `rates` an optimizer of its own: AdamW, or what `make` makes of parameters and a
         rate. Raises ModelError where that cannot be made of these parameters."""
 
         def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
             return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
 
         for role, rate in rates.items():
-            parameters = self.named(role)
+            parameters = self.named_parameters(role)
             try:
                 inner = (make or adamw)(list(parameters.values()), rate)
             except (TypeError, ValueError) as error:
                 raise ModelError(
-                    f"train.optimiser cannot be made of the {role}'s weights: {error}; use another"
+                    f"train.optimizer cannot be made of the {role}'s weights: {error}; use another"
                 ) from error
-            self.optimisers[role] = Optimiser(parameters, inner, rate, max_grad_norm)
+            self.optimizers[role] = Optimizer(parameters, inner, rate, max_grad_norm)
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def read(
+    def forward(
         self, role: Role, batch: Batch, unit: torch.Tensor | None = None, *, squares: bool = False
-    ) -> Reading:
+    ) -> ModelOutput:
         """A reading of the whole batch without gradient, in micro-batches; given the signal's `unit` (B,),
         none of them −1, in the micro-batches of an update of these rows, and with its very operations."""
         names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
         each = torch.arange(len(batch)) if unit is None else unit
 
-        def read(micro: Iterable[torch.Tensor]) -> Reading:
+        def read(micro: Iterable[torch.Tensor]) -> ModelOutput:
             parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
             with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
                 for rows in micro:
-                    now = self.read_now((role,), batch[rows], squares=squares)[role]
+                    now = self.forward_train((role,), batch[rows], squares=squares)[role]
                     parts.append((rows, {name: getattr(now, name).detach() for name in names}))
             order = torch.cat([rows for rows, _ in parts]).argsort()
-            return Reading(**{name: torch.cat([found[name] for _, found in parts])[order] for name in names})
+            return ModelOutput(
+                **{name: torch.cat([found[name] for _, found in parts])[order] for name in names}
+            )
 
-        return self.in_parts(batch, each, read)
+        return self.in_micro_batches(batch, each, read)
 
-    def in_parts(
+    def in_micro_batches(
         self,
         batch: Batch,
         unit: torch.Tensor,
@@ -195,27 +196,27 @@ class Models:
                 raise NoRoom(
                     f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
                     f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
-                    f"{why}; at {self.budget:,} {self.ration.of} and {self.dtype}, {REMEDY}"
+                    f"{why}; at {self.budget:,} {self.token_budget.of} and {self.dtype}, {REMEDY}"
                 )
-            self.ration.lower(size, why)
+            self.token_budget.lower(size, why)
 
-        return retried(attempt, smaller)
+        return retry_smaller(attempt, smaller)
 
-    def read_now(
+    def forward_train(
         self,
         roles: Iterable[Role],
         batch: Batch,
         differentiate_entropy: bool = False,
         *,
         squares: bool = False,
-    ) -> dict[Role, Reading]:
+    ) -> dict[Role, ModelOutput]:
         """One reading per role of one micro-batch, with gradient where it is enabled. Roles on one trunk
         share its forward pass."""
         roles = tuple(roles)
         layout = pack(batch, self.cost, self.share)
         states: dict[int, torch.Tensor] = {}
-        readings: dict[Role, Reading] = {}
-        shape, nothing = batch.completion.shape, batch.behaviour_logp[:, :0]
+        readings: dict[Role, ModelOutput] = {}
+        shape, nothing = batch.completion.shape, batch.sampler_logp[:, :0]
         for role in roles:
             network = self.networks["policy" if role == "value_head" else role]
             if id(network.trunk) not in states:
@@ -238,14 +239,14 @@ class Models:
                     if squares:
                         sums = scatter(
                             token_squares(hidden, network.head, self.temperature, self.chunk),
-                            layout.place,
+                            layout.flat_index,
                             shape,
                         )
-                logp, entropy = (scatter(part, layout.place, shape) for part in flat)
+                logp, entropy = (scatter(part, layout.flat_index, shape) for part in flat)
             else:
                 assert network.value is not None
-                value = scatter(network.value(hidden.float()).squeeze(-1), layout.place, shape)
-            readings[role] = Reading(logp, entropy, value, squares=sums)
+                value = scatter(network.value(hidden.float()).squeeze(-1), layout.flat_index, shape)
+            readings[role] = ModelOutput(logp, entropy, value, squares=sums)
         return readings
 
     def _states(self, trunk: nn.Module, layout: Any, batch: Batch) -> torch.Tensor:
@@ -263,9 +264,9 @@ class Models:
         """Update each role with its accumulated gradient; gradient norms before clipping by role. When one
         role's gradient is not finite none is updated, and NonFinite is raised; Ruined when an update leaves
         weights that are not finite."""
-        norms = {role: self.optimisers[role].clip() for role in roles}
+        norms = {role: self.optimizers[role].clip() for role in roles}
         for role in norms:
-            self.optimisers[role].update(scale)
+            self.optimizers[role].update(scale)
         self.clear()
         if ruined := self.ruined(norms):
             raise Ruined(ruined)
@@ -273,12 +274,12 @@ class Models:
 
     def ruined(self, roles: Iterable[Role] | None = None) -> str:
         """Which of the trained roles have weights that are not finite, in words; empty: none."""
-        asked = self.optimisers if roles is None else roles
-        lost = [role for role in asked if not self.optimisers[role].finite()]
+        asked = self.optimizers if roles is None else roles
+        lost = [role for role in asked if not self.optimizers[role].finite()]
         return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
 
     def follow(self, mix: float) -> None:
-        """Move the reference towards the policy: ref ← mix·policy + (1 − mix)·ref."""
+        """Move the reference toward the policy: ref ← mix·policy + (1 − mix)·ref."""
         self.moved = True
         with torch.no_grad():
             for ours, theirs in zip(
@@ -287,42 +288,42 @@ class Models:
                 ours.lerp_(theirs, mix)
 
     def clear(self) -> None:
-        for optimiser in self.optimisers.values():
-            optimiser.clear()
+        for optimizer in self.optimizers.values():
+            optimizer.clear()
 
     def state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights and optimiser moments of every trained role, and the weights of a reference that has
+        """Weights and optimizer moments of every trained role, and the weights of a reference that has
         moved, as flat tensors by name."""
         out: dict[str, dict[str, torch.Tensor]] = {}
-        for role, optimiser in self.optimisers.items():
-            out[role] = optimiser.tensors()
+        for role, optimizer in self.optimizers.items():
+            out[role] = optimizer.tensors()
         if self.moved:
-            out["reference"] = {name: p.detach() for name, p in self.named("reference").items()}
+            out["reference"] = {name: p.detach() for name, p in self.named_parameters("reference").items()}
         return out
 
     def counters(self) -> dict[str, Any]:
-        """What else the optimisers keep, by role, as JSON; empty for AdamW."""
-        return {role: plain for role, optimiser in self.optimisers.items() if (plain := optimiser.plain())}
+        """What else the optimizers keep, by role, as JSON; empty for AdamW."""
+        return {role: plain for role, optimizer in self.optimizers.items() if (plain := optimizer.plain())}
 
     def restore(
         self, state: Mapping[str, Mapping[str, torch.Tensor]], counters: Mapping[str, Any] | None = None
     ) -> None:
         """The inverse of `state` and `counters`; raises ModelError when roles or names differ."""
         self.moved = "reference" in state
-        if state.keys() - {"reference"} != self.optimisers.keys():
+        if state.keys() - {"reference"} != self.optimizers.keys():
             raise ModelError(
-                f"the checkpoint holds roles {sorted(state)}, the run trains {sorted(self.optimisers)}"
+                f"the checkpoint holds roles {sorted(state)}, the run trains {sorted(self.optimizers)}"
             )
         with torch.no_grad():
-            for role, optimiser in self.optimisers.items():
+            for role, optimizer in self.optimizers.items():
                 saved = state[role]
-                missing = [name for name in optimiser.parameters if name not in saved]
+                missing = [name for name in optimizer.parameters if name not in saved]
                 if missing:
                     raise ModelError(f"the checkpoint of {role} lacks {missing[0]}; it is of another model")
-                for name, p in optimiser.parameters.items():
+                for name, p in optimizer.parameters.items():
                     p.copy_(saved[name])
-                optimiser.restore(saved, (counters or {}).get(role, {}))
-            for name, p in self.named("reference").items() if self.moved else ():
+                optimizer.restore(saved, (counters or {}).get(role, {}))
+            for name, p in self.named_parameters("reference").items() if self.moved else ():
                 p.copy_(state["reference"][name])
 
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from grpobench.algorithms.algorithm import Batch
 from grpobench.algorithms.curriculum import Study
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.warmstart import alone, demonstration
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.tools import files
@@ -30,7 +30,7 @@ Tell = Callable[[int, int], None]
 
 
 def study(
-    models: Models,
+    models: RoleModels,
     loaded: Loaded,
     task: Task,
     problems: Sequence[Problem],
@@ -38,7 +38,7 @@ def study(
     tell: Tell = lambda read, of: None,
 ) -> Study:
     """Embedding and difficulty of every problem, read from the cache where the same model has read the same
-    texts before. `models` must still be the initial policy, `warm_start` names what it learnt before. Raises
+    texts before. `models` must still be the initial policy, `warm_start` names what it learned before. Raises
     DataError for a problem without a reference solution or longer than the model's context."""
     lessons = [demonstration(loaded, task, problem) for problem in problems]
     name = f"{task.name.replace(':', '-')}-{key(models, loaded, lessons, warm_start)}"
@@ -52,15 +52,15 @@ def study(
     return Study(tensors["embedding"], tensors["nll"])
 
 
-def key(models: Models, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
+def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
     """A name that changes with anything that changes the result."""
     texts = hashlib.sha256()
     for group in lessons:
         rollout = group.rollouts[0]
-        texts.update(json.dumps([rollout.prompt, rollout.completion, rollout.written]).encode())
+        texts.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
     facts = {
         "recipe": RECIPE,
-        "model": loaded.origin,
+        "model": loaded.provenance,
         "warm_start": warm_start,
         "texts": texts.hexdigest(),
         "dtype": str(models.dtype),
@@ -71,7 +71,7 @@ def key(models: Models, loaded: Loaded, lessons: Sequence[Group], warm_start: st
 
 
 @torch.no_grad()
-def read(models: Models, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -> Study:
+def read(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -> Study:
     """The study itself: log-probabilities at temperature 1, and mean final hidden states."""
     untempered = copy.copy(models)
     untempered.temperature = 1.0
@@ -79,14 +79,14 @@ def read(models: Models, loaded: Loaded, lessons: Sequence[Group], tell: Tell) -
     for start in range(0, len(lessons), PROBLEMS):
         tell(start, len(lessons))
         batch = pack_groups(lessons[start : start + PROBLEMS], 0, 0, loaded.pad, str(models.device))
-        written = batch.written
-        logp = untempered.read("policy", batch).logp
+        written = batch.completion_mask
+        logp = untempered.forward("policy", batch).logp
         losses.append(-(logp * written).sum(-1) / written.sum(-1).clamp(min=1))
         embeddings.append(_embedding(models, batch))
     return Study(torch.cat(embeddings).float().cpu(), torch.cat(losses).float().cpu())
 
 
-def _embedding(models: Models, batch: Batch) -> torch.Tensor:
+def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
     """Mean over the tokens of prompt and completion of the trunk's final hidden states, (B, H)."""
 
     def means(parts: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -94,10 +94,10 @@ def _embedding(models: Models, batch: Batch) -> torch.Tensor:
         order = torch.cat([rows for rows, _ in found]).argsort()
         return torch.cat([mean for _, mean in found])[order]
 
-    return models.in_parts(batch, torch.arange(len(batch)), means)
+    return models.in_micro_batches(batch, torch.arange(len(batch)), means)
 
 
-def _mean_state(models: Models, micro: Batch) -> torch.Tensor:
+def _mean_state(models: RoleModels, micro: Batch) -> torch.Tensor:
     """The same of a micro-batch."""
     texts = [
         torch.cat([prompt[:before], completion[:after]])

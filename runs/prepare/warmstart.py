@@ -1,16 +1,22 @@
-"""Supervised warm start on a task's reference answers, cached: small base models answer at chance."""
+"""Supervised warm start on a task's reference answers, cached: small base models answer at chance.
+
+`grpobench warmstart`: make a warm start, measure the model before and after it, and say where it is.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import hashlib
 import json
 import random
+import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,26 +24,29 @@ import torch
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Batch
-from grpobench.analysis.logs import sums
+from grpobench.analysis.runfolder import checksums
+from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.determinism import deterministic
-from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.optimiser import NonFinite
-from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.roles import Models, Ruined
+from grpobench.runs.models.model_files import cache_folder
+from grpobench.runs.models.optimizer import NonFinite
+from grpobench.runs.models.roles import RoleModels, Ruined
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.episodes import demonstrated
+from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
-from grpobench.runs.settings.config import ModelConfig
+from grpobench.runs.settings.config import EvaluateConfig, ModelConfig
 from grpobench.runs.tools import files, strict
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
 RECIPE = 2
 """Version of this procedure; a change of it makes cached weights stale."""
 SEED = 0
-"""The warm start is part of the base model: the same for every seed and arm of a matrix."""
+"""The warm start is part of the base model: the same for every seed and arm of an experiment."""
 RECORD = "warmstart.json"
 LOOK = 0.1
 """Seconds between two looks whether another process has made what this one waits for."""
@@ -68,7 +77,7 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
                 loaded.tokenizer.save_pretrained(aside)
                 about = record(loaded, task, config, lessons, losses, time.monotonic() - began)
                 (aside / RECORD).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-                (aside / sums.KEPT).write_bytes(files.sums_of(aside, sorted(aside.glob("*"))))
+                (aside / checksums.SUMS_FILE).write_bytes(files.sums_of(aside, sorted(aside.glob("*"))))
     adopt(loaded, folder)
     return folder
 
@@ -77,10 +86,10 @@ def damage(folder: Path) -> str:
     """What of a cached folder is not as it was written; empty where nothing is, or where an older version
     left no sums."""
     try:
-        listed = sums.kept(folder)
+        listed = checksums.read_sums(folder)
     except ValueError as error:
         return str(error)
-    if lost := sums.absent(folder, listed):
+    if lost := checksums.absent(folder, listed):
         return lost[0]
     changed = [name for name, one in listed.items() if files.sha256(folder / name) != one["sha256"]]
     return f"{folder / changed[0]}: is not what was written" if changed else ""
@@ -125,7 +134,7 @@ def record(
 ) -> dict[str, Any]:
     """What was trained, on what, and how it went."""
     return {
-        "model": loaded.origin,
+        "model": loaded.provenance,
         "task": {"name": task.name, "settings": strict.plain(task)},
         "data": sorted({str(source) for split in task.splits for source in task.sources(split)}),
         "updates": config.warm_start,
@@ -158,10 +167,10 @@ def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group
     read = hashlib.sha256()
     for group in lessons:
         rollout = group.rollouts[0]
-        read.update(json.dumps([rollout.prompt, rollout.completion, rollout.written]).encode())
+        read.update(json.dumps([rollout.prompt, rollout.completion, rollout.completion_mask]).encode())
     facts: dict[str, Any] = {
         "recipe": RECIPE,
-        "model": loaded.origin,
+        "model": loaded.provenance,
         "lessons": read.hexdigest(),
         "settings": [
             config.warm_start,
@@ -179,14 +188,14 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
     """The supervised updates. The loss of each, in nats per token."""
     losses = []
     deterministic()
-    models = Models(loaded.model, ("policy",), dtype=config.dtype)
-    models.optimise({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
+    models = RoleModels(loaded.model, ("policy",), dtype=config.dtype)
+    models.optimize({"policy": config.warm_start_learning_rate}, (0.9, 0.95), 0.0, 1.0)
     updates, rows = config.warm_start, config.warm_start_batch
     for update in range(1, updates + 1):
         read = lessons[(update - 1) * rows : update * rows]
         batch = pack_groups(read, 0, 1, loaded.pad, str(models.device))
         work = functools.partial(descend, models, batch, parts.average(batch, "token_mean"))
-        total = models.in_parts(batch, parts.rows(batch), work, models.clear)
+        total = models.in_micro_batches(batch, parts.rows(batch), work, models.clear)
         rise, fall = update / max(1, updates // 10), (updates - update + 1) / updates
         try:
             models.step(("policy",), min(rise, fall, 1.0))
@@ -202,12 +211,12 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
 
 
 def descend(
-    models: Models, batch: Batch, weights: torch.Tensor, micro_batches: Iterable[torch.Tensor]
+    models: RoleModels, batch: Batch, weights: torch.Tensor, micro_batches: Iterable[torch.Tensor]
 ) -> float:
     """Gradients of an update, a micro-batch after the other; its loss."""
     total = 0.0
     for rows in micro_batches:
-        logp = models.read_now(("policy",), batch[rows])["policy"].logp
+        logp = models.forward_train(("policy",), batch[rows])["policy"].logp
         loss = (-logp * weights[rows]).sum()
         loss.backward()
         total += loss.item()
@@ -218,3 +227,123 @@ def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:
     """The reference episode as a rollout; replies of an environment have no part in the loss."""
     rollout = demonstrated(loaded, task, problem)
     return Group(problem, [rollout], [Verdict({}, None)], [0.0])
+
+
+ACCURACY = "accuracy.json"
+"""Beside the record, because it may be measured in several ways, and later."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How accuracy is measured, before and after."""
+
+    problems: int
+    """First problems of the validation split."""
+    samples: int
+    """Sampled answers per problem; 0 leaves them out."""
+    max_completion_tokens: int = 0
+    """0 takes the task's own budget."""
+
+
+def warm_start_command(
+    name: str,
+    task: Task,
+    config: ModelConfig,
+    measure: Measure,
+    out: Path | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Warm-start a model for a task, measure it before and after, and return the record.
+
+    Weights and measurements that the cache has are not made again. `out` is a folder for a copy.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # `tell` has the line
+    if out is not None and out.exists():
+        raise DataError(f"--out {out} is there already; give another folder or remove it")
+    if out is not None:
+        files.writable(out.parent, "--out")
+    loaded = load(name)
+    folder = cache_folder() / "warm" / key(loaded, task, config, demonstrations(loaded, task, config))
+    cached = folder.exists()
+    kept = json.loads((folder / ACCURACY).read_text()) if (folder / ACCURACY).exists() else {}
+    how = json.dumps(dataclasses.asdict(measure), sort_keys=True)
+    before = {} if how in kept else shares(loaded, task, measure, "before", tell)
+    warm_start(loaded, task, config, lambda update, of, loss: tell(f"update {update}/{of}, loss {loss:.3f}"))
+    if how not in kept:
+        after = shares(loaded, task, measure, "after", tell)
+        kept[how] = {mode: compared(before[mode], after[mode]) for mode in before}
+        files.write_atomic(folder / ACCURACY, (json.dumps(kept, indent=1) + "\n").encode())
+    if out is not None:
+        with files.becoming(out) as aside:
+            shutil.copytree(folder, aside, dirs_exist_ok=True)
+    about: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    return {
+        **about,
+        "folder": str(out or folder),
+        "cached": cached,
+        "validation_problems": measure.problems,
+        "accuracy": kept[how],
+    }
+
+
+def shares(
+    loaded: Loaded, task: Task, measure: Measure, when: str, tell: Callable[[str], None]
+) -> dict[str, dict[str, float]]:
+    """Share of right answers to each validation problem, by mode and problem."""
+    settings = EvaluateConfig(problems=measure.problems, samples=measure.samples)
+    models = RoleModels(loaded.model)
+    evaluator = Evaluator(
+        task,
+        loaded,
+        HFSampler(models, loaded.end, loaded.pad, 256, loaded.context),
+        settings,
+        SEED,
+        measure.max_completion_tokens or task.max_completion_tokens,
+        at_once=256,
+        tell=lambda done, of: tell(f"accuracy {when}: {done}/{of} problems"),
+        models=models,
+    )
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in evaluator.evaluate(0, "validation")[0]:
+        if row["outcome"] != "infra_error":
+            own = found.setdefault(row["mode"], {}).setdefault(row["problem"], [])
+            own.append(row["scores"].get("correct", 0.0))
+    return {
+        mode: {problem: sum(scores) / len(scores) for problem, scores in problems.items()}
+        for mode, problems in found.items()
+    }
+
+
+def compared(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
+    """Accuracies with Wilson intervals over problems, and the gain with a t interval over the differences."""
+    from grpobench.analysis.statistics.intervals import seed_mean, wilson
+
+    both = [problem for problem in before if problem in after]
+    gain = seed_mean([after[problem] - before[problem] for problem in both])
+    return {
+        "problems": len(both),
+        "before": dataclasses.asdict(wilson(sum(before.values()), len(before))),
+        "after": dataclasses.asdict(wilson(sum(after.values()), len(after))),
+        "gain": {"value": gain.value, "low": max(-1.0, gain.low), "high": min(1.0, gain.high)},
+    }
+
+
+def as_lines(about: Mapping[str, Any]) -> list[str]:
+    """The record for a reader."""
+    source = "from the cache" if about["cached"] else f"made in {about['seconds']:.0f} s"
+    first, last = about["loss"][0], about["loss"][-1]
+    amount = f"{about['updates']} updates × {about['batch']} demonstrations"
+    lines = [
+        f"{about['model']['name']} on {about['task']['name']}: {amount}, {source}",
+        f"{about['different_demonstrations']} different ones, loss {first:.3f} -> {last:.3f} nats/token",
+    ]
+    for mode, entry in about["accuracy"].items():
+        parts = [
+            f"{what} {100 * entry[what]['value']:.1f} % [{100 * entry[what]['low']:.1f}, "
+            f"{100 * entry[what]['high']:.1f}]"
+            for what in ("before", "after", "gain")
+        ]
+        lines.append(f"validation, {entry['problems']} problems, {mode}: {', '.join(parts)}")
+    return [*lines, f"use it with --set model.name={about['folder']}"]

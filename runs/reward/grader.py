@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.reward.functions import Asked, FunctionError, RewardFunction
+from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput, proxy
 from grpobench.runs.reward.model import Scorer
-from grpobench.runs.reward.proxy import proxy
 from grpobench.runs.sample.episodes import policy_turns
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import RewardConfig
 from grpobench.runs.tools.seeds import derive
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
 WINDOW = 200
@@ -80,9 +79,9 @@ class Grader:
         self.last: Exception | None = None
 
     @property
-    def origin(self) -> dict[str, str]:
+    def provenance(self) -> dict[str, str]:
         """Where the reward model came from; empty without one."""
-        return self.scorer.origin if self.scorer else {}
+        return self.scorer.provenance if self.scorer else {}
 
     def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
         """The task's verdicts; where it raises, one of outcome `infra_error`."""
@@ -174,14 +173,16 @@ class Grader:
         if name in self.task.scores:
             return [one.verdict.scores.get(name, 0.0) for one in graded]
         if name in self.functions:
-            found = self.functions[name](list(map(self._asked, graded)), steps_done(graded), self.steps)
+            found = self.functions[name](
+                list(map(self._reward_input, graded)), steps_done(graded), self.steps
+            )
             return [math.nan if value is None else value for value in found]
         return [CONTROLS[name](self, one) for one in graded]
 
-    def _asked(self, one: Graded) -> Asked:
+    def _reward_input(self, one: Graded) -> RewardInput:
         completion = one.rollout.completion
         columns = self.task.columns(one.problem)
-        return Asked(one.problem.prompt, self.loaded.decode(completion), completion, columns)
+        return RewardInput(one.problem.prompt, self.loaded.decode(completion), completion, columns)
 
     def _note(self, error: Exception) -> None:
         self.last = error
@@ -235,7 +236,9 @@ def coin(grader: Grader, one: Graded) -> float:
 
 def surface(grader: Grader, one: Graded) -> float:
     """The proxy of what the policy wrote; what a tool put in between is left out."""
-    return proxy(grader.loaded.decode(one.rollout.own), grader.reward.proxy, grader.reward.proxy_half)
+    return proxy(
+        grader.loaded.decode(one.rollout.written_tokens), grader.reward.proxy, grader.reward.proxy_half
+    )
 
 
 CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {

@@ -1,27 +1,225 @@
-"""A learned reward model: any `AutoModelForSequenceClassification` with one output scores prompt and answer.
+"""A tiny learned reward model for a task, trained in seconds on synthetic preferences.
+
+    python -m grpobench.runs.reward.model --task TASK [--out DIR]
+
+The built-in policy's Llama gets a scalar head and learns from pairs of answers to problems of the training
+split: the reference answer is preferred to a damaged one that the task's verifier rejects. The loss is that
+of Bradley and Terry, −log σ(r_chosen − r_rejected) (arXiv:2203.02155, eq. 1). `reward.model = "tiny"` in a
+recipe makes the same model, once, and keeps it in the cache. It is there to try learned rewards without a
+download and to study what optimizing one does; it is no judge of anything.
+
+A learned reward model: any `AutoModelForSequenceClassification` with one output scores prompt and answer.
 
 It reads text with its own tokenizer, so that policy and reward model need not share a vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import copy
+import dataclasses
+import hashlib
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
-from grpobench.runs.models import chat_templates, sizes, trust
-from grpobench.runs.models.errors import USUAL, ModelError
-from grpobench.runs.models.hashes import weights_hash
-from grpobench.runs.models.packages import cache_folder
-from grpobench.runs.models.rations import Ration, portions
+from grpobench.runs.models import loading, model_files, sizes
+from grpobench.runs.models.model_files import cache_folder, weights_hash
+from grpobench.runs.models.token_budgets import USUAL, ModelError, TokenBudget, portions
 from grpobench.runs.settings.config import TINY, RewardConfig
+from grpobench.runs.settings.registries import tasks
 from grpobench.runs.settings.rules import missing_reward_model
-from grpobench.runs.tools.safe_points import safe_point
-from grpobench.tasks.data.errors import DataError
-from grpobench.tasks.task import Task
+from grpobench.runs.tools import files, strict
+from grpobench.runs.tools.process import safe_point
+from grpobench.runs.tools.seeds import derive
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.kinds.generated import Lapsing
+from grpobench.tasks.task import Problem, Split, Task
+
+BASE = "nano"
+RECIPE = 1
+"""Version of this procedure; a change of it makes cached models stale."""
+ATTEMPTS = 30
+"""Damages that are tried on an answer before its problem is left out."""
+SAME_KIND = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "+-*/")
+"""A damaged character becomes another one of its kind."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the model is trained."""
+
+    pairs: int = 2048
+    """Preferences, each about a training problem of its own."""
+    steps: int = 80
+    batch: int = 16
+    """Pairs per update."""
+    learning_rate: float = 1e-3
+    """Peak of AdamW's; it rises over a tenth of the updates and falls linearly to nought."""
+    held_out: int = 256
+    """Pairs about validation problems that measure the result."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None) -> Path:
+    """The folder of the task's tiny reward model inside `parent`, trained if it is not there yet."""
+    settings = settings or Settings()
+    facts = [RECIPE, loading.load(BASE).provenance, task.name, strict.plain(task), strict.plain(settings)]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    folder = parent / f"tiny-{task.name}-{digest[:16]}"
+    if not (folder / "config.json").exists():
+        with files.becoming(folder) as aside:
+            train(task, settings, aside)
+    return folder
+
+
+def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
+    """Train, and save with tokenizer and record. Raises DataError where no answer can be damaged."""
+    began = time.monotonic()
+    base = loading.load(BASE)
+    model = with_scalar_head(base.model, settings.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95))
+    drawn = list(pairs(task, "train", settings.pairs, settings.seed))
+    order = random.Random(derive(settings.seed, "order"))
+    losses = []
+    for step in range(1, settings.steps + 1):
+        loss = -F.logsigmoid(margins(model, base.tokenizer, order.choices(drawn, k=settings.batch))).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rise, fall = 10 * step / settings.steps, (settings.steps - step + 1) / settings.steps
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(rise, fall, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    held_out = list(pairs(task, "validation", settings.held_out, settings.seed))
+    with torch.no_grad():
+        right = sum(int((margins(model.eval(), base.tokenizer, [pair]) > 0).item()) for pair in held_out)
+    model.save_pretrained(folder)
+    base.tokenizer.save_pretrained(folder)
+    record = {
+        "base": base.provenance,
+        "task": {"name": task.name, "settings": strict.plain(task)},
+        "settings": dataclasses.asdict(settings),
+        "pairs": len(drawn),
+        "loss": losses,
+        "held_out_pairs": len(held_out),
+        "held_out_accuracy": right / len(held_out),
+        "seconds": time.monotonic() - began,
+    }
+    files.write_atomic(folder / "provenance.json", (json.dumps(record, indent=1) + "\n").encode())
+    return record
+
+
+def with_scalar_head(language: Any, seed: int) -> Any:
+    """A sequence classifier with one output on the trunk of a language model."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = copy.deepcopy(language.config)
+    config.id2label = {0: "reward"}
+    config.label2id = {"reward": 0}
+    torch.manual_seed(derive(seed, "head"))
+    model = AutoModelForSequenceClassification.from_config(config)
+    trunk = getattr(model, model.base_model_prefix)
+    trunk.load_state_dict(getattr(language, language.base_model_prefix).state_dict())
+    return model.to(torch.float32)
+
+
+def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
+    """r_chosen − r_rejected of each pair, (B,)."""
+    end = tokenizer.eos_token
+    texts = [pair.prompt + answer + end for pair in chosen for answer in (pair.chosen, pair.rejected)]
+    reward: torch.Tensor = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits[:, 0]
+    return reward[0::2] - reward[1::2]
+
+
+def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
+    """One preference per problem, in a derived order, of which the verifier confirms both sides."""
+    problems = list(task.problems(split))
+    rng = random.Random(derive(seed, "pairs", split))
+    rng.shuffle(problems)
+    found = 0
+    for problem in problems:
+        chosen = task.demonstrate(problem)
+        rejected = next(wrong(task, problem, chosen, problems, rng), None)
+        if rejected is not None and correct(task, problem, chosen):
+            found += 1
+            yield Pair(problem.prompt, chosen, rejected)
+        if found == most:
+            return
+    if not found:
+        raise DataError(
+            f"task {task.name} has no {split} problem whose reference answer can be damaged so that its "
+            "verifier notices; name a reward model in reward.model"
+        )
+
+
+def wrong(
+    task: Task, problem: Problem, right: str, others: Sequence[Problem], rng: random.Random
+) -> Iterator[str]:
+    """Damaged answers that the verifier rejects, of kinds that a policy writes too: a slip in one character
+    (half of them), an early end, the answer to another problem, and the task's own careless style."""
+    for _ in range(ATTEMPTS):
+        kind = rng.choice(("slip", "slip", "slip", "end", "other", "careless"))
+        if kind == "slip" and right:
+            place = rng.randrange(len(right))
+            alike = next((letters for letters in SAME_KIND if right[place] in letters), "")
+            text = right[:place] + rng.choice(alike or right) + right[place + 1 :]
+        elif kind == "end" and right:
+            text = right[: rng.randrange(len(right))]
+        elif kind == "careless" and isinstance(task, Lapsing):
+            text = task.lapse(problem)
+        else:
+            text = task.demonstrate(rng.choice(others))
+        if text != right and not correct(task, problem, text):
+            yield text
+
+
+def correct(task: Task, problem: Problem, text: str) -> bool:
+    return task.verify(problem, [text])[0].scores.get("correct", 0.0) > 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", required=True, choices=sorted(tasks()))
+    parser.add_argument("--out", type=Path, help="folder to write; default: the cache")
+    for field in dataclasses.fields(Settings):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+    options = vars(parser.parse_args())
+    settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
+    task = tasks()[options["task"]]()
+    if options["out"] and options["out"].exists():
+        parser.error(f"--out {options['out']} is there already; give another or remove it")
+    if options["out"]:
+        with files.becoming(options["out"]) as aside:
+            train(task, settings, aside)
+    folder = options["out"] or train_tiny_model(task, model_files.cache_folder() / "reward", settings)
+    record = json.loads((folder / "provenance.json").read_text())
+    share = f"{record['held_out_accuracy']:.3f} of {record['held_out_pairs']}"
+    print(f"{folder}: {share} held-out pairs in the right order, {record['seconds']:.0f} s")
+    print(f'use it with reward.kind = "model" and reward.model = "{folder}"')
+
+
+if __name__ == "__main__":
+    main()
+
 
 Input = Literal["chat", "pair", "text"]
 
@@ -41,20 +239,18 @@ class Scorer:
     def __init__(self, reward: RewardConfig, task: Task, device: torch.device | str) -> None:
         if why := missing_reward_model(reward.model):
             raise ModelError(f"reward.model: {why}")
-        place = self._place(reward.model, task)
+        place = self._model_path(reward.model, task)
         self.model, self.tokenizer = read(place, reward.model_dtype)
-        self.origin = origin(reward.model, place, self.model.config)
+        self.provenance = provenance(reward.model, place, self.model.config)
         self.model.to(device).eval().requires_grad_(False)
-        self.ration = Ration("completions scored (reward.model_batch)", reward.model_batch)
+        self.token_budget = TokenBudget("completions scored (reward.model_batch)", reward.model_batch)
         self.input: Input = fitting(self.tokenizer, reward.model_input)
         self.limit = context(self.model.config, self.tokenizer)
 
-    def _place(self, name: str, task: Task) -> str:
+    def _model_path(self, name: str, task: Task) -> str:
         if name != TINY:
             return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
-        from grpobench.runs.reward.tiny import made
-
-        return str(made(task, cache_folder() / "reward"))
+        return str(train_tiny_model(task, cache_folder() / "reward"))
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
         """One score per (prompt, completion), in order."""
@@ -72,7 +268,7 @@ class Scorer:
                 logits = self.model(**batch.to(self.model.device)).logits
             found.update(zip(chosen, logits[:, 0].float().tolist(), strict=True))
 
-        portions(self.ration, len(order), read, "a completion to be scored by the reward model")
+        portions(self.token_budget, len(order), read, "a completion to be scored by the reward model")
         return [Score(found[i], encoded[i][1]) for i in range(len(pairs))]
 
     def encode(self, prompt: str, completion: str) -> tuple[dict[str, list[int]], bool]:
@@ -98,8 +294,8 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    chat_templates.bound()
-    own = {"trust_remote_code": trust.trusted()}
+    loading.bound()
+    own = {"trust_remote_code": sizes.trusted()}
     try:
         weights = sizes.fitting(place)
         tokenizer = AutoTokenizer.from_pretrained(place, padding_side="right", truncation_side="left", **own)
@@ -112,7 +308,7 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
             place, dtype=getattr(torch, dtype), output_loading_info=True, **own
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        why = trust.remedy(error) or f"{error}; {USUAL}"
+        why = sizes.remedy(error) or f"{error}; {USUAL}"
         raise ModelError(f"reward.model: {place!r} could not be loaded: {why}") from error
     if getattr(tokenizer, "chat_template", None):
         try:
@@ -140,12 +336,12 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def origin(name: str, place: str, config: Any) -> dict[str, str]:
+def provenance(name: str, place: str, config: Any) -> dict[str, str]:
     """Where a reward model came from: the sha256 of a folder's weights, or the hub's commit."""
     if Path(place).is_dir():
-        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | trust.recorded()
+        return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | sizes.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
-    return {"name": name, "from": "hub", "commit": commit} | trust.recorded()
+    return {"name": name, "from": "hub", "commit": commit} | sizes.recorded()
 
 
 def fitting(tokenizer: Any, wanted: str) -> Input:

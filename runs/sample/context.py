@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.settings.config import LongPrompts, RunConfig
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task
 
 
@@ -75,5 +75,5 @@ def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:
         "validation": config.evaluate.problems,
         "test": config.evaluate.test_problems,
     }
-    limit = config.sampler.max_new_tokens or config.task.max_new_tokens
+    limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     return Room(loaded, limit, config.model.long_prompts).dropped(config.task, used)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from grpobench.runs.models.proof import demand_equal, length, log_probabilities, plainly, random_tokens, unfit
-from grpobench.runs.models.rations import gave_out
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import is_out_of_memory
 from grpobench.runs.sample.fused import Fused, fits
 
 DROP_SHARE = 8
@@ -40,13 +40,13 @@ class Decoding:
 
     def __init__(
         self,
-        models: Models,
+        models: RoleModels,
         prompts: Sequence[Sequence[int]],
         owner: torch.Tensor,
         limit: int,
         pad: int,
         share: bool,
-        known: Known | None = None,
+        known: PrefixCache | None = None,
         keeps: bool = False,
         fused: Fused | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class Decoding:
         tokens: torch.Tensor,
         seen: torch.Tensor,
         position: torch.Tensor,
-        known: Known | None,
+        known: PrefixCache | None,
         more: int,
     ) -> torch.Tensor:
         """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `seen` (prompts,
@@ -222,7 +222,7 @@ class Decoding:
         return keys, torch.cat([held.prompt_values[owner], held.values[rows]], 2)
 
 
-class Known:
+class PrefixCache:
     """The beginnings of prompts, one job of a kept batch each, given as (batch, job, tokens written by it,
     tokens of the prompt that are known by it)."""
 
@@ -242,9 +242,9 @@ class Known:
     def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (prompts, K, columns, D) of a layer; nought where nothing is known."""
         states = [batch.layer(number, rows) for batch, _, rows in self.parts]
-        return self._placed([keys for keys, _ in states]), self._placed([values for _, values in states])
+        return self._columns([keys for keys, _ in states]), self._columns([values for _, values in states])
 
-    def _placed(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _columns(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
         heads, size = pieces[0].shape[1], pieces[0].shape[3]
         out = pieces[0].new_zeros((len(self.lengths), heads, self.columns, size))
         for (batch, index, _), piece in zip(self.parts, pieces, strict=True):
@@ -269,7 +269,7 @@ class History:
                 self.places[(*prompt, *own[: count - 1])] = (batch, row, count)
         self.lengths = sorted({len(tokens) for tokens in self.places}, reverse=True)
 
-    def find(self, prompts: Sequence[tuple[int, ...]]) -> Known | None:
+    def find(self, prompts: Sequence[tuple[int, ...]]) -> PrefixCache | None:
         """What is known of the prompts; None where one of them goes on from nothing that is here."""
         found = []
         for prompt in prompts:
@@ -279,7 +279,7 @@ class History:
                     break
             else:
                 return None
-        return Known(found)
+        return PrefixCache(found)
 
 
 class Groups:
@@ -354,7 +354,7 @@ def attend(
     return out.reshape(rows, 1, heads, value.shape[-1]), None
 
 
-def ways(models: Models, pad: int) -> tuple[bool, bool]:
+def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
     """Whether decoding with shared prompts gives what decoding with repeated prompts gives, and whether fused
     layers do. Raises ModelError where the latter is not what the model's own forward pass gives, in
     float32."""
@@ -368,7 +368,7 @@ def ways(models: Models, pad: int) -> tuple[bool, bool]:
         try:
             repeated, texts = forced(models, prompts, pad, share=False)
         except Exception as error:  # an architecture fails as it likes
-            if gave_out(error):
+            if is_out_of_memory(error):
                 raise
             raise unfit(models, f"decoding ends in {type(error).__name__}: {error}") from error
         own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
@@ -381,7 +381,7 @@ def ways(models: Models, pad: int) -> tuple[bool, bool]:
         try:
             found, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
         except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            if gave_out(error):
+            if is_out_of_memory(error):
                 raise
             return False
         return torch.allclose(repeated, found, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
@@ -391,7 +391,7 @@ def ways(models: Models, pad: int) -> tuple[bool, bool]:
 
 
 def forced(
-    models: Models,
+    models: RoleModels,
     prompts: Sequence[Sequence[int]],
     pad: int,
     share: bool,

@@ -19,7 +19,7 @@ from grpobench.runs.models.loading import Loaded
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import Mixing, Request, Sampler
 from grpobench.runs.tools.seeds import derive
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task
 
 ANCHOR = "\x02anchor\x03"
@@ -84,7 +84,7 @@ def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temp
             together.values(), sampler.sample(requests, room, temperature), strict=True
         ):
             for episode, rollout in zip(alike, sampled, strict=True):
-                episode.take(rollout.completion, rollout.behaviour_logp, rollout.entropy)
+                episode.take(rollout.completion, rollout.sampler_logp, rollout.entropy)
         if turn + 1 < task.turns:
             live = [e for e in live if not e.ended and e.answer(limit - room)]
         if not live:
@@ -147,9 +147,9 @@ class Episode:
         return Rollout(
             prompt=self.prompt,
             completion=tuple(self.tokens),
-            behaviour_logp=np.array(self.logp, dtype=np.float32),
+            sampler_logp=np.array(self.logp, dtype=np.float32),
             stopped=self.ended,
-            written=tuple(self.written),
+            completion_mask=tuple(self.written),
             entropy=None if self.entropy is None else np.array(self.entropy, dtype=np.float32),
         )
 
@@ -207,19 +207,22 @@ def policy_turns(loaded: Loaded, rollout: Rollout) -> list[str]:
 
 def spans_of(rollout: Rollout) -> Iterator[tuple[bool, tuple[int, ...]]]:
     """(written by the policy, tokens) of each run of like tokens of the completion, in order."""
-    if not rollout.written:
+    if not rollout.completion_mask:
         yield True, rollout.completion
         return
     start = 0
-    for end in range(1, len(rollout.written) + 1):
-        if end == len(rollout.written) or rollout.written[end] != rollout.written[start]:
-            yield rollout.written[start], rollout.completion[start:end]
+    for end in range(1, len(rollout.completion_mask) + 1):
+        if (
+            end == len(rollout.completion_mask)
+            or rollout.completion_mask[end] != rollout.completion_mask[start]
+        ):
+            yield rollout.completion_mask[start], rollout.completion[start:end]
             start = end
 
 
 def conversation(loaded: Loaded, rollout: Rollout) -> dict[str, list[dict[str, str]]]:
     """The turns of a rollout for a transcript, in order; nothing for a task of one turn."""
-    if not rollout.written:
+    if not rollout.completion_mask:
         return {}
     return {
         "turns": [

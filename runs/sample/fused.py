@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 if TYPE_CHECKING:
-    from grpobench.runs.models.roles import Models
+    from grpobench.runs.models.roles import RoleModels
 
 MOST_COPIED = 2**24
 """Most weights of a trunk that are copied in float32; larger ones are bound by their products anyway, and a
@@ -53,7 +53,7 @@ class Layer:
 class Fused:
     """The weights of `models`' policy as they are now: A attention heads that share K heads of keys."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: RoleModels) -> None:
         network = models.networks["policy"]
         trunk: Any = network.trunk
         head: Any = network.head
@@ -139,7 +139,7 @@ def normed(x: torch.Tensor, epsilon: float) -> torch.Tensor:
     return x * over
 
 
-def fits(models: Models) -> bool:
+def fits(models: RoleModels) -> bool:
     """Whether a policy has a Llama's parts and is worth a copy; what they compute is still to be tried."""
     network = models.networks["policy"]
     trunk: Any = network.trunk
@@ -185,7 +185,7 @@ def silu() -> type[nn.Module]:
 
 
 def plain(module: Any) -> bool:
-    """Whether a layer is linear and nothing else: no adapter, no quantised weights."""
+    """Whether a layer is linear and nothing else: no adapter, no quantized weights."""
     return type(module) is nn.Linear
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.models.rations import Ration, portions
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import TokenBudget, portions
 from grpobench.runs.sample.decoding import Decoding, History, ways
 from grpobench.runs.sample.fused import Fused
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, demand_room
-from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.tools.process import safe_point
 
 LARGEST_GAP = 1e-3
 """Nats per token: far above what the order of float32 sums can do."""
@@ -42,14 +42,14 @@ class HFSampler:
     are where memory does not hold so many.
     """
 
-    def __init__(self, models: Models, end: Sequence[int], pad: int, rows: int, context: int) -> None:
+    def __init__(self, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int) -> None:
         self.models = models
         self.end = torch.tensor(sorted(end), device=models.device)
         self.pad = pad
-        self.ration = Ration("sequences decoded (sampler.rows)", rows)
+        self.token_budget = TokenBudget("sequences decoded (sampler.max_batch_size)", rows)
         self.context = context
         self.exact = models.dtype == torch.float32
-        self.largest_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
+        self.max_logprob_gap = LARGEST_GAP if self.exact else LARGEST_ROUNDED_GAP
         self.history: History | None = None
         with torch.inference_mode():
             self.shares, self.fuses = ways(models, pad)
@@ -96,7 +96,7 @@ class HFSampler:
 
         longest = max((len(request.prompt) for request in requests), default=0)
         portions(
-            self.ration,
+            self.token_budget,
             len(jobs),
             decode,
             f"a sequence of up to {limit:,} tokens behind a prompt of up to {longest:,}",
@@ -198,7 +198,7 @@ class Written:
             Rollout(
                 prompt=prompt,
                 completion=tuple(tokens[row, :length].tolist()),
-                behaviour_logp=logp[row, :length].copy(),
+                sampler_logp=logp[row, :length].copy(),
                 stopped=stopped[row],
                 mixture=None if feeds is None else (feeds[0][row, :length], feeds[1][row, :length]),
                 entropy=None if entropy is None else entropy[row, :length].copy(),

@@ -19,12 +19,12 @@ class Rollout:
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
     """Token ids, with the end token when the policy wrote one; in several turns also what stood between."""
-    behaviour_logp: np.ndarray
+    sampler_logp: np.ndarray
     """Float (T,): the sampler's log-probability of each token under the tempered distribution; 0 for tokens
     that the policy did not write."""
     stopped: bool
     """True when the policy ended it, False when the limit of tokens or turns did."""
-    written: tuple[bool, ...] = ()
+    completion_mask: tuple[bool, ...] = ()
     """Which tokens the policy wrote; empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
     """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
@@ -33,24 +33,26 @@ class Rollout:
     vocabulary; 0 for tokens that the policy did not write. None where the sampler does not tell."""
 
     @property
-    def own(self) -> tuple[int, ...]:
+    def written_tokens(self) -> tuple[int, ...]:
         """The tokens of the completion that the policy wrote."""
-        if not self.written:
+        if not self.completion_mask:
             return self.completion
-        return tuple(token for token, own in zip(self.completion, self.written, strict=True) if own)
+        return tuple(token for token, own in zip(self.completion, self.completion_mask, strict=True) if own)
 
     @property
     def length(self) -> int:
         """How many they are."""
-        return sum(self.written) if self.written else len(self.completion)
+        return sum(self.completion_mask) if self.completion_mask else len(self.completion)
 
     @property
     def turns(self) -> int:
         """How often the policy began to write; 0 for an empty completion."""
-        if not self.written:
+        if not self.completion_mask:
             return int(bool(self.completion))
-        before = (False, *self.written)
-        return sum(own and not preceding for own, preceding in zip(self.written, before, strict=False))
+        before = (False, *self.completion_mask)
+        return sum(
+            own and not preceding for own, preceding in zip(self.completion_mask, before, strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def pack_groups(
     """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out unless the
     `ungraded` are wanted too. The scores are the task's and the reward's components.
 
-    `old_logp` starts as the behaviour log-probabilities; the loop replaces it when it must.
+    `old_logp` starts as the behavior log-probabilities; the loop replaces it when it must.
     """
     rows = [
         (number, place)
@@ -114,7 +116,7 @@ def pack_groups(
         if ungraded or verdict.outcome != "infra_error"
     ]
     rollouts = [groups[number].rollouts[place] for number, place in rows]
-    behaviour = padded([r.behaviour_logp for r in rollouts], 0.0, torch.float32)
+    behavior = padded([r.sampler_logp for r in rollouts], 0.0, torch.float32)
     scored = [groups[number].scores(place) for number, place in rows]
     names = sorted({name for own in scored for name in own})
     answers = [groups[number].answers[place] for number, place in rows if groups[number].answers]
@@ -131,11 +133,11 @@ def pack_groups(
         prompt_length=whole([len(r.prompt) for r in rollouts]),
         completion=padded([r.completion for r in rollouts], pad, torch.long).to(device),
         length=whole([len(r.completion) for r in rollouts]),
-        written=padded([r.written or (True,) * len(r.completion) for r in rollouts], False, torch.bool).to(
-            device
-        ),
-        behaviour_logp=behaviour.to(device),
-        old_logp=behaviour.to(device),
+        completion_mask=padded(
+            [r.completion_mask or (True,) * len(r.completion) for r in rollouts], False, torch.bool
+        ).to(device),
+        sampler_logp=behavior.to(device),
+        old_logp=behavior.to(device),
         group=whole([number for number, _ in rows]),
         stopped=torch.tensor([r.stopped for r in rollouts], dtype=torch.bool, device=device),
         reward=column([groups[number].reward[place] for number, place in rows]),
@@ -144,8 +146,8 @@ def pack_groups(
         mixture=_mixture(rollouts, device),
         greedy_reward=None if None in greedy else column([value for value in greedy if value is not None]),
         answer=whole([found.answer for found in answers]) if answers else None,
-        breaks=_breaks(answers, behaviour.shape[1]).to(device) if answers else None,
-        limit=limit,
+        breaks=_breaks(answers, behavior.shape[1]).to(device) if answers else None,
+        max_completion_tokens=limit,
         step=step,
     )
 

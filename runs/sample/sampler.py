@@ -8,7 +8,7 @@ from typing import Protocol
 
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.runs.sample.rollouts import Rollout
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 GREEDY = -1
 """In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
@@ -37,7 +37,7 @@ class Sampler(Protocol):
 
     exact: bool
     """Whether its log-probabilities may stand for log π_old, which else the trainer reads."""
-    largest_gap: float
+    max_logprob_gap: float
     """Mean |Δ log p| in nats per token from the trainer, on the same weights, above which something is
     broken."""
 

@@ -45,7 +45,7 @@ class ModelConfig:
     measured. Nothing changes on a CPU, where all have such an order."""
     long_prompts: LongPrompts = "refuse"
     """What becomes of prompts that leave no room for a completion in the model's context: `refuse` ends the
-    run before its first step, `drop` leaves them out, counted in origin.json."""
+    run before its first step, `drop` leaves them out, counted in provenance.json."""
     warm_start: NonNegativeInt = 0
     """Supervised updates on the task's demonstrations before the run (cached); 0 leaves them out."""
     warm_start_examples: NonNegativeInt = 0
@@ -80,9 +80,9 @@ class SamplerConfig:
     temperature: Temperature = 1.0
     """Softmax temperature of rollouts and of every log-probability that is trained with; sampled evaluation
     has one of its own, `evaluate.temperature`."""
-    max_new_tokens: NonNegativeInt = 0
+    max_completion_tokens: NonNegativeInt = 0
     """Longest completion in tokens; 0 takes the task's own budget."""
-    rows: PositiveInt = 256
+    max_batch_size: PositiveInt = 256
     """Most sequences decoded at once."""
     old_logp: Literal["auto", "sampler", "trainer"] = "auto"
     """Where log π_old comes from; `auto` takes the sampler's own when the gap is proven to be nought."""
@@ -94,7 +94,7 @@ class SamplerConfig:
     """Where `grpobench serve` listens, for kind `vllm-server`."""
     cache_gb: Annotated[float, Interval(gt=0, lt=math.inf)] = 4.0
     """Size of vLLM's key-value cache in GiB, with kind `vllm`."""
-    largest_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
+    max_logprob_gap: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Greatest |Δ log p| in nats between vLLM and the trainer on the probe prompt before the run is stopped;
     0 means 1e-4 in float32 and 1 in bfloat16."""
     correction: Literal["none", "tis", "mis"] = "none"
@@ -113,7 +113,7 @@ class SamplerConfig:
     @property
     def foreign(self) -> bool:
         """Whether the sampler is others' code."""
-        return self.kind not in SAMPLERS and registries.elsewhere("sampler", self.kind)
+        return self.kind not in SAMPLERS and registries.is_plugin_name("sampler", self.kind)
 
     @property
     def on_policy(self) -> bool:
@@ -128,7 +128,7 @@ class SamplerConfig:
 
 
 Feature = Literal["length", "words", "lines", "digits", "equations", "hedges", "assurances"]
-"""What a flawed proxy can count; `runs/reward/proxy.py` defines each."""
+"""What a flawed proxy can count; `runs/reward/functions.py` defines each."""
 TINY = "tiny"
 """The name of the reward model that the suite trains itself, one per task."""
 COMPONENTS: Mapping[str, str] = {
@@ -198,7 +198,7 @@ class RewardConfig:
         """The components that are functions from elsewhere."""
         known = {*task.scores, *COMPONENTS}
         names = [name for name in self.weights if self.kind == "sum" and name not in known]
-        return [name for name in names if registries.elsewhere("reward", name)]
+        return [name for name in names if registries.is_plugin_name("reward", name)]
 
 
 MOST_COMPLETIONS, MOST_SAMPLES = 1_000_000, 100_000
@@ -215,15 +215,15 @@ class TrainConfig:
 
     steps: NonNegativeInt = 40
     """Rollout batches, each followed by its updates."""
-    prompts: PositiveInt = 16
+    prompts_per_step: PositiveInt = 16
     """Problems per step."""
-    group: PositiveInt = 8
+    group_size: PositiveInt = 8
     """Completions per problem."""
-    minibatches: PositiveInt = 1
-    """Optimiser updates per pass over a rollout batch; groups are never split."""
+    num_minibatches: PositiveInt = 1
+    """Optimizer updates per pass over a rollout batch; groups are never split."""
     epochs: PositiveInt = 1
     """Passes over a rollout batch."""
-    tokens_per_micro_batch: NonNegativeInt = 0
+    micro_batch_tokens: NonNegativeInt = 0
     """Most tokens that go forward and backward at once; 0 means 1,024 on a CPU (what its caches like) and
     16,384 on a GPU. Changes memory and speed, never the gradient; halved where memory does not hold it."""
     learning_rate: Mapping[Role, Rate] = field(default_factory=lambda: {"policy": 1e-5})
@@ -239,10 +239,10 @@ class TrainConfig:
     of `learning_rate`."""
     floor: Share = 0.0
     """Where `linear` and `cosine` end, as a fraction of the learning rate."""
-    optimiser: str = "adamw"
+    optimizer: str = "adamw"
     """`adamw`, one of torch's (`torch:SGD`), or `module:Name`; one for each trained role."""
-    optimiser_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What an optimiser other than `adamw` is called with, beside the learning rate."""
+    optimizer_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What an optimizer other than `adamw` is called with, beside the learning rate."""
     betas: tuple[Rate, Rate] = (0.9, 0.95)
     """AdamW's decay rates."""
     weight_decay: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
@@ -256,15 +256,16 @@ class TrainConfig:
     (docs/backends.md says which settings it has and what differs)."""
 
     def __post_init__(self) -> None:
-        rows = self.prompts * self.group
+        rows = self.prompts_per_step * self.group_size
         demand(
             self,
             Rule(
                 rows <= MOST_COMPLETIONS,
-                f"prompts: {self.prompts:,} in groups of {self.group:,} are {rows:,} completions, too many",
+                f"prompts: {self.prompts_per_step:,} in groups of {self.group_size:,} are {rows:,} "
+                f"completions, too many",
             ),
             Rule(
-                not self.curriculum or registries.elsewhere("curriculum", self.curriculum),
+                not self.curriculum or registries.is_plugin_name("curriculum", self.curriculum),
                 f"curriculum: must be module:Name or what a package calls one, not {self.curriculum!r}",
             ),
             Rule("policy" in self.learning_rate, "learning_rate: must hold a value for policy"),
@@ -272,7 +273,7 @@ class TrainConfig:
         )
 
     def choices(self) -> Iterator[Rule]:
-        """That optimiser and schedule are chosen by a name that can be one, with settings that they have."""
+        """That optimizer and schedule are chosen by a name that can be one, with settings that they have."""
         foreign = ":" in self.schedule
         guess = strict.nearest(self.schedule, SCHEDULES)
         did = f"did you mean {guess!r}?" if guess else "or torch:NAME, transformers:NAME, module:Name"
@@ -286,21 +287,21 @@ class TrainConfig:
             not self.floor or self.schedule in ("linear", "cosine"),
             f"floor: is where linear and cosine end, and schedule is {self.schedule!r}; set floor = 0",
         )
-        other = ":" in self.optimiser
+        other = ":" in self.optimizer
         yield Rule(
-            other or self.optimiser == "adamw",
-            f"optimiser: must be adamw, torch:NAME or module:Name, not {self.optimiser!r}",
+            other or self.optimizer == "adamw",
+            f"optimizer: must be adamw, torch:NAME or module:Name, not {self.optimizer!r}",
         )
         yield Rule(
-            other or not self.optimiser_settings,
-            "optimiser_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
-            'optimiser = "torch:AdamW"',
+            other or not self.optimizer_settings,
+            "optimizer_settings: those of adamw are betas and weight_decay; write train.betas, or choose "
+            'optimizer = "torch:AdamW"',
         )
         plain = self.betas == (0.9, 0.95) and not self.weight_decay
         yield Rule(
             plain or not other,
-            f"betas: betas and weight_decay are those of adamw, and optimiser is {self.optimiser!r}; write "
-            "them in optimiser_settings",
+            f"betas: betas and weight_decay are those of adamw, and optimizer is {self.optimizer!r}; write "
+            "them in optimizer_settings",
         )
 
 
@@ -339,7 +340,7 @@ class CheckpointConfig:
     keep: PositiveInt = 2
     """Newest checkpoints kept."""
     final: bool = True
-    """Whether a finished run keeps its optimisers' state, three times its weights with Adam: raising
+    """Whether a finished run keeps its optimizers' state, three times its weights with Adam: raising
     `train.steps` then goes on from there."""
 
     def __post_init__(self) -> None:
@@ -356,7 +357,7 @@ class ChecksConfig:
     start: Reaction = "stop"
     """What becomes of a run of which nothing that it sampled from its first step on gave a gradient, because
     all of it was cut by the limit of tokens or turns, was not graded, or earned the same reward and was never
-    right: `stop` ends it with exit 2 and the likely cause, `warn` says so in log.txt and origin.json."""
+    right: `stop` ends it with exit 2 and the likely cause, `warn` says so in log.txt and provenance.json."""
     grader: Reaction = "stop"
     """What becomes of a run whose task's verifier, asked about three problems before the first step, rejects
     the reference answers of all or accepts a wrong answer to each."""
@@ -376,9 +377,9 @@ SECTIONS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run of a matrix, with every value resolved."""
+    """One run of an experiment, with every value resolved."""
 
-    matrix: str
+    experiment: str
     arm: str
     seed: int
     algorithm: Algorithm[Any]
@@ -402,7 +403,7 @@ class RunConfig:
 
     @property
     def folder(self) -> str:
-        """Name of the run's folder inside its matrix."""
+        """Name of the run's folder inside its experiment."""
         return f"{self.arm}-{self.task.name.replace(':', '-')}-s{self.seed}"
 
 

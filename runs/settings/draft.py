@@ -67,7 +67,8 @@ class Head:
             ),
             Rule(
                 len(self.seeds) <= MOST_SEEDS,
-                f"seeds: {len(self.seeds):,} are more than a matrix can run; give at most {MOST_SEEDS:,}",
+                f"seeds: {len(self.seeds):,} are more than an experiment can run; give at most "
+                f"{MOST_SEEDS:,}",
             ),
         )
 
@@ -76,7 +77,7 @@ def stop_faults(kinds: Sequence[str]) -> Iterator[str]:
     """What is wrong with the events of `stop_on`."""
     if not kinds:
         return
-    from grpobench.analysis.detect.registry import DETECTORS  # NumPy, which few recipes need
+    from grpobench.analysis.detectors.registry import DETECTORS  # NumPy, which few recipes need
 
     known = [kind for kind, detector in DETECTORS.items() if detector.stops]
     for kind in kinds:

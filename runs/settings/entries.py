@@ -28,7 +28,7 @@ from grpobench.tasks.kinds.jsonl import FROM_DATA
 from grpobench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from grpobench.algorithms.dialects import Dialect
+    from grpobench.algorithms.libraries.dialects import Dialect
 
 # Tasks
 
@@ -292,7 +292,7 @@ def select_arms(chosen: Any, listed: Mapping[str, Arm], folder: Path | None, fau
     for name in name_list(chosen, path, faults):
         if name in listed:
             selected.append(listed[name])
-        elif name in registry or "@" in name or registries.elsewhere("algorithm", name):
+        elif name in registry or "@" in name or registries.is_plugin_name("algorithm", name):
             if kind := find_algorithm(name, path, folder, faults):
                 cls, dialect = kind
                 label, presets = dialect.name if dialect else cls.name, read_presets(dialect, cls, faults)

@@ -1,6 +1,8 @@
-"""From a draft to its runs: every arm with every dose, on every task, layers laid over each other, checked.
+"""From a draft to its runs: every arm with every sweep value, on every task, layers laid over each other,
+checked.
 
-Doses are settings over which every arm of a recipe is run, so that a map shows where each of them breaks. A
+Sweep values are settings over which every arm of a recipe is run, so that a map shows where each of them
+breaks. A
 recipe has them in its table `over`; ``--over KEY=VALUE,VALUE`` of the command line replaces a key of it. Each
 arm becomes one for every combination of values, named after both.
 """
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpobench.analysis.tools.text import dose
+from grpobench.analysis.tools.text import sweep_value
 from grpobench.runs.settings import rules
 from grpobench.runs.settings.config import SECTIONS, RunConfig, rates
 from grpobench.runs.settings.draft import Draft, Head
@@ -33,13 +35,13 @@ Kind = TypeVar("Kind", Layer, TaskLayer)
 LONGEST = 160
 """Bytes of the name of a folder. Systems take 255, and what is written aside has host and process in its."""
 SUFFIX = "-map"
-"""Behind the name of a matrix whose doses come from the command line."""
+"""Behind the name of an experiment whose sweep values come from the command line."""
 MOST = 200
 """More combinations than that are a slip of the keyboard."""
 
 
 @dataclass(frozen=True)
-class Dose:
+class SweepPoint:
     """Where an arm of a map comes from."""
 
     arm: str
@@ -101,12 +103,13 @@ def checked(key: str, values: Any, key_path: KeyPath, faults: list[str]) -> dict
     return {}
 
 
-def apply_doses(
+def apply_sweep_values(
     draft: Draft, over: Mapping[str, Sequence[Value]], in_recipe: bool, faults: list[str]
-) -> tuple[Draft, dict[str, Dose]]:
+) -> tuple[Draft, dict[str, SweepPoint]]:
     """The draft with an arm for every combination of values, and where each comes from. A plain learning rate
-    is the policy's; rates of other roles stay the arm's own. Where the doses are not those `in_recipe`, the
-    matrix has a name of its own."""
+    is the policy's; rates of other roles stay the arm's own. Where the sweep values are not those
+    `in_recipe`, the
+    experiment has a name of its own."""
     if not over:
         return draft, {}
     combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
@@ -114,11 +117,11 @@ def apply_doses(
     arms: list[Arm] = []
     layers: list[Layer] = []
     task_layers: list[TaskLayer] = []
-    doses: dict[str, Dose] = {}
+    sweep_values: dict[str, SweepPoint] = {}
     names: dict[str, list[str]] = {arm.name: [] for arm in draft.arms}
     for arm, (values, given) in itertools.product(draft.arms, zip(combinations, assigned, strict=True)):
         name = "+".join([arm.name, *(f"{key.rpartition('.')[2]}-{written(v)}" for key, v in values.items())])
-        doses[name] = Dose(arm.name, values)
+        sweep_values[name] = SweepPoint(arm.name, values)
         names[arm.name].append(name)
         arms.append(dataclasses.replace(arm, name=name, layers=tuple(narrow(arm.layers, arm.name, name))))
         layers += narrow(given.layers, arm.name, name)
@@ -128,8 +131,8 @@ def apply_doses(
         head = dataclasses.replace(head, name=head.name + SUFFIX)  # its runs are not those of the recipe
     layers = [*spread(draft.overrides, names), *layers]
     task_layers = [*spread(draft.task_overrides, names), *task_layers]
-    dosed = dataclasses.replace(draft, head=head, arms=arms, overrides=layers, task_overrides=task_layers)
-    return dosed, doses
+    swept = dataclasses.replace(draft, head=head, arms=arms, overrides=layers, task_overrides=task_layers)
+    return swept, sweep_values
 
 
 def assign(draft: Draft, values: Mapping[str, Value], faults: list[str]) -> Overrides:
@@ -156,7 +159,7 @@ def spread(layers: Sequence[Kind], names: Mapping[str, Sequence[str]]) -> list[K
 
 def written(value: Value) -> str:
     """A value as a part of an arm's name: 3e-4, 16, 0_28."""
-    return re.sub(r"[^A-Za-z0-9_+-]", "_", dose(value).replace("−", "-"))
+    return re.sub(r"[^A-Za-z0-9_+-]", "_", sweep_value(value).replace("−", "-"))
 
 
 # Arms on tasks

@@ -77,7 +77,7 @@ def read_finding(source: str) -> Study:
         if not isinstance(own, Mapping):
             faults.append(f"{name}: must be a recipe, a table, not {strict.describe(own)}")
         elif "name" in own:
-            faults.append(f"{name}.name: a finding's matrix is called {path.stem}-{name}; remove it")
+            faults.append(f"{name}.name: a finding's experiment is called {path.stem}-{name}; remove it")
     if not scales:
         faults.append(f"nothing to run: give a recipe in one of the tables {', '.join(SCALES)}")
     finding = strict.build(Finding, {"name": path.stem, **table}, "", faults)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import doors
+from grpobench.runs.settings import plugins
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -48,7 +48,7 @@ class Observe:
     @property
     def reference(self) -> str:
         """The `module:Name` behind the name."""
-        return self.name if doors.is_reference(self.name) else names()[self.name]
+        return self.name if plugins.is_reference(self.name) else names()[self.name]
 
     def plain(self) -> dict[str, Any]:
         """As it stands in run.toml; `read` reads it back equal."""
@@ -100,16 +100,16 @@ def demand(callbacks: Sequence[Observe], folder: Path | None, place: str, faults
     beside = False
     for index, one in enumerate(callbacks):
         here = f"{place}[{index}]"
-        if not doors.is_reference(one.name) and (lack := unknown(one.name)):
+        if not plugins.is_reference(one.name) and (lack := unknown(one.name)):
             faults.append(f"{here}: {lack}")
             continue
         try:
-            factory = doors.load(one.reference, folder, here)
+            factory = plugins.load(one.reference, folder, here)
         except ConfigError as error:
             faults += error.faults
             continue
         faults += misfit(factory, one, here)
-        beside |= doors.beside(one.reference, folder)
+        beside |= plugins.beside(one.reference, folder)
     return beside
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import doors, optimisers, registries
+from grpobench.runs.settings import optimizers, plugins, registries
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.registries import Kind, Resolved
 from grpobench.runs.tools.strict import ConfigError
@@ -42,13 +42,13 @@ def others(config: RunConfig) -> dict[str, Resolved]:
     found: dict[str, Resolved] = {}
     for part in (config.algorithm, config.task):
         if not registries.of_the_suite(type(part)):
-            found[doors.reference(type(part))] = Resolved(type(part), doors.origin(type(part)))
-    for key, name in optimisers.foreign(config.train).items():
-        thing = doors.load(name, folder(config), f"train.{key}")
-        found[name] = Resolved(thing, doors.origin(thing))
+            found[plugins.reference(type(part))] = Resolved(type(part), plugins.provenance(type(part)))
+    for key, name in optimizers.foreign(config.train).items():
+        thing = plugins.load(name, folder(config), f"train.{key}")
+        found[name] = Resolved(thing, plugins.provenance(thing))
     for place, (kind, name) in names_to_resolve(config).items():
         one = registries.find(kind, name, folder(config), place)
-        if one.origin != registries.BUILT_IN:
+        if one.provenance != registries.BUILT_IN:
             found[name] = one
     return found
 
@@ -58,7 +58,7 @@ def blamed(config: RunConfig, error: BaseException) -> str:
     suite's own."""
     owners: dict[Path, list[str]] = {}
     for name, one in others(config).items():
-        for path in doors.files(one.cls):
+        for path in plugins.files(one.cls):
             owners.setdefault(path, []).append(name)
     behind: BaseException | None = error
     while behind is not None:
@@ -79,7 +79,7 @@ def folder(config: RunConfig) -> Path | None:
 
 def stands_beside(config: RunConfig) -> bool:
     """Whether a run needs its recipe's folder: for code, or for a file that a setting of its task names."""
-    return any(doors.stands_in_file(one.cls) for one in others(config).values()) or any(
+    return any(plugins.stands_in_file(one.cls) for one in others(config).values()) or any(
         path.is_relative_to(config.beside) for path in paths(config.task).values()
     )
 

@@ -1,4 +1,4 @@
-"""Read a recipe: a TOML file that spans a matrix of arms, tasks and seeds.
+"""Read a recipe: a TOML file that spans an experiment of arms, tasks and seeds.
 
 A value is looked for in layers, the last one wins: the dataclass's default, the preset of another library's
 defaults where an arm names one (``algorithm = "ALGORITHM@LIBRARY"``), the recipe's section,
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import observe, optimisers, others
+from grpobench.runs.settings import observe, optimizers, others
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.settings.draft import Head, read_draft
-from grpobench.runs.settings.expand import Dose, apply_doses, expand, read_over
+from grpobench.runs.settings.expand import SweepPoint, apply_sweep_values, expand, read_over
 from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
@@ -28,7 +28,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """A matrix of runs, resolved and checked."""
+    """An experiment of runs, resolved and checked."""
 
     head: Head
     summary: str
@@ -40,8 +40,8 @@ class Recipe:
     """Optional arms on tasks that do not serve them, with the reason."""
     folder: Path = Path()
     """Where the files of a `module:Name` are looked for first."""
-    doses: Mapping[str, Dose] = field(default_factory=dict)
-    """Where each arm of a map comes from; empty: the recipe has no doses."""
+    sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)
+    """Where each arm of a map comes from; empty: the recipe has no sweep values."""
     over: tuple[str, ...] = ()
     """What `--over` said."""
 
@@ -123,24 +123,28 @@ def read_table(
     """The recipe that a table is; `text` is kept of the file that it stands in."""
     faults: list[str] = []
     draft = read_draft(table, stem, folder, sets, faults)
-    draft, doses = apply_doses(draft, read_over(table.get("over", {}), over, faults), not over, faults)
+    draft, sweep_values = apply_sweep_values(
+        draft, read_over(table.get("over", {}), over, faults), not over, faults
+    )
     configs, left_out = expand(draft, faults)
     configs = open_plugins(draft.head, configs, folder, faults)
     if faults or isinstance(draft.head, strict.Bad):
         raise ConfigError(faults, source)
     head, runs = draft.head, tuple(configs)
-    return Recipe(head, head.summary, text, tuple(sets), runs, tuple(left_out), folder, doses, tuple(over))
+    return Recipe(
+        head, head.summary, text, tuple(sets), runs, tuple(left_out), folder, sweep_values, tuple(over)
+    )
 
 
 def open_plugins(
     head: Head | strict.Bad, configs: Sequence[RunConfig], folder: Path, faults: list[str]
 ) -> list[RunConfig]:
-    """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimisers
+    """The runs with the recipe's callbacks, and with `folder`, the recipe's, where they need it. Optimizers
     and schedules of others are tried."""
     callbacks = observe.read([] if isinstance(head, strict.Bad) else head.observe, "observe", faults)
     observed = observe.demand(callbacks, folder, "observe", faults)
     for train in {str(config.train): config.train for config in configs}.values():
-        faults += optimisers.faults(train, folder)
+        faults += optimizers.faults(train, folder)
     if faults:
         return list(configs)
     opened = []

@@ -1,6 +1,6 @@
 """The names that a recipe may use: algorithms, dialects, tasks and rewards, imported at the first use.
 
-A name is looked for among the suite's own, then as `module:Name` (`doors`), then among the entry points of
+A name is looked for among the suite's own, then as `module:Name` (`plugins`), then among the entry points of
 installed packages: ``grpobench.algorithms``, ``.tasks``, ``.rewards``, ``.curriculums``, ``.samplers``.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.runs.settings import doors
+from grpobench.runs.settings import plugins
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import BAD, ConfigError, KeyPath
 from grpobench.tasks.task import Task, family
 
 if TYPE_CHECKING:
-    from grpobench.algorithms.dialects import Dialect
+    from grpobench.algorithms.libraries.dialects import Dialect
 
 
 def algorithms() -> Mapping[str, type[Algorithm[Any]]]:
@@ -34,7 +34,7 @@ def algorithms() -> Mapping[str, type[Algorithm[Any]]]:
 def dialects() -> Mapping[str, Dialect]:
     """The presets of other libraries' defaults by name, such as ``ALGORITHM@LIBRARY``, imported at the first
     use."""
-    from grpobench.algorithms.dialects import DIALECTS
+    from grpobench.algorithms.libraries.dialects import DIALECTS
 
     known = algorithms()
     return {name: one for name, one in DIALECTS.items() if one.algorithm in known and one.base in known}
@@ -42,7 +42,7 @@ def dialects() -> Mapping[str, Dialect]:
 
 def dialects_note() -> str:
     """What the page on dialects says of an example."""
-    from grpobench.algorithms.dialects import NOTE
+    from grpobench.algorithms.libraries.dialects import NOTE
 
     return NOTE
 
@@ -80,7 +80,7 @@ class Resolved:
 
     cls: Any
     """The class; a function, where rewards are asked for."""
-    origin: str
+    provenance: str
     """`BUILT_IN`, ``entry point PACKAGE VERSION``, ``package PACKAGE VERSION``, or the file."""
 
 
@@ -100,13 +100,13 @@ def entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     return {point.name: point for point in points if point.name not in built_in(kind)}
 
 
-def elsewhere(kind: Kind, name: str) -> bool:
+def is_plugin_name(kind: Kind, name: str) -> bool:
     """Whether a name is one of others' code: `module:Name`, or of an entry point."""
     known = built_in(kind)
     if name in known:
         return False
-    kin = {family(one) for one in known if doors.is_reference(one)}  # a task may be called FAMILY:MEMBER
-    return (doors.is_reference(name) and family(name) not in kin) or name in entry_points(kind)
+    kin = {family(one) for one in known if plugins.is_reference(one)}  # a task may be called FAMILY:MEMBER
+    return (plugins.is_reference(name) and family(name) not in kin) or name in entry_points(kind)
 
 
 def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> Resolved:
@@ -115,22 +115,24 @@ def find(kind: Kind, name: str, folder: Path | None = None, place: str = "") -> 
     known = built_in(kind)
     if name in known:
         return Resolved(known[name], BUILT_IN)
-    if not elsewhere(kind, name):
-        raise doors.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
-    point = None if doors.is_reference(name) else entry_points(kind)[name]
-    thing: Any = doors.load(point.value if point else name, folder, place)
+    if not is_plugin_name(kind, name):
+        raise plugins.fault(place, miss(kind, name, {**known, **entry_points(kind)}))
+    point = None if plugins.is_reference(name) else entry_points(kind)[name]
+    thing: Any = plugins.load(point.value if point else name, folder, place)
     if faults := [fault for fault in DEMANDS[kind](thing) if fault]:
-        raise doors.fault(place, f"{name}: {'; '.join(faults)}")
+        raise plugins.fault(place, f"{name}: {'; '.join(faults)}")
     if point and kind in ("algorithm", "task") and thing.name != name:
-        raise doors.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
-    whence = doors.origin(thing)
+        raise plugins.fault(place, f"{name}: the class that this entry point gives is named {thing.name}")
+    whence = plugins.provenance(thing)
     return Resolved(thing, f"entry point {whence.removeprefix('package ')}" if point else whence)
 
 
 def stored(kind: Kind, name: str, reference: str, folder: Path | None) -> Any:
     """The class of an algorithm or task of a run: by its name, or by the `reference` that run.toml keeps of
     one that is not among the suite's. Raises `ConfigError`."""
-    return doors.load(reference, folder, f"{kind}.class") if reference else find(kind, name, folder, kind).cls
+    return (
+        plugins.load(reference, folder, f"{kind}.class") if reference else find(kind, name, folder, kind).cls
+    )
 
 
 def protocol(base: type, kind: Kind) -> Callable[[object], list[str]]:

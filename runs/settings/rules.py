@@ -7,12 +7,12 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from grpobench.runs.models import finding
+from grpobench.runs.models import model_files
 from grpobench.runs.settings import others, registries, trl
 from grpobench.runs.settings.config import COMPONENTS, TINY, RewardConfig, RunConfig
 from grpobench.runs.tools import strict
 from grpobench.runs.tools.strict import Rule, unmet
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Task
 
 
@@ -96,7 +96,7 @@ def of_modifiers(config: RunConfig) -> list[Rule]:
     kind = f'sampler.kind is "{sampler.kind}"'
     return [
         Rule(
-            not modify.reference_every or "reference" in algorithm.reads,
+            not modify.reference_every or "reference" in algorithm.reference_roles,
             "modify.reference_every moves a reference, and it reads none; set a beta above 0 or "
             "modify.reference_every = 0",
         ),
@@ -137,14 +137,15 @@ def of_batch(config: RunConfig) -> list[Rule]:
     train, least = config.train, config.algorithm.minimum_group
     return [
         Rule(
-            least <= train.group,
-            f"needs groups of at least {least} completions, and train.group is {train.group}; set "
-            f"train.group = {least}",
+            least <= train.group_size,
+            f"needs groups of at least {least} completions, and train.group_size is {train.group_size}; set "
+            f"train.group_size = {least}",
         ),
         Rule(
-            train.minibatches <= train.prompts,
-            f"train.minibatches is {train.minibatches} and train.prompts only {train.prompts}, and groups "
-            f"are never split; set train.minibatches = {train.prompts} or less",
+            train.num_minibatches <= train.prompts_per_step,
+            f"train.num_minibatches is {train.num_minibatches} and train.prompts_per_step only "
+            f"{train.prompts_per_step}, and groups "
+            f"are never split; set train.num_minibatches = {train.prompts_per_step} or less",
         ),
     ]
 
@@ -171,7 +172,7 @@ def untrained(config: RunConfig) -> str:
     """Why even the last step of a run leaves its policy as it is (a critic that is warmed up throughout),
     with the remedy; empty when it does not."""
     algorithm, steps = config.algorithm, config.train.steps
-    if not steps or "policy" in algorithm.updates(steps):
+    if not steps or "policy" in algorithm.updated_roles(steps):
         return ""
     delays = [f.name for f in fields(algorithm) if "warmup" in f.name and getattr(algorithm, f.name)]
     named = " and ".join(f"settings.{name} = {getattr(algorithm, name)}" for name in delays)
@@ -197,7 +198,7 @@ def unrewarded(reward: RewardConfig, task: Task, gives: str) -> list[str]:
     for name in sorted(components.keys() - given - {*reward.functions(task)}):
         guess = strict.nearest(name, given)
         remedy = "move the weights to `[on.TASK.reward]` of a task that gives them"
-        if name in COMPONENTS or registries.elsewhere("reward", name):
+        if name in COMPONENTS or registries.is_plugin_name("reward", name):
             remedy = f'set reward.kind = "sum" to weigh {name} too'
         elif guess:
             remedy = f"did you mean {guess}?"
@@ -209,7 +210,7 @@ def missing(config: RunConfig) -> list[str]:
     """What this machine lacks for a run, each with its place and remedy, found without importing anything."""
     name = config.reward.model if "model" in config.reward.components(config.task) else ""
     found = {
-        "model.name": finding.missing(config.model.name),
+        "model.name": model_files.missing(config.model.name),
         "sampler.kind": config.sampler.missing(),
         "train.backend": trl.missing() if config.train.backend == "trl" else "",
         "reward.model": missing_reward_model(name) if name else "",

@@ -1,7 +1,7 @@
 """How the learning rate goes over a run: `train.schedule` as a factor per step, the same at every resume.
 
 A schedule keeps no state: the factor of a step depends on the settings alone. Those of torch and transformers
-are asked for all steps at the start, with an optimiser of their own whose rate is 1.
+are asked for all steps at the start, with an optimizer of their own whose rate is 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.settings import doors
+from grpobench.runs.settings import plugins
 from grpobench.runs.settings.config import TrainConfig
 from grpobench.runs.tools.strict import ConfigError, nearest
 
@@ -73,7 +73,7 @@ def foreign(train: TrainConfig, folder: Path | None) -> list[float]:
     try:
         if library == "transformers":
             return of_transformers(name, train)[train.warmup_steps :]
-        found: Any = of_torch(name) if library == "torch" else doors.load(train.schedule, folder)
+        found: Any = of_torch(name) if library == "torch" else plugins.load(train.schedule, folder)
         if isinstance(found, type):
             return torch_factors(found, left, settings)
         return [float(found(step, left, **settings)) for step in range(left)]
@@ -102,8 +102,8 @@ def torch_factors(cls: type, steps: int, settings: Mapping[str, Any]) -> list[fl
 
     if not issubclass(cls, LRScheduler) or issubclass(cls, ReduceLROnPlateau):
         raise TypeError(f"{cls.__name__} is no schedule that depends on the step alone")
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    return advanced(cls(optimiser, **settings), optimiser, steps)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return advanced(cls(optimizer, **settings), optimizer, steps)
 
 
 def of_transformers(name: str, train: TrainConfig) -> list[float]:
@@ -114,25 +114,25 @@ def of_transformers(name: str, train: TrainConfig) -> list[float]:
     known = [kind.value for kind in SchedulerType]
     if name not in known:
         raise fault(f"transformers has no schedule {name!r}; {did_you_mean(name, known, 'transformers')}")
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     made = get_scheduler(
         name,
-        optimiser,
+        optimizer,
         num_warmup_steps=train.warmup_steps,
         num_training_steps=train.steps,
         scheduler_specific_kwargs=dict(train.schedule_settings),
     )
     if "metrics" in inspect.signature(made.step).parameters:
         raise TypeError(f"{type(made).__name__} is no schedule that depends on the step alone")
-    return advanced(made, optimiser, train.steps)
+    return advanced(made, optimizer, train.steps)
 
 
-def advanced(scheduler: Any, optimiser: Any, steps: int) -> list[float]:
-    """The rate of a scheduler's optimiser at each of its steps."""
+def advanced(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
+    """The rate of a scheduler's optimizer at each of its steps."""
     found = []
     for _ in range(steps):
-        found.append(float(optimiser.param_groups[0]["lr"]))
-        optimiser.step()
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
         scheduler.step()
     return found
 

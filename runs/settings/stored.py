@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grpobench.runs.settings import doors, observe, registries
+from grpobench.runs.settings import observe, plugins, registries
 from grpobench.runs.settings.config import SECTIONS, RunConfig
 from grpobench.runs.settings.layers import renamed_keys
 from grpobench.runs.settings.registries import Kind
@@ -20,7 +20,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 def dump(config: RunConfig) -> str:
     """Every resolved value as TOML; `load` reads it back equal."""
-    table: dict[str, Any] = {"matrix": config.matrix, "arm": config.arm, "seed": config.seed}
+    table: dict[str, Any] = {"experiment": config.experiment, "arm": config.arm, "seed": config.seed}
     table |= {"observe": [one.plain() for one in config.observe], "beside": config.beside}
     table["stop_on"] = list(config.stop_on)
     parts: tuple[Kind, ...] = ("algorithm", "task")
@@ -31,7 +31,7 @@ def dump(config: RunConfig) -> str:
         # where this process knows it by name, since another may not.
         cls = type(chosen)
         if registries.built_in(part).get(chosen.name) is not cls or not registries.of_the_suite(cls):
-            table[part]["class"] = doors.reference(cls)
+            table[part]["class"] = plugins.reference(cls)
     if config.dialect:
         table["algorithm"]["dialect"] = config.dialect
     table |= {name: strict.plain(getattr(config, name)) for name in SECTIONS}
@@ -46,7 +46,7 @@ def load(text: str) -> RunConfig:
         raise ConfigError([f"not TOML: {error}"], "run.toml") from None
     faults: list[str] = []
     found: dict[str, Any] = {}
-    for key, hint in (("matrix", str), ("arm", str), ("seed", int)):
+    for key, hint in (("experiment", str), ("arm", str), ("seed", int)):
         found[key] = strict.convert(table.get(key), hint, key, faults)
     found["beside"] = strict.convert(table.get("beside", ""), str, "beside", faults)
     parts: tuple[Kind, ...] = ("algorithm", "task")

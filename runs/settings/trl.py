@@ -10,8 +10,8 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpobench.algorithms import trl_arguments
-from grpobench.algorithms.trl_arguments import STAY, TABLE, Splitting
+from grpobench.algorithms.libraries import trl_arguments
+from grpobench.algorithms.libraries.trl_arguments import STAY, TABLE, Splitting
 from grpobench.runs.tools.strict import Rule, unmet
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpobench.runs.settings.config import RunConfig
 
 RELEASE = "1.16"
-"""The release whose arguments and metrics `algorithms/trl_arguments.py` knows."""
+"""The release whose arguments and metrics `algorithms/libraries/trl_arguments.py` knows."""
 INSTALL = f"pip install 'trl=={RELEASE}.*'"
 
 
@@ -39,7 +39,9 @@ def version() -> str:
 
 def splitting(config: RunConfig) -> Splitting:
     train = config.train
-    return Splitting(train.minibatches, not train.tokens_per_micro_batch, train.minibatches * train.epochs)
+    return Splitting(
+        train.num_minibatches, not train.micro_batch_tokens, train.num_minibatches * train.epochs
+    )
 
 
 def refusals(config: RunConfig) -> list[str]:
@@ -54,7 +56,7 @@ def refusals(config: RunConfig) -> list[str]:
 
 def of_pairs(config: RunConfig) -> list[Rule]:
     """What a trainer of recorded pairs demands."""
-    sampler, cut = config.sampler, config.train.tokens_per_micro_batch
+    sampler, cut = config.sampler, config.train.micro_batch_tokens
     return [
         Rule(
             not sampler.on_policy,
@@ -67,8 +69,8 @@ def of_pairs(config: RunConfig) -> list[Rule]:
         ),
         Rule(
             not cut,
-            f"gets each minibatch whole, and train.tokens_per_micro_batch is {cut}; set it to 0 and raise "
-            "train.minibatches",
+            f"gets each minibatch whole, and train.micro_batch_tokens is {cut}; set it to 0 and raise "
+            "train.num_minibatches",
         ),
     ]
 
@@ -76,7 +78,7 @@ def of_pairs(config: RunConfig) -> list[Rule]:
 def of_samples(config: RunConfig) -> list[Rule]:
     """What a trainer that samples demands."""
     task, sampler, train = config.task, config.sampler, config.train
-    completions, parts = train.prompts * train.group, train.minibatches
+    completions, parts = train.prompts_per_step * train.group_size, train.num_minibatches
     return [
         Rule(
             sampler.kind == "hf",
@@ -88,17 +90,20 @@ def of_samples(config: RunConfig) -> list[Rule]:
             "tasks of one turn",
         ),
         Rule(
-            train.group >= 2,
-            f"compares at least 2 completions, and train.group is {train.group}; set train.group = 2",
+            train.group_size >= 2,
+            f"compares at least 2 completions, and train.group_size is {train.group_size}; set "
+            f"train.group_size = 2",
         ),
         Rule(
-            completions <= sampler.rows,
-            f"decodes all {completions} completions of a step at once, and sampler.rows allows "
-            f"{sampler.rows}; set sampler.rows = {completions} or lower train.prompts",
+            completions <= sampler.max_batch_size,
+            f"decodes all {completions} completions of a step at once, and sampler.max_batch_size allows "
+            f"{sampler.max_batch_size}; set sampler.max_batch_size = {completions} or lower "
+            f"train.prompts_per_step",
         ),
         Rule(
             completions % parts == 0,
-            f"makes minibatches of one size, and train.minibatches = {parts} does not divide {completions} "
+            f"makes minibatches of one size, and train.num_minibatches = {parts} does not divide "
+            f"{completions} "
             f"completions; set it to {nearest_divisor(completions, parts)}",
         ),
         Rule(

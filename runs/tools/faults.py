@@ -22,7 +22,7 @@ VARIABLE = "GRPOBENCH_FAULTS"
 STRUCK = "struck"
 LATER = "~"
 """``kill~50``: 50 ms after the point, wherever the process is by then."""
-SEEN: Counter[str] = Counter()
+COUNTS: Counter[str] = Counter()
 """How often this process has come to a point."""
 
 
@@ -33,8 +33,8 @@ def point(name: str) -> None:
 
 
 def come(name: str, folder: Path) -> None:
-    SEEN[name] += 1
-    for planned in sorted(folder.glob(f"{name}.{SEEN[name]}.*")):
+    COUNTS[name] += 1
+    for planned in sorted(folder.glob(f"{name}.{COUNTS[name]}.*")):
         try:
             planned.unlink()
         except FileNotFoundError:  # another process has it

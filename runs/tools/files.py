@@ -1,4 +1,7 @@
-"""Files that survive a kill and a full disk: whole-row appends and atomic replacement."""
+"""Files that survive a kill and a full disk: whole-row appends and atomic replacement.
+
+JSON as the files of a run hold it: rows as lines, exact numbers, torn files read as absent.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from grpobench.analysis.logs import sums
+from grpobench.analysis.runfolder import checksums
 from grpobench.runs.tools.lock import host, space
 from grpobench.runs.tools.strict import ConfigError
 
@@ -106,7 +111,7 @@ def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
     }
-    return json.dumps(sums.seal({"files": table}), indent=1).encode()
+    return json.dumps(checksums.seal({"files": table}), indent=1).encode()
 
 
 @contextlib.contextmanager
@@ -175,3 +180,38 @@ def sync_folder(path: Path) -> None:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def line(row: Mapping[str, Any]) -> bytes:
+    """A row as one line of ASCII JSON: lone surrogates and NULs survive, floats are exact."""
+    return json.dumps(finite(row), allow_nan=False).encode() + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with every number that is not finite replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    return value
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def read_rows(path: Path) -> list[Any]:
+    """The rows of a file of whole lines; none where it is absent."""
+    if not path.exists():
+        return []
+    return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None when it is absent or torn."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None

@@ -1,4 +1,6 @@
-"""One writer per folder, on one machine or many: a lock file that is a lease of its owner.
+"""The heartbeat of the leases that this process holds: one thread renews them all.
+
+One writer per folder, on one machine or many: a lock file that is a lease of its owner.
 
 On the owner's own machine the system says whether it lives: it is known by host, boot, pid and the start time
 of its process, so that a reused pid is not taken for it. Elsewhere only its heartbeat does: a thread rewrites
@@ -23,17 +25,107 @@ import os
 import platform
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Final, Literal
 
-from grpobench.runs.tools import leases
-from grpobench.runs.tools.leases import Kept
-from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import user_seconds
+
+LEASE_SECONDS = 30.0
+"""Silence after which a lease is taken over, unless told."""
+BEATS = 6
+"""Renewals within the seconds of a lease."""
+TRUSTED = 0.5
+"""Share of a lease's seconds after a renewal in which its owner need not ask whether it still has it."""
+
+
+def now() -> float:
+    """Seconds that go on while the machine sleeps, where the system has such a clock."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+@dataclass(eq=False)
+class HeldLease:
+    """A lease that this process has taken."""
+
+    path: Path
+    token: str
+    seconds: float
+    renew: Callable[[HeldLease], bool]
+    """Renews it; False where it is another's by now. Raises OSError where the storage does not answer."""
+    lost: bool = False
+    renewed: float = field(default_factory=now)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def beat(self) -> None:
+        with self.guard:
+            began = now()
+            if not self.lost:
+                self.lost = not self.renew(self)
+                self.renewed = began
+
+
+class Keeper:
+    """The leases of this process and the thread that renews them."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """With none, as a forked child is: it owns nothing of its parent's and has none of its threads."""
+        self.kept: dict[str, HeldLease] = {}
+        self.altered = threading.Condition()
+        self.thread: threading.Thread | None = None
+
+    def keep(self, kept: HeldLease) -> None:
+        """Renew a lease until it is forgotten."""
+        with self.altered:
+            self.kept[os.path.abspath(kept.path)] = kept
+            if self.thread is None:
+                self.thread = threading.Thread(target=self.renew, name="leases", daemon=True)
+                self.thread.start()
+            self.altered.notify()
+
+    def forget(self, path: Path) -> str:
+        """Renew a lease no more. Returns its token; empty where this process has none."""
+        with self.altered:
+            kept = self.kept.pop(os.path.abspath(path), None)
+        if kept is None:
+            return ""
+        with kept.guard:  # A beat that has begun is over.
+            return kept.token
+
+    def lost(self, path: Path) -> bool:
+        """Whether a lease that this process took is another's by now. It is asked again where the thread had
+        no chance to renew it in time."""
+        kept = self.kept.get(os.path.abspath(path))
+        if kept is None:
+            return False
+        if now() - kept.renewed > TRUSTED * kept.seconds:
+            kept.beat()
+        return kept.lost
+
+    def renew(self) -> None:
+        """The thread."""
+        while True:
+            with self.altered:
+                shortest = min((kept.seconds for kept in self.kept.values()), default=None)
+                self.altered.wait(None if shortest is None else shortest / BEATS)
+                held = list(self.kept.values())
+            for kept in held:
+                with contextlib.suppress(OSError):  # The storage may answer again before the lease is over.
+                    kept.beat()
+
+
+KEEPER: Final = Keeper()
+os.register_at_fork(after_in_child=KEEPER.begin)
+
 
 SECONDS = "GRPOBENCH_LEASE"
 """Variable for the seconds of the leases that a process takes; 30 without it."""
@@ -64,7 +156,7 @@ class Owner:
     boot: str
     start: str
     space: str = ""
-    """The pid namespace: within a container the pids of its neighbours mean nothing."""
+    """The pid namespace: within a container the pids of its neighbors mean nothing."""
 
     @classmethod
     def me(cls) -> Owner:
@@ -100,7 +192,7 @@ class Lease:
             return "free" if owner.host == host() else "live"
         return "unsure"
 
-    def named(self, folder: Path) -> str:
+    def describe_owner(self, folder: Path) -> str:
         """Who has the folder, for whoever wants it."""
         text = f"{folder} is in use by process {self.owner.pid} on {self.owner.host}"
         if self.owner.here():
@@ -151,7 +243,7 @@ def start(pid: int) -> str:
 
 def lease_seconds() -> float:
     """Of leases that this process takes. Raises ConfigError where the user's is no number."""
-    return max(0.1, user_seconds(SECONDS, leases.SECONDS))
+    return max(0.1, user_seconds(SECONDS, LEASE_SECONDS))
 
 
 class Sight:
@@ -210,10 +302,10 @@ class Lock:
             assert lease is not None  # An empty file is free.
             over = time.monotonic() - began >= patience
             if over and (seen == "live" or (not told and self.age() < lease.seconds)):
-                raise FolderError(lease.named(self.path.parent))
+                raise FolderError(lease.describe_owner(self.path.parent))
             if not told and seen == "unsure":
                 told = True
-                say(f"{lease.named(self.path.parent)}; waiting to see whether it lives")
+                say(f"{lease.describe_owner(self.path.parent)}; waiting to see whether it lives")
             safe_point()
             time.sleep(LOOK)
 
@@ -232,11 +324,11 @@ class Lock:
             found = parse(file_text(self.path))
             if found is None or found.token != lease.token:
                 return False, None
-        leases.KEEPER.keep(Kept(self.path, lease.token, lease.seconds, self.renewed))
+        KEEPER.keep(HeldLease(self.path, lease.token, lease.seconds, self.renewed))
         return True, before.owner if before else None
 
     @staticmethod
-    def renewed(kept: Kept) -> bool:
+    def renewed(kept: HeldLease) -> bool:
         """Rewrite the counter of a lease; False where it is another's by now."""
         try:
             with guarded(kept.path, "r+") as file:
@@ -251,7 +343,7 @@ class Lock:
 
     def demand(self) -> None:
         """Raise `LeaseLost` where another has taken this process's lease over; called before each write."""
-        if leases.KEEPER.lost(self.path):
+        if KEEPER.lost(self.path):
             lease = parse(file_text(self.path))
             who = (
                 f"process {lease.owner.pid} on {lease.owner.host} has taken it over"
@@ -262,7 +354,7 @@ class Lock:
 
     def release(self) -> None:
         """Give the folder back, if this process owns it."""
-        token = leases.KEEPER.forget(self.path)
+        token = KEEPER.forget(self.path)
         if not self.path.exists():
             return
         with guarded(self.path) as file:
@@ -308,7 +400,7 @@ def living(folders: list[Path], say: Callable[[str], None] = lambda _: None) -> 
             unsure[folder] = sight
     if unsure:
         first = next(iter(unsure.values())).lease
-        say(f"{first.named(next(iter(unsure))) if first else ''}; waiting to see whether it lives")
+        say(f"{first.describe_owner(next(iter(unsure))) if first else ''}; waiting to see whether it lives")
     while unsure:
         time.sleep(LOOK)
         for folder, sight in list(unsure.items()):

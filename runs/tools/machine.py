@@ -1,7 +1,11 @@
-"""What of this machine each worker process of a matrix may use."""
+"""What of this machine each worker process of an experiment may use.
+
+Peak memory of this process, since the run began.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -9,7 +13,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpobench.tasks.workers.processors import cores
+import torch
+
+from grpobench.tasks.workers.pool import cores
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -30,26 +36,26 @@ def threads(workers: int) -> int:
 def devices() -> list[str]:
     """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them; empty without any. A process of its own
     looks, because one that has touched CUDA can not be kept to another device, and holds memory on it."""
-    count = seen()
+    count = visible_gpus()
     named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return (named or [str(number) for number in range(count)])[:count]
 
 
-def seen() -> int:
+def visible_gpus() -> int:
     """How many GPUs torch sees."""
     if os.environ.get(VISIBLE) in ("", "-1") or not any(Path(sign).exists() for sign in SIGNS):
         return 0
-    return _asked(os.environ.get(VISIBLE))
+    return _gpus_listed(os.environ.get(VISIBLE))
 
 
 @functools.cache
-def _asked(visible: str | None) -> int:
+def _gpus_listed(visible: str | None) -> int:
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=False)
     told = done.stdout.strip()
     return int(told) if told.isdigit() else 0
 
 
-def places(gpus_per_run: float | None = None) -> int:
+def worker_slots(gpus_per_run: float | None = None) -> int:
     """Workers that this machine has room for: one per GPU, or as many as share it or take several where
     `gpus_per_run` says so; one per core without GPUs."""
     found = len(devices())
@@ -68,3 +74,26 @@ def environment(workers: int, place: int, gpus_per_run: float | None = None) -> 
         each = max(1, int(gpus_per_run or 1))
         own[VISIBLE] = ",".join(found[(place * each + number) % len(found)] for number in range(each))
     return own
+
+
+def reset_peak_memory() -> None:
+    """Start measuring anew, so that a worker's earlier runs do not count."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_gb() -> float:
+    """Highest memory in GiB: allocated on the GPU where there is one, else resident in this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 2**20
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)

@@ -1,4 +1,10 @@
-"""What a process inherits, where its output goes, and how it ended."""
+"""Safe points: places inside long work where it may be given up, and where it shows that it goes on.
+
+Whoever answers for the work names what is asked there, which may raise to give it up. Elsewhere, and in
+threads, a safe point does nothing.
+
+What a process inherits, where its output goes, and how it ended.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,34 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
+
+
+def nothing() -> None:
+    """Nobody asks anything."""
+
+
+CALLBACK: ContextVar[Callable[[], None]] = ContextVar("asked", default=nothing)
+
+
+@contextlib.contextmanager
+def asking(ask: Callable[[], None]) -> Iterator[None]:
+    """Within, `ask` is called at every safe point; often, so that it should look at the clock first."""
+    before = CALLBACK.set(ask)
+    try:
+        yield
+    finally:
+        CALLBACK.reset(before)
+
+
+def safe_point() -> None:
+    """A place where what was done since the work began can be thrown away."""
+    CALLBACK.get()()
+
 
 STARTING = threading.Lock()
 """Held while `__main__` is hidden, which all threads share."""
@@ -59,7 +89,7 @@ def death(code: int | None, starved: bool = False) -> str:
 
 STARVED = (
     "memory gave out, and the system killed a process meanwhile: take fewer --workers, or lower "
-    "train.tokens_per_micro_batch and sampler.rows"
+    "train.micro_batch_tokens and sampler.max_batch_size"
 )
 VMSTAT = Path("/proc/vmstat")
 

@@ -1,8 +1,10 @@
 """The evaluation of the base, made once for all arms that begin from the same policy.
 
 Arms of one seed and task start from the same weights and answer the same problems with the same random
-numbers, so that their evaluations before training are the same rows. The first run of a matrix that makes one
-keeps it in the matrix' folder, under a hash of everything that its numbers can depend on; the others read it.
+numbers, so that their evaluations before training are the same rows. The first run of an experiment that
+makes one
+keeps it in the experiment' folder, under a hash of everything that its numbers can depend on; the others
+read it.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from typing import Any
 import torch
 import zstandard
 
-from grpobench.runs.measure.evaluator import Row
-from grpobench.runs.record import origin
+from grpobench.runs.metrics.evaluator import Row
+from grpobench.runs.runfolder import provenance
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.tools import files, strict
 from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
 FOLDER = "shared"
-"""Of a matrix, beside its runs."""
+"""Of an experiment, beside its runs."""
 ELSEWHERE = ("train problems", "preference file", "reward model")
 """Pins of a run that its base does not depend on."""
 Evaluation = tuple[list[Row], dict[str, float]]
@@ -68,12 +70,16 @@ class Base:
             "seed": config.seed,
             "task": [config.task.name, split, strict.plain(config.task)],
             "evaluate": strict.plain(config.evaluate),
-            "sampler": [config.sampler.max_new_tokens, config.sampler.rows, config.sampler.temperature],
-            "model": [config.model.dtype, config.model.long_prompts, config.train.tokens_per_micro_batch],
+            "sampler": [
+                config.sampler.max_completion_tokens,
+                config.sampler.max_batch_size,
+                config.sampler.temperature,
+            ],
+            "model": [config.model.dtype, config.model.long_prompts, config.train.micro_batch_tokens],
             "backend": config.train.backend,
-            "code": origin.code("runs/train/base.py", config.task),
-            "versions": dict(origin.versions()),
-            "machine": [origin.device(), torch.get_num_threads()],
+            "code": provenance.code("runs/train/base.py", config.task),
+            "versions": dict(provenance.versions()),
+            "machine": [provenance.device(), torch.get_num_threads()],
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:24]
 

@@ -52,8 +52,8 @@ def correct(batch: Batch, settings: SamplerConfig) -> Correction | None:
     """The weights of a batch whose `old_logp` the trainer has read; None where the settings ask for none."""
     if settings.correction == "none":
         return None
-    written = batch.written
-    log_ratio = (batch.old_logp - batch.behaviour_logp).detach().masked_fill(~written, 0.0)
+    written = batch.completion_mask
+    log_ratio = (batch.old_logp - batch.sampler_logp).detach().masked_fill(~written, 0.0)
     count = written.sum(-1)
     if settings.correction_level == "token":
         token, cut = bound(log_ratio.exp(), settings)

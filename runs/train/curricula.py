@@ -9,7 +9,7 @@ from typing import Any
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError, line_of
-from grpobench.runs.settings import doors
+from grpobench.runs.settings import plugins
 
 METHODS = ("draw", "accept", "state", "restore")
 
@@ -21,7 +21,9 @@ class Checked:
     def __init__(self, inner: Curriculum, problems: int) -> None:
         self.inner, self.problems = inner, problems
         if lacks := [name for name in ("attempts", *METHODS) if not hasattr(inner, name)]:
-            raise ReturnError(f"{doors.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}")
+            raise ReturnError(
+                f"{plugins.reference(type(inner))} is no curriculum: it lacks {', '.join(lacks)}"
+            )
 
     @property
     def attempts(self) -> int:
@@ -60,5 +62,5 @@ class Checked:
 
     def _refusal(self, method: str, step: int, returned: str, expected: str) -> ReturnError:
         plain = self.inner.inner if isinstance(self.inner, Refilled) else self.inner
-        what = f"{doors.reference(type(plain))}.{method} returned {returned} at step {step}"
+        what = f"{plugins.reference(type(plain))}.{method} returned {returned} at step {step}"
         return ReturnError(f"{line_of(getattr(plain, method))} {what}, expected {expected}".lstrip())

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from grpobench.runs.models.determinism import deterministic
-from grpobench.runs.models.rations import explained
+from grpobench.runs.models.token_budgets import explain_out_of_memory
 from grpobench.runs.observe.observers import Observers
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.memory import reset_peak_memory
-from grpobench.runs.train.loop import carry
+from grpobench.runs.tools.machine import reset_peak_memory
 from grpobench.runs.train.parts import build
-from grpobench.runs.train.progress import Preempted, Progress, told_to
+from grpobench.runs.train.progress import Preempted, Progress, progress_reporter
+from grpobench.runs.train.run_loop import carry
 from grpobench.runs.train.stopping import Stopping
 from grpobench.runs.train.trainer import Trainer
 
@@ -28,13 +28,13 @@ def execute(
     deterministic(config.model.deterministic)
     began = time.monotonic()
     stopping = Stopping(report, stop)
-    with explained(), observed(config, folder) as observers, stopping.heeded():
-        parts = build(config, told_to(stopping.report, config.train.steps))
+    with explain_out_of_memory(), observed(config, folder) as observers, stopping.heeded():
+        parts = build(config, progress_reporter(stopping.report, config.train.steps))
         trainer = Trainer(config, parts, stopping.report, observers)
         stopping.altered = lambda: trainer.updater.begun
         with contextlib.closing(trainer.sampler):
             if config.train.backend == "trl":
-                from grpobench.runs.train import trl
+                from grpobench.runs.train.trl import trainer as trl
 
                 trl.carry(trainer, folder, stop, began)
             else:

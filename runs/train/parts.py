@@ -13,11 +13,11 @@ import torch
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.curriculum import Curriculum
 from grpobench.algorithms.modifiers import Refilled
-from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.models.determinism import determinism
-from grpobench.runs.models.hashes import weights_hash
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.model_files import weights_hash
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import warm_start
 from grpobench.runs.reward.functions import RewardFunction
@@ -27,12 +27,12 @@ from grpobench.runs.sample.context import dropped
 from grpobench.runs.sample.sampler import Sampler
 from grpobench.runs.settings import others, registries
 from grpobench.runs.settings.config import RunConfig, rates
-from grpobench.runs.settings.optimisers import maker
+from grpobench.runs.settings.optimizers import maker
 from grpobench.runs.settings.schedules import Schedule, schedule
-from grpobench.runs.tools.clock import Clock, device_done
+from grpobench.runs.tools.progress import Clock, device_done
 from grpobench.runs.tools.seeds import derive
-from grpobench.runs.train.collect import OnPolicy, Preferences, Replay, Source, demand_problems
 from grpobench.runs.train.curricula import Checked
+from grpobench.runs.train.rollouts import OnPolicy, Preferences, Replay, Source, demand_problems
 
 Tell = Callable[[str], None]
 """Takes what is going on before the first step."""
@@ -45,7 +45,7 @@ class Parts:
     algorithm: Algorithm[Any]
     """With its modifiers around it."""
     loaded: Loaded
-    models: Models
+    models: RoleModels
     sampler: Sampler
     source: Source
     curriculum: Curriculum
@@ -55,10 +55,10 @@ class Parts:
     """Of the learning rates."""
     limit: int
     """Most tokens of a completion."""
-    origin: dict[str, Any]
-    """What origin.json says of model, data, order of sums, sandbox and warm start."""
-    pins: dict[str, str]
-    """Hashes of what is only known when it has been loaded; the others are `pins.Today`'s."""
+    provenance: dict[str, Any]
+    """What provenance.json says of model, data, order of sums, sandbox and warm start."""
+    fingerprints: dict[str, str]
+    """Hashes of what is only known when it has been loaded; the others are `fingerprints.Today`'s."""
 
 
 def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
@@ -66,19 +66,21 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     loaded = load(config.model.name)
-    limit = config.sampler.max_new_tokens or config.task.max_new_tokens
-    origin, pins = origin_of(config, loaded), dict[str, str]()
+    limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
+    provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()
     if config.model.warm_start:
-        where = warm_start(loaded, config.task, config.model, told_as(tell))
-        origin["warm_start"] = where.name
-        pins["warm start"] = weights_hash(where)
+        where = warm_start(loaded, config.task, config.model, warmstart_reporter(tell))
+        provenance["warm_start"] = where.name
+        fingerprints["warm start"] = weights_hash(where)
     models = models_for(config, algorithm, loaded)
     sampler = sampler_for(config, models, loaded)
     source = source_for(config, algorithm, loaded, sampler, clock)
-    if isinstance(source, OnPolicy | Replay) and source.grader.origin:
-        found = origin["reward_model"] = source.grader.origin
-        pins["reward model"] = found.get("sha256") or found.get("commit", "")
-    curriculum = curriculum_for(config, algorithm, loaded, models, source, origin.get("warm_start", ""), tell)
+    if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
+        found = provenance["reward_model"] = source.grader.provenance
+        fingerprints["reward model"] = found.get("sha256") or found.get("commit", "")
+    curriculum = curriculum_for(
+        config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell
+    )
     evaluator = Evaluator(
         config.task,
         loaded,
@@ -100,22 +102,22 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
         clock,
         schedule(config.train, beside(config)),
         limit,
-        origin,
-        pins,
+        provenance,
+        fingerprints,
     )
 
 
-def told_as(tell: Tell) -> Callable[[int, int, float], None]:
+def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
     """Takes the updates of a warm start."""
     return lambda update, updates, loss: tell(f"warm start {update}/{updates}, loss {loss:.3f}")
 
 
-def origin_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
+def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     """Where model and data come from, what must be said of the task, and what stands around its programs."""
-    found: dict[str, Any] = {"model": loaded.origin, "deterministic": determinism()}
+    found: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
     data = {source for split in config.task.splits for source in config.task.sources(split)}
     if data:
-        ordered = sorted(data, key=lambda source: (source.table, source.place))
+        ordered = sorted(data, key=lambda source: (source.table, source.location))
         found["data"] = [dataclasses.asdict(source) for source in ordered]
     if config.task.caveat:
         found["caveat"] = config.task.caveat
@@ -126,22 +128,22 @@ def origin_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
     return found
 
 
-def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> Models:
-    """The models of all roles, each trained one with its optimiser."""
+def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> RoleModels:
+    """The models of all roles, each trained one with its optimizer."""
     train = config.train
     torch.manual_seed(config.seed)
-    models = Models(
+    models = RoleModels(
         loaded.model,
-        algorithm.trains,
-        algorithm.reads,
+        algorithm.trained_roles,
+        algorithm.reference_roles,
         temperature=config.sampler.temperature,
         dtype=config.model.dtype,
-        budget=train.tokens_per_micro_batch,
+        budget=train.micro_batch_tokens,
     )
-    wanted = rates(train.learning_rate, algorithm.trains)
-    trained = {role: rate for role, rate in wanted.items() if role in algorithm.trains}
+    wanted = rates(train.learning_rate, algorithm.trained_roles)
+    trained = {role: rate for role, rate in wanted.items() if role in algorithm.trained_roles}
     make = maker(train, beside(config))
-    models.optimise(trained, train.betas, train.weight_decay, train.max_grad_norm, make)
+    models.optimize(trained, train.betas, train.weight_decay, train.max_grad_norm, make)
     return models
 
 
@@ -176,13 +178,17 @@ def curriculum_for(
     config: RunConfig,
     algorithm: Algorithm[Any],
     loaded: Loaded,
-    models: Models,
+    models: RoleModels,
     source: Source,
     warm: str,
     tell: Tell,
 ) -> Curriculum:
     """What chooses the problems of a step; `warm` names the warm start that the policy comes from."""
-    prompts, problems, seed = config.train.prompts, source.problems, derive(config.seed, "curriculum")
+    prompts, problems, seed = (
+        config.train.prompts_per_step,
+        source.problems,
+        derive(config.seed, "curriculum"),
+    )
     demand_problems(prompts, len(problems))
     if config.train.curriculum:
         place = "train.curriculum"

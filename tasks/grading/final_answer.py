@@ -1,15 +1,19 @@
-"""Compare a final answer with the truth.
+r"""Which unit stands behind a value, for the units that answers to school problems have.
+
+A unit may be left out, so it is never part of a value. But 10 m is no answer where the truth is 10 cm.
+
+Compare a final answer with the truth.
 
 What can be settled without algebra is settled here: equal spellings, exact numbers (`Fraction`), words, lists
-and tuples of these, intervals and inequalities with such bounds. Only the rest (``\\sqrt{16}`` for 4, ``x+1``
+and tuples of these, intervals and inequalities with such bounds. Only the rest (``\sqrt{16}`` for 4, ``x+1``
 for ``1+x``) goes to `tasks.symbolic`, and only where answer and truth are of one kind: math-verify would take
-``5=6`` for 6, ``\\ne 12`` for 12 and ``seat`` for ``east``.
+``5=6`` for 6, ``\ne 12`` for 12 and ``seat`` for ``east``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,8 +22,50 @@ from grpobench.tasks.grading.algebra import Comparison, ask_all
 from grpobench.tasks.grading.expressions import Expression, exact, numeral, read, repeating, unfinished
 from grpobench.tasks.grading.extraction import LONGEST
 from grpobench.tasks.grading.latex import balanced, clean
-from grpobench.tasks.grading.parts import shape, split
-from grpobench.tasks.grading.units import unit
+from grpobench.tasks.grading.reals import shape, split
+
+SPELLINGS: Mapping[str, str] = {
+    "mm": "mm|millimet(?:er|re)s?",
+    "cm": "cm|centimet(?:er|re)s?",
+    "m": "m|met(?:er|re)s?",
+    "km": "km|kilomet(?:er|re)s?",
+    "in": "in|inch|inches",
+    "ft": "ft|foot|feet",
+    "yd": "yds?|yards?",
+    "mi": "mi|miles?",
+    "s": "s|secs?|seconds?",
+    "min": "mins?|minutes?",
+    "h": "h|hrs?|hours?",
+    "d": "days?",
+    "week": "weeks?",
+    "month": "months?",
+    "year": "yrs?|years?",
+    "mg": "mg|milligrams?",
+    "g": "g|grams?",
+    "kg": "kg|kilograms?",
+    "oz": "oz|ounces?",
+    "lb": "lbs?|pounds?",
+    "ml": "ml|millilit(?:er|re)s?",
+    "l": "l|lit(?:er|re)s?",
+    "dollar": "dollars?",
+    "cent": "cents?",
+    "degree": "degrees?",
+    "radian": "rads?|radians?",
+}
+_UNITS = {name: re.compile(spelling) for name, spelling in SPELLINGS.items()}
+_BEHIND = re.compile(r"[0-9)}\s](?:\\text\{([^{}]*)\}|\s*([A-Za-z. ]+))(?:\^\{?[0-9]\}?)?")
+_POWER = re.compile(r"\b(?:square|sq|cubic|cu)\b")
+
+
+def unit(text: str) -> str:
+    """The unit, by the key of `SPELLINGS`, behind the value that a cleaned text is; empty for none of these.
+    Its power (cm, cm²) makes no difference."""
+    found = [match for match in _BEHIND.finditer(text) if match.end() == len(text)]
+    if not found:
+        return ""
+    words = _POWER.sub("", (found[0][1] or found[0][2]).lower().replace(".", "")).strip()
+    return next((name for name, spelling in _UNITS.items() if spelling.fullmatch(words)), "")
+
 
 Question = tuple[str, str]
 """Truth and answer that take algebra, for `tasks.symbolic`."""
@@ -70,7 +116,7 @@ _HOUR = re.compile(r"[0-9]\s*\\text\{\s*[ap]\.?\s?m\.?\s*\}", re.IGNORECASE)
 _WORD_DUST = re.compile(r"[\s.;()]+")
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """Without what does not change a value: spaces around, currency, %, thousands commas, emphasis, units
     behind a number, a trailing dot."""
     text = text.replace("\\$", "").replace("$", "").replace("\\%", "").replace("%", "")
@@ -81,7 +127,7 @@ def normalise(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a normalised decimal (may repeat), ratio, fraction, mixed number or multiple of a
+    """The exact value of a normalized decimal (may repeat), ratio, fraction, mixed number or multiple of a
     power of ten; None for anything else, for over 300 digits and for an exponent of over three."""
     if (period := repeating(text[text[:1] in ("+", "-") :])) is not None:
         sign, value = text[0], period
@@ -136,7 +182,7 @@ def decide(truth: str, answer: str) -> Comparison | Question:
     if words is not None:
         return _same(words == _words(given, plain=True))
     bare = _without_unit(_linked(wanted))
-    value = None if _BASED.fullmatch(bare) else number(normalise(bare))
+    value = None if _BASED.fullmatch(bare) else number(normalize(bare))
     if value is None and (reals.is_set(wanted) or reals.is_set(given)):
         found = _as_sets(wanted, given)
         if found is not None:
@@ -195,10 +241,10 @@ def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Qu
     values = {each for each in known if each is not None}
     if None not in known:
         return _same(len(values) == 1 and values <= _as_written(value, wanted, given))  # not 5=6
-    trees = [read(normalise(claim)) for claim in claims.exactly]
+    trees = [read(normalize(claim)) for claim in claims.exactly]
     if not values <= {value} or any(tree is None or tree.names for tree in trees):
         return "different"
-    return normalise(wanted), "=".join(map(normalise, claims.exactly))
+    return normalize(wanted), "=".join(map(normalize, claims.exactly))
 
 
 def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
@@ -219,8 +265,8 @@ def _against_rounded(
     if not known:
         return _same(rounded == value)
     if None in known:
-        texts = [normalise(claim) for claim in claims.exactly]
-        return normalise(wanted), "=".join(texts) + f"\\approx {claims.rounded}"
+        texts = [normalize(claim) for claim in claims.exactly]
+        return normalize(wanted), "=".join(texts) + f"\\approx {claims.rounded}"
     exactly = known[0] if len(set(known)) == 1 else None
     near = exactly is not None and abs(exactly - rounded) < Fraction(1, 10 ** len(digits[1]))
     return _same(near and value in (rounded, exactly))
@@ -228,14 +274,14 @@ def _against_rounded(
 
 def _exact(text: str) -> Fraction | None:
     """The value of a number, or of what arithmetic alone makes of numbers."""
-    value = number(normalise(text))
-    tree = read(normalise(text)) if value is None else None
+    value = number(normalize(text))
+    tree = read(normalize(text)) if value is None else None
     return exact(tree) if tree else value
 
 
 def _left_to_do(text: str) -> bool:
     """Whether a sum or product of plain numbers is left to do, as in ``40+2`` for 42."""
-    plain = normalise(text)
+    plain = normalize(text)
     tree = read(plain) if number(plain) is None else None
     return tree is not None and (unfinished(tree) or _UNFINISHED.search(plain) is not None)
 
@@ -259,15 +305,15 @@ def _claims(given: str, truth: Expression | None) -> Claims | None:
         return None
     claims: list[str] = []
     for i, side in enumerate(sides):
-        tree, last = read(normalise(side)), i == len(sides) - 1
+        tree, last = read(normalize(side)), i == len(sides) - 1
         if last and claims and _LETTER.fullmatch(side):
             continue  # 5 = x
-        of_these = (tree is not None and tree.names <= names) or number(normalise(side)) is not None
+        of_these = (tree is not None and tree.names <= names) or number(normalize(side)) is not None
         if of_these or (last and not rounded):
             claims.append(side)
         elif i > 0 or not _describes(side, tree, truth):
             return None
-    return Claims(tuple(claims), normalise(rounded[0]) if rounded else "")
+    return Claims(tuple(claims), normalize(rounded[0]) if rounded else "")
 
 
 def _describes(side: str, tree: Expression | None, truth: Expression | None) -> bool:
@@ -289,13 +335,13 @@ def _outside_brackets(text: str) -> str:
 
 def _against_expression(wanted: str, given: str) -> Comparison | Question:
     named, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
-    value = number(normalise(wanted)) if named else None
+    value = number(normalize(wanted)) if named else None
     if value is not None:
         return _against_number(value, wanted, given)
     if wanted.casefold() == given.casefold():  # math-verify does not mind the case of letters
         return _same(wanted == given)
     if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
-        tree = read(normalise(wanted))
+        tree = read(normalize(wanted))
         claims = _claims(given, tree)
         if claims is None or _SEVERAL.search(given):
             return "different"
@@ -348,8 +394,8 @@ def _mirrored(wanted: str, given: str) -> bool:
 def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
     """Whether the truth had a name on the left, and both without it (``y = 2x`` as ``2x``), unless the names
     differ or one of the two is a relation of another kind."""
-    name, right = _named(wanted)
-    other, rest = _named(given)
+    name, right = _split_name(wanted)
+    other, rest = _split_name(given)
     if name and (not other or other == name):
         return True, right, rest
     if other and not name and not _RELATION.search(wanted):
@@ -357,7 +403,7 @@ def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
     return False, wanted, given
 
 
-def _named(text: str) -> tuple[str, str]:
+def _split_name(text: str) -> tuple[str, str]:
     """The name in ``name = value``, ``value = name`` or ``name \\in value``, and the value; else no name."""
     parts = re.split(r"=|\\in(?![A-Za-z])", text)
     if "=" in text and _LETTER.fullmatch(parts[-1].strip()) and not _NAME.fullmatch(parts[0].strip()):
@@ -371,7 +417,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _without_names(text: str) -> str:
     """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, is left as it is."""
-    named = [_named(item) for item in split(text) or ()]
+    named = [_split_name(item) for item in split(text) or ()]
     single = len(named) > 1 and len({name for name, _ in named}) == 1
     return ",".join(value for _, value in named) if single else text
 

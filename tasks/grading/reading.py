@@ -44,7 +44,7 @@ def program(completion: str, truth: Mapping[str, Any]) -> str | None:
     `truth` has ``entry``, ``before``, ``header`` and ``after``, as `grpobench.tasks.kinds.programs` describes
     them.
     """
-    text = spoken(completion.replace("\r\n", "\n"))
+    text = without_thoughts(completion.replace("\r\n", "\n"))
     blocks = fenced(text)
     own = [block for block in blocks if block.python]
     for found in (own, blocks if len(blocks) > len(own) else [], stretches(text)):
@@ -63,7 +63,7 @@ def program(completion: str, truth: Mapping[str, Any]) -> str | None:
 TAG: Final = re.compile(r"(?<![\"'])(?<!(?<!`)`)<(/?)think>(?![\"'])")
 
 
-def spoken(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """The text without its thoughts."""
     kept: list[str] = []
     start, thinking = 0, False

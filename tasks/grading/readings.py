@@ -228,7 +228,7 @@ def as_lines(completions: Sequence[Completion]) -> Iterator[str]:
         )
 
 
-def shown() -> dict[str, Any]:
+def page_facts() -> dict[str, Any]:
     """What the page says, from what is kept."""
     completions = load()
     kinds = {one.kind: [own for own in completions if own.kind == one.kind] for one in completions}

@@ -1,6 +1,8 @@
-"""Read intervals, inequalities and their unions as sets of real numbers, and compare them as sets.
+r"""Cut the text of an answer at signs that stand outside of its brackets.
 
-``x>3``, ``3<x``, ``(3,\\infty)`` and ``\\{x : x>3\\}`` are one set. Only what is solved is read: the variable
+Read intervals, inequalities and their unions as sets of real numbers, and compare them as sets.
+
+``x>3``, ``3<x``, ``(3,\infty)`` and ``\{x : x>3\}`` are one set. Only what is solved is read: the variable
 stands alone, the bounds are constants. ``2x>6`` is no such answer, and neither is a comma between two
 inequalities, which to some means "and" and to others "or".
 """
@@ -16,7 +18,40 @@ from typing import Literal
 
 from grpobench.tasks.grading.expressions import Expression, Unreadable
 from grpobench.tasks.grading.expressions import read as expression
-from grpobench.tasks.grading.parts import shape, split
+
+_OPENING, _CLOSING = "([{", ")]}"
+COMMA = re.compile(",")
+
+
+def split(text: str, separator: re.Pattern[str] = COMMA) -> list[str] | None:
+    """The text cut where the separator stands outside of brackets, the pieces stripped; None where a bracket
+    closes that was not opened in it. A half-open interval's brackets are a pair."""
+    found = [match.span() for match in separator.finditer(text)]
+    depth, start, pieces, ahead = 0, 0, [], iter([*found, (len(text), len(text))])
+    begin, end = next(ahead)
+    for i, sign in enumerate(text):
+        while begin < i:  # inside of brackets
+            begin, end = next(ahead)
+        if i == begin and depth == 0 and i >= start:
+            pieces.append(text[start:begin].strip())
+            start = end
+        depth += (sign in _OPENING) - (sign in _CLOSING)
+        if depth < 0:
+            return None
+    return [*pieces, text[start:].strip()]
+
+
+def shape(text: str) -> tuple[str, list[str], str]:
+    """(opening bracket, items between commas outside of inner brackets, closing bracket), where brackets hold
+    the whole text; else without brackets."""
+    opening = next((sign for sign in ("(", "\\{", "[") if text.startswith(sign)), "")
+    closed = next((sign for sign in (")", "\\}", "]") if text.endswith(sign)), "")
+    if opening and closed and len(text) > len(opening) + len(closed):
+        items = split(text[len(opening) : -len(closed)])
+        if items is not None:
+            return opening, items, closed
+    return "", split(text) or [text], ""
+
 
 Op = Literal["interval", "or", "and", "without"]
 Order = Callable[[Expression, Expression], int | None]
@@ -101,7 +136,7 @@ def same(one: Reading, other: Reading, order: Order) -> bool | None:
         return False
     line: list[Expression] = []
     for bound in one.region.bounds() + other.region.bounds():
-        place = _place(bound, line, order)
+        place = _position(bound, line, order)
         if place is None:
             return None
         if not place[1]:
@@ -110,7 +145,7 @@ def same(one: Reading, other: Reading, order: Order) -> bool | None:
     return None not in members and members[0] == members[1]
 
 
-def _place(bound: Expression, line: list[Expression], order: Order) -> tuple[int, bool] | None:
+def _position(bound: Expression, line: list[Expression], order: Order) -> tuple[int, bool] | None:
     """Where a bound stands, or belongs, among those in order, and whether it is there."""
     for i, other in enumerate(line):
         found = order(bound, other)
@@ -127,9 +162,9 @@ def _members(region: Region, line: list[Expression], order: Order) -> frozenset[
     if region.op == "interval":
         low, high = 0, 2 * len(line)
         if region.low is not None:
-            low = 2 * (_place(region.low, line, order) or (0, False))[0] + 2 - region.low_belongs
+            low = 2 * (_position(region.low, line, order) or (0, False))[0] + 2 - region.low_belongs
         if region.high is not None:
-            high = 2 * (_place(region.high, line, order) or (0, False))[0] + region.high_belongs
+            high = 2 * (_position(region.high, line, order) or (0, False))[0] + region.high_belongs
         return frozenset(range(low, high + 1)) if low <= high else None
     parts = [_members(part, line, order) for part in region.parts]
     known = [part for part in parts if part is not None]

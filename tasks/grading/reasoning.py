@@ -25,7 +25,7 @@ LONGEST = 8192
 MOST = 64
 """Numbers, signs and words of one side of an equation that are read."""
 REMEMBERED = 8192
-"""Chains whose judgement is kept: answers to one problem are often the same."""
+"""Chains whose judgment is kept: answers to one problem are often the same."""
 CURRENCIES = "$£€¢"
 _NUMBER = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,15})?|[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _TOKEN = re.compile(
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>[-+*/×÷·−–])|(?P<bracket>[()])|(?P<word>[A-Za-z]+)|(?P<other>\S)"
 )
 _STATEMENT = re.compile(r"[^\n;:!?]+")
-_SPOKEN = re.compile(
+_WORD_OPERATORS = re.compile(
     r"\b(?:(plus)|(minus)|(times(?= +[$0-9])|multiplied by)|(divided by)|(?:is equal to|equals?))\b"
 )
 _UNIT_SLASH = re.compile(r"(?<=[A-Za-z0-9])/(?=[A-Za-z])")
@@ -113,7 +113,7 @@ def _last(chain: str) -> _Token | None:
 def _written(chain: str) -> str:
     """The end of a chain, with signs for words."""
     signs = "+-*/="
-    return _SPOKEN.sub(lambda found: signs[(found.lastindex or 5) - 1], chain[-LONGEST:])
+    return _WORD_OPERATORS.sub(lambda found: signs[(found.lastindex or 5) - 1], chain[-LONGEST:])
 
 
 def equations(chain: str) -> list[Equation]:

@@ -14,16 +14,16 @@ from typing import Literal
 from grpobench.tasks.grading import numeric, reals
 from grpobench.tasks.grading.expressions import Expression
 from grpobench.tasks.grading.expressions import read as expression
-from grpobench.tasks.grading.parts import shape, split
+from grpobench.tasks.grading.reals import shape, split
 
 BRACE = "\\{"
-KEPT = 512
+CACHE_SIZE = 512
 """Answers that are kept as read: a truth is compared with every completion of its group."""
 APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
 _EQUALS = re.compile("=")
 _RELATION = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
-_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_matriX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _TURNED = {">": "<", "\\ge": "\\le"}
 _DECIMAL = re.compile(r"-?[0-9]*(?:\.([0-9]*))?")
 Kind = Literal["one", "list", "point", "matrix", "relation"]
@@ -58,10 +58,10 @@ def same(wanted: str, given: str) -> bool | None:
     return answer is not None and _alike(truth, answer)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def read(text: str) -> Value | None:
     """The value that a cleaned text is; None where it is none of these."""
-    if matrix := _MATRIX.fullmatch(text):
+    if matrix := _matriX.fullmatch(text):
         rows = [row.split("&") for row in matrix[2].split("\\\\")]
         if len({len(row) for row in rows}) > 1:
             return None

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.algebra import OUTCOMES, Comparison
-from grpobench.tasks.grading.extraction import Found, How, extract
-from grpobench.tasks.grading.final_answer import compare_all, normalise, number
+from grpobench.tasks.grading.extraction import ExtractedAnswer, How, extract
+from grpobench.tasks.grading.final_answer import compare_all, normalize, number
 from grpobench.tasks.grading.latex import clean
 from grpobench.tasks.prompts.templates import template
 from grpobench.tasks.task import Problem, Task, Verdict
@@ -26,14 +26,14 @@ class Valued(Task):
     """Where the final answer is looked for, in this order."""
 
     @abstractmethod
-    def formatted(self, found: Found) -> bool:
+    def formatted(self, found: ExtractedAnswer) -> bool:
         """Whether an answer stands where the prompt asks for it."""
 
-    def find(self, completion: str) -> Found | None:
+    def find(self, completion: str) -> ExtractedAnswer | None:
         """The final answer of a completion."""
         return extract(completion, self.ways)
 
-    def reasoned(self, completion: str, found: Found) -> Mapping[str, float]:
+    def reasoned(self, completion: str, found: ExtractedAnswer) -> Mapping[str, float]:
         """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
         return {}
 
@@ -64,13 +64,13 @@ class Valued(Task):
             for pair in zip(texts, found, strict=True)
         ]
 
-    def _verdict(self, completion: str, found: Found | None, comparison: Comparison) -> Verdict:
+    def _verdict(self, completion: str, found: ExtractedAnswer | None, comparison: Comparison) -> Verdict:
         if found is None:
             return Verdict(dict.fromkeys(self.scores, 0.0), None, "unparsable")
         scores = {"correct": float(comparison == "equal"), "format": float(self.formatted(found))}
         scores |= self.reasoned(completion, found)
         spelling = clean(found.text)
-        value = number(normalise(spelling))
+        value = number(normalize(spelling))
         return Verdict(scores, spelling if value is None else str(value), OUTCOMES[comparison])
 
 

@@ -18,19 +18,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, get_args
 
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import Row, parse
-from grpobench.tasks.data.tables import Source, Table
+from grpobench.tasks.data.tables import DataError, Source, Table
 from grpobench.tasks.grading import letters
 from grpobench.tasks.grading.asserts import Inconvertible, convert, tested
-from grpobench.tasks.grading.extraction import LONGEST, Found, extract
-from grpobench.tasks.grading.final_answer import normalise, number
+from grpobench.tasks.grading.extraction import LONGEST, ExtractedAnswer, extract
+from grpobench.tasks.grading.final_answer import normalize, number
 from grpobench.tasks.kinds import programs
 from grpobench.tasks.kinds.answered import Valued
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
-PLACE: Final = re.compile(r"\{\{(\w+)\}\}|\{([^\W\d]\w*)\}")
+PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}|\{([^\W\d]\w*)\}")
 """``{column}`` in a template, and ``{{word}}``, which stands for ``{word}``."""
 SPLIT: Final = "split"
 """The column that says which split a problem belongs to."""
@@ -60,7 +59,7 @@ class Rows(Task):
     """The column of a whole completion that is right, for warm starts; empty: the answer alone is one."""
     answer_marker: str = ""  # type: ignore[misc]
     """What the final answer stands behind in a completion, where it has one; the last occurrence counts."""
-    max_new_tokens: int = 256  # type: ignore[misc]
+    max_completion_tokens: int = 256  # type: ignore[misc]
     """Most tokens of a completion."""
     validation: float = 0.1
     """Share of the problems for validation, by a hash of the prompt, where there is no column ``split``."""
@@ -73,7 +72,7 @@ class Rows(Task):
             f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl}": self.jsonl.name.endswith(ENDINGS),
             "prompt: must not be empty": self.prompt.strip(),
             "answer: must name a column": self.answer,
-            "max_new_tokens: must be at least 1": self.max_new_tokens >= 1,
+            "max_new_tokens: must be at least 1": self.max_completion_tokens >= 1,
             "validation: must be from 0 to below 1": 0 <= self.validation < 1,
             "test: must be from 0 to below 1": 0 <= self.test < 1,
             "validation: must leave something to train on, with test": self.validation + self.test < 1,
@@ -125,14 +124,14 @@ class Rows(Task):
 
     def prompted(self, row: Row) -> str:
         """The prompt of a row."""
-        if not PLACE.search(self.prompt):
+        if not PLACEHOLDER.search(self.prompt):
             if self.prompt in row.values:
                 return row.text(self.prompt)
             raise row.error(
                 f"no column {self.prompt!r} (it has {', '.join(row.values)}); write the task's prompt as a "
                 "text with {column} in it, or name a column"
             )
-        return PLACE.sub(
+        return PLACEHOLDER.sub(
             lambda place: f"{{{place[1]}}}" if place[1] else self.shown(row, place[2]), self.prompt
         )
 
@@ -147,7 +146,7 @@ class Rows(Task):
     def graded(self, row: Row) -> Any:
         """What the verifier needs of a row, as JSON. Raises RowError for what cannot be graded."""
 
-    def asked(self, problem: Problem) -> Any:
+    def graded_answer(self, problem: Problem) -> Any:
         """What `graded` made of the problem's row."""
         return problem.truth[self.GRADED]
 
@@ -181,25 +180,25 @@ class MathRows(Rows, Valued):
     ways = ("boxed", "marker", "phrase", "whole")
 
     def graded(self, row: Row) -> Any:
-        return {"answer": normalise(text_of(row, self.answer))}
+        return {"answer": normalize(text_of(row, self.answer))}
 
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         return super().verify_all(
-            [replace(problem, truth=self.asked(problem)) for problem in problems], episodes
+            [replace(problem, truth=self.graded_answer(problem)) for problem in problems], episodes
         )
 
-    def find(self, completion: str) -> Found | None:
+    def find(self, completion: str) -> ExtractedAnswer | None:
         if not self.answer_marker:
             return super().find(completion)
         if self.answer_marker == BOX:
             return extract(completion, ("boxed",))
         _, marker, behind = completion.rpartition(self.answer_marker)
         text = behind.strip().partition("\n")[0].strip()
-        return Found(text, "marker") if marker and 0 < len(text) <= LONGEST else None
+        return ExtractedAnswer(text, "marker") if marker and 0 < len(text) <= LONGEST else None
 
-    def formatted(self, found: Found) -> bool:
+    def formatted(self, found: ExtractedAnswer) -> bool:
         return found.how in ("boxed", "marker")
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
@@ -207,11 +206,11 @@ class MathRows(Rows, Valued):
         return (f"{marker}{answer}{'}' * (marker == BOX)}",)
 
     def reference(self, problem: Problem) -> str:
-        return self.state(problem, self.asked(problem)["answer"])[0]
+        return self.state(problem, self.graded_answer(problem)["answer"])[0]
 
     def corrupt(self, problem: Problem) -> str:
         """One more than the answer."""
-        answer = self.asked(problem)["answer"]
+        answer = self.graded_answer(problem)["answer"]
         value = number(answer)
         return self.state(problem, f"{answer}+1" if value is None else str(value + 1))[0]
 
@@ -228,10 +227,10 @@ class ExactRows(Rows):
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
         found = [plain(self.stated(completion)) for completion in completions]
-        return [Verdict({"correct": float(text == self.asked(problem))}, text) for text in found]
+        return [Verdict({"correct": float(text == self.graded_answer(problem))}, text) for text in found]
 
     def reference(self, problem: Problem) -> str:
-        return f"{self.answer_marker}{self.asked(problem)}"
+        return f"{self.answer_marker}{self.graded_answer(problem)}"
 
     def corrupt(self, problem: Problem) -> str:
         return f"{self.reference(problem)}?"
@@ -274,7 +273,7 @@ class ChoiceRows(Rows):
         return {"letter": letter, "count": len(options)}
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        asked = self.asked(problem)
+        asked = self.graded_answer(problem)
         found = [letters.letter(self.stated(completion), asked["count"]) for completion in completions]
         return [
             Verdict(
@@ -286,11 +285,11 @@ class ChoiceRows(Rows):
         ]
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        found = letters.answers(self.asked(problem)["count"])
+        found = letters.answers(self.graded_answer(problem)["count"])
         return tuple(f"{self.answer_marker}{text}" for text in found)
 
     def reference(self, problem: Problem) -> str:
-        return self.candidates(problem)[letters.ALPHABET.index(self.asked(problem)["letter"])]
+        return self.candidates(problem)[letters.ALPHABET.index(self.graded_answer(problem)["letter"])]
 
     def corrupt(self, problem: Problem) -> str:
         """The next letter."""
@@ -307,7 +306,7 @@ class PythonRows(Rows, programs.Programs):
 
     tests: str = "tests"
     """The column with the asserts: a list of texts, or one text."""
-    max_new_tokens: int = 512  # type: ignore[misc]
+    max_completion_tokens: int = 512  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         Rows.__post_init__(self)
@@ -329,17 +328,17 @@ class PythonRows(Rows, programs.Programs):
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
         return super().verify_all(
-            [replace(problem, truth=self.asked(problem)) for problem in problems], episodes
+            [replace(problem, truth=self.graded_answer(problem)) for problem in problems], episodes
         )
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
-        return super().state(replace(problem, truth=self.asked(problem)), answer)
+        return super().state(replace(problem, truth=self.graded_answer(problem)), answer)
 
     def reference(self, problem: Problem) -> str:
-        return programs.in_block(self.asked(problem)["reference"])
+        return programs.in_block(self.graded_answer(problem)["reference"])
 
     def corrupt(self, problem: Problem) -> str:
-        return super().corrupt(replace(problem, truth=self.asked(problem)))
+        return super().corrupt(replace(problem, truth=self.graded_answer(problem)))
 
 
 FROM_DATA: Final[Mapping[str, type[Rows]]] = {

@@ -10,11 +10,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpobench.tasks.data.errors import DataError
-from grpobench.tasks.data.tables import Source
+from grpobench.tasks.data.tables import DataError, Source
 
 PROMPTS = Path(__file__).parent
-PLACE = "{question}"
+PLACEHOLDER = "{question}"
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Template:
 
     def prompt(self, question: str) -> str:
         """The prompt. Braces in the question, or elsewhere in the template, mean nothing."""
-        return self.text.replace(PLACE, question)
+        return self.text.replace(PLACEHOLDER, question)
 
 
 def packaged() -> list[str]:
@@ -50,9 +49,10 @@ def template(name: str) -> Template:
         raise DataError(f"template {name!r}: unknown; {did} A path ending in .txt names your own") from None
     except UnicodeDecodeError as error:
         raise DataError(f"template {path}: not UTF-8 text ({error}); mend the file") from None
-    if text.count(PLACE) != 1:
+    if text.count(PLACEHOLDER) != 1:
         raise DataError(
-            f"template {path}: must hold {PLACE} once, not {text.count(PLACE)} times; mend the file"
+            f"template {path}: must hold {PLACEHOLDER} once, not {text.count(PLACEHOLDER)} times; "
+            f"mend the file"
         )
     place = str(path) if own else f"grpobench: prompts/{path.name}"
     digest, table = hashlib.sha256(data).hexdigest(), f"prompts/{path.name}"

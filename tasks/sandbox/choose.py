@@ -15,7 +15,7 @@ import functools
 import os
 from typing import Any, get_args
 
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.sandbox import monty, process
 from grpobench.tasks.sandbox.protocol import Choice, Limits, Sandbox, Tier
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `typing` takes longer to import than most programs take to 
 
 
 def main(job: "dict[str, Any]") -> None:
-    """Run `job` and leave the process without finalisers: programs may have put theirs in the way."""
+    """Run `job` and leave the process without finalizers: programs may have put theirs in the way."""
     channel, write, leave = private_channel(), os.write, os._exit
 
     def say(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpobench.tasks.sandbox import transcript, wire
 from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
-from grpobench.tasks.workers.processors import cores
+from grpobench.tasks.workers.pool import cores
 
 if TYPE_CHECKING:
     import pydantic_monty

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpobench.tasks.sandbox.wire import values as read_values
-from grpobench.tasks.workers.processors import cores
+from grpobench.tasks.workers.pool import cores
 
 ExecutionOutcome = Literal["pass", "error", "syntax", "timeout", "oom", "output_limit", "infra_error"]
 

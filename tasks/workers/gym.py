@@ -207,7 +207,7 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
 
 
 def carry(puzzle: Mapping[str, Any]) -> str:
-    """Each box in turn, along its row's line and then its column's, to a target of its colour."""
+    """Each box in turn, along its row's line and then its column's, to a target of its color."""
     plan = []
     boxes = [(place, item) for place, items in puzzle["initial_state"].items() for item in items]
     targets: dict[str, list[str]] = {}
@@ -217,13 +217,13 @@ def carry(puzzle: Mapping[str, Any]) -> str:
     for place, item in boxes:
         if not item.startswith("box_"):
             continue
-        colour = item.removeprefix("box_")
+        color = item.removeprefix("box_")
         here = [float(part) for part in place.split("_")]
-        there = [float(part) for part in targets[colour].pop().split("_")]
+        there = [float(part) for part in targets[color].pop().split("_")]
         for axis in (0, 1):
             while here[axis] != there[axis]:
                 agent = f"Agent[{here[0]}, {here[1]}]"
                 here[axis] += 1 if there[axis] > here[axis] else -1
                 plan.append({agent: f"move({item}, square[{here[0]}, {here[1]}])"})
-        plan.append({f"Agent[{here[0]}, {here[1]}]": f"move({item}, target_{colour})"})
+        plan.append({f"Agent[{here[0]}, {here[1]}]": f"move({item}, target_{color})"})
     return json.dumps(plan)

@@ -134,8 +134,8 @@ def prove(generator: str, answer: str, entry: Mapping[str, Any]) -> bool:
     return proof is not None and proof(answer, entry["metadata"])
 
 
-def colours(answer: str, known: Mapping[str, Any]) -> bool:
-    """Every vertex has one of the colours, and the ends of an edge have two."""
+def colors(answer: str, known: Mapping[str, Any]) -> bool:
+    """Every vertex has one of the colors, and the ends of an edge have two."""
     puzzle, given = known["puzzle"], json.loads(answer)
     if set(given) != {str(vertex) for vertex in puzzle["vertices"]}:
         return False
@@ -231,7 +231,7 @@ def reckoned(answer: str, known: Mapping[str, Any]) -> bool:
 
 PROOFS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], bool]]] = {
     "countdown": reckoned,
-    "graph_color": colours,
+    "graph_color": colors,
     "jugs": pours,
     "n_queens": queens,
     "puzzle24": reckoned,

@@ -76,7 +76,7 @@ class Floor:
             readable, _, _ = select.select([self.requests, *self.workers], [], [], patience)
             for descriptor in readable:
                 if descriptor != self.requests:
-                    self.hear(self.workers[descriptor])
+                    self.read_messages(self.workers[descriptor])
                 elif not self.read():
                     return
             now = time.monotonic()
@@ -94,7 +94,7 @@ class Floor:
     def hand_out(self) -> None:
         idle = [worker for worker in self.workers.values() if worker.question is None]
         while self.waiting and (idle or len(self.workers) < self.places):
-            worker = idle.pop() if idle else self.hire()
+            worker = idle.pop() if idle else self.start_worker()
             question = self.waiting.popleft()
             worker.question, worker.deadline = question, time.monotonic() + question.wall
             message = json.dumps([question.cpu, question.wall, question.argument]).encode() + b"\n"
@@ -103,7 +103,7 @@ class Floor:
             except OSError:  # it was killed while idle; `hear` finds out
                 continue
 
-    def hire(self) -> Worker:
+    def start_worker(self) -> Worker:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -115,14 +115,14 @@ class Floor:
         self.workers[ours.fileno()] = worker
         return worker
 
-    def hear(self, worker: Worker) -> None:
+    def read_messages(self, worker: Worker) -> None:
         try:
             data = worker.line.recv(1 << 16)
         except OSError:
             data = b""
         worker.received += data
         if not data:
-            status = self.bury(worker)
+            status = self.reap(worker)
             if worker.question is not None:
                 self.ended(worker, worker.question, status)
         elif worker.received.endswith(b"\n"):
@@ -153,7 +153,7 @@ class Floor:
         while data:
             data = data[os.write(self.replies, data) :]
 
-    def bury(self, worker: Worker) -> int:
+    def reap(self, worker: Worker) -> int:
         """The wait status of a worker that has closed its line; one that still lives after that is killed."""
         self.forget(worker)
         for _ in range(1000):  # the line closes a moment before the process is dead

@@ -1,4 +1,6 @@
-"""Run a function on many arguments in processes that can be killed one by one.
+"""How many processors there are to work with.
+
+Run a function on many arguments in processes that can be killed one by one.
 
 `Pool` starts one child, the keeper (keeper.py), which forks workers and replaces those that end. Parent and
 keeper exchange JSON lines.
@@ -22,7 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpobench.tasks.workers.keeper import PROGRAM, TRIES, Ending
-from grpobench.tasks.workers.processors import cores
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 CPU_SECONDS = 3.0
 WALL_PER_CPU = 3.0
@@ -31,7 +38,7 @@ MEMORY_BYTES = 2 * 1024**3
 START_SECONDS = 120.0
 SLACK_SECONDS = 30.0
 """A keeper that says nothing for this long beyond a question's own limit is stuck."""
-KEPT_ENVIRONMENT = (
+INHERITED_ENVIRONMENT = (
     "PATH",
     "HOME",
     "LANG",
@@ -57,7 +64,7 @@ class Reply:
     workers could not be started."""
 
 
-def places() -> int:
+def worker_slots() -> int:
     """How many workers this process may keep busy: its usable cores, or fewer where OMP_NUM_THREADS allots it
     fewer, as the worker processes of a matrix are."""
     share = os.environ.get("OMP_NUM_THREADS", "")
@@ -122,7 +129,7 @@ class Pool:
         if self._keeper is not None and self._keeper.owner != os.getpid():
             self._keeper = None  # this process is a fork: the keeper belongs to its parent
         if self._keeper is None:
-            started = _Keeper.start(self.factory, self.workers or places(), self.memory)
+            started = _Keeper.start(self.factory, self.workers or worker_slots(), self.memory)
             self._keeper, self._fault = (None, started) if isinstance(started, str) else (started, "")
         return self._keeper
 
@@ -157,7 +164,7 @@ class _Keeper:
     @classmethod
     def start(cls, factory: str, workers: int, memory: int) -> _Keeper | str:
         """A keeper that is ready, or why there is none."""
-        kept = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
+        kept = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
         # Sets are walked in the order of their hashes, which can reach what a function makes.
         kept |= {
             "OMP_NUM_THREADS": "1",

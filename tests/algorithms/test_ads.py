@@ -25,7 +25,7 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare import study as study_module
 from grpobench.runs.prepare.study import study
 from grpobench.runs.settings.config import CheckpointConfig, RunConfig, SamplerConfig
@@ -33,7 +33,7 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.settings.rules import incompatible
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split
 
 
@@ -468,7 +468,7 @@ def test_study_is_the_policys_own_view_of_question_and_solution(cache: Path) -> 
     """By one plain forward pass per problem: the mean of its final hidden states over question and solution,
     and the mean negative log-likelihood of the solution, untempered."""
     loaded, task = load("nano"), Arithmetic(train=6)
-    models = Models(loaded.model, ("policy",), temperature=0.5)
+    models = RoleModels(loaded.model, ("policy",), temperature=0.5)
     chosen = task.problems("train")
     found = study(models, loaded, task, chosen)
     assert found.embedding.shape == (6, loaded.model.config.hidden_size)
@@ -489,7 +489,7 @@ def test_study_is_the_policys_own_view_of_question_and_solution(cache: Path) -> 
 
 def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, task = load("nano"), Arithmetic(train=6)
-    models = Models(loaded.model, ("policy",))
+    models = RoleModels(loaded.model, ("policy",))
     reads = []
     honest = study_module.read
     monkeypatch.setattr(study_module, "read", lambda *all: reads.append(1) or honest(*all))
@@ -501,7 +501,7 @@ def test_study_is_read_once_per_model_and_texts(cache: Path, monkeypatch: pytest
     fewer = study(models, loaded, task, chosen[:3])
     assert len(reads) == 2 and len(fewer.nll) == 3
     study(models, loaded, task, chosen, warm_start="another")
-    assert len(reads) == 3, "what the policy has learnt before counts"
+    assert len(reads) == 3, "what the policy has learned before counts"
     # the same texts under another setting of the task are the same study
     study(models, loaded, Arithmetic(train=6, test=7), chosen)
     assert len(reads) == 3
@@ -528,4 +528,4 @@ def test_solutions_beyond_the_context_are_refused_with_a_remedy(cache: Path) -> 
 
     loaded = load("nano")
     with pytest.raises(DataError, match=r"modify\.schedule"):
-        study(Models(loaded.model, ("policy",)), loaded, Long(), Long().problems("train"))
+        study(RoleModels(loaded.model, ("policy",)), loaded, Long(), Long().problems("train"))

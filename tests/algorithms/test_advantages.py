@@ -40,7 +40,7 @@ EPSILON: dict[str, float] = {"rtol": 1e-3, "atol": 1e-9}
 
 def credited(algorithm: Algorithm[Any], batch: Batch) -> Any:
     """The signal, with a reference of zeros."""
-    return algorithm.credit(batch, Fixed(reference=reading(torch.zeros(batch.written.shape))))
+    return algorithm.compute_signal(batch, Fixed(reference=reading(torch.zeros(batch.completion_mask.shape))))
 
 
 def advantages(
@@ -108,10 +108,10 @@ def test_groups_of_equal_rewards_get_exactly_zero_beside_others(case: str) -> No
 
 
 @given(st.lists(st.floats(0, 5), min_size=2, max_size=9))
-def test_leave_one_out_is_the_centred_reward_up_to_a_factor(rewards: list[float]) -> None:
+def test_leave_one_out_is_the_centered_reward_up_to_a_factor(rewards: list[float]) -> None:
     size = len(rewards)
-    rloo, centred = (advantages(algorithm, [rewards]) for algorithm in (RLOO(), DrGRPO()))
-    close(rloo * (size - 1) / size, centred, rtol=1e-9, atol=1e-12)
+    rloo, centered = (advantages(algorithm, [rewards]) for algorithm in (RLOO(), DrGRPO()))
+    close(rloo * (size - 1) / size, centered, rtol=1e-9, atol=1e-12)
 
 
 def test_opo_weighs_rewards_by_length() -> None:
@@ -187,14 +187,14 @@ def test_returns_to_go_carry_the_penalty_of_later_tokens_and_are_whitened() -> N
     returns = torch.tensor([1.6, 1.5, 1.3, 0.1])
     expected = (returns - 1.125) / returns.std(correction=0)  # 4.5/4 = 1.125
     found = credited(ReinforcePP(beta=0.1), batch).advantage
-    close(found[batch.written], expected, rtol=1e-6, atol=0.0)  # ε = 1e-8 in the variance
+    close(found[batch.completion_mask], expected, rtol=1e-6, atol=0.0)  # ε = 1e-8 in the variance
     # the whole completion's penalty on each token instead: 1 + 0.6 three times, and 0.1
     whole = credited(ReinforcePP(beta=0.1, kl_placement="reward"), batch).advantage
     close(whole[0], [1 / math.sqrt(3)] * 3, rtol=1e-6, atol=0.0)  # one of four values differs
 
 
 def test_baseline_form_shifts_a_group_of_equal_rewards_with_the_batch() -> None:
-    # centred: +½ on three tokens, −½ on one, 0 on two; mean 1/6, variance 1/6 − 1/36 = 5/36
+    # centered: +½ on three tokens, −½ on one, 0 on two; mean 1/6, variance 1/6 − 1/36 = 5/36
     found = advantages(ReinforcePPBaseline(), [[1.0, 0.0], [1.0, 1.0]], [[3, 1], [1, 1]])
     spread = math.sqrt(5 / 36)
     close(found, [1 / 3 / spread, -2 / 3 / spread, -1 / 6 / spread, -1 / 6 / spread], rtol=1e-6, atol=0.0)
@@ -221,7 +221,7 @@ def test_default_averages_by_hand() -> None:
     }
     for classes, (short, long) in expected.items():
         for cls in classes:
-            close(cls().weigh(batch), [[short, 0, 0], [long] * 3])
+            close(cls().loss_weights(batch), [[short, 0, 0], [long] * 3])
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 2e-7), (torch.float64, 4e-16)])
@@ -274,14 +274,14 @@ def test_a_reward_above_the_greatest_stops_the_run_by_name() -> None:
 def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
     """So that what holds for GRPO's loss, its equality with TRL's among it, holds for them."""
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
-    logp = -torch.rand(batch.written.shape, generator=torch.Generator().manual_seed(1))
+    logp = -torch.rand(batch.completion_mask.shape, generator=torch.Generator().manual_seed(1))
     for one, other in (
         (DrGRPO(), GRPO(averaging="constant", scale="none")),
         (LitePPO(), GRPO(averaging="token_mean", scale="batch")),
     ):
         losses = [part.loss(batch, credited(part, batch), {"policy": reading(logp)}) for part in (one, other)]
         assert torch.equal(losses[0].terms, losses[1].terms)
-        assert torch.equal(one.weigh(batch), other.weigh(batch))
+        assert torch.equal(one.loss_weights(batch), other.loss_weights(batch))
 
 
 # The Beta density
@@ -309,7 +309,7 @@ def test_bnpo_divides_by_the_fitted_density() -> None:
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
-def test_flat_density_centres_and_the_other_is_in_proportion_to_grpo(solved: list[int]) -> None:
+def test_flat_density_centers_and_the_other_is_in_proportion_to_grpo(solved: list[int]) -> None:
     rewards = [[1.0] * count + [0.0] * (8 - count) for count in solved]
     close(advantages(BNPO(density="flat"), rewards), advantages(DrGRPO(), rewards))
     grpo = advantages(GRPO(ddof=0, epsilon=1e-15), rewards)
@@ -361,7 +361,7 @@ def two_scores(rest: Sequence[float] = (0, 0, 0, 0)) -> Batch:
     return dataclasses.replace(batch, reward=reward, scores=scores, weights={"correct": 2.0, "short": 1.0})
 
 
-def test_scores_are_normalised_before_they_are_added() -> None:
+def test_scores_are_normalized_before_they_are_added() -> None:
     # per score ±1/√2; sums ±3/√2 and ±2/√2, squares 9 + 4 = 13, over 3 rows
     root, spread = math.sqrt(0.5), math.sqrt(13 / 3)
     found = credited(GDPO(), two_scores()).advantage[:, 0]
@@ -370,8 +370,8 @@ def test_scores_are_normalised_before_they_are_added() -> None:
     close(grpo[:2].abs(), grpo[2:].abs(), **EPSILON)  # GRPO does not tell the groups apart
 
 
-def test_what_else_is_rewarded_is_centred_and_added_as_it_is() -> None:
-    # the rest is −0.4 on row 2: centred −0.2 and +0.2 beside ±√2, before the batch divides
+def test_what_else_is_rewarded_is_centered_and_added_as_it_is() -> None:
+    # the rest is −0.4 on row 2: centered −0.2 and +0.2 beside ±√2, before the batch divides
     raw = [1.5 * math.sqrt(2), -1.5 * math.sqrt(2), math.sqrt(2) - 0.2, -math.sqrt(2) + 0.2]
     spread = math.sqrt(sum(value**2 for value in raw) / 3)
     found = credited(GDPO(), two_scores((0, 0, -0.4, 0))).advantage[:, 0]
@@ -406,14 +406,14 @@ def test_only_the_single_best_sample_has_an_advantage() -> None:
 
 def test_rft_imitates_the_completions_that_reach_the_threshold() -> None:
     batch = rollouts([[2, 1, 3], [1, 2]], [[1.0, 0.0, 0.5], [1.0, 1.0]])
-    signal = RFT().credit(batch, Fixed())
-    assert signal.unit.tolist() == [0, -1, -1, 3, 4]
-    assert RFT(threshold=0.5).credit(batch, Fixed()).unit.tolist() == [0, -1, 2, 3, 4]
+    signal = RFT().compute_signal(batch, Fixed())
+    assert signal.row_group.tolist() == [0, -1, -1, 3, 4]
+    assert RFT(threshold=0.5).compute_signal(batch, Fixed()).row_group.tolist() == [0, -1, 2, 3, 4]
     assert RFT().observe(batch, signal) == {"rft/kept": 0.6}
-    kept: torch.Tensor = signal.unit >= 0
-    part, logp = batch[kept], torch.full(batch.written.shape, -2.0)[kept]
+    kept: torch.Tensor = signal.row_group >= 0
+    part, logp = batch[kept], torch.full(batch.completion_mask.shape, -2.0)[kept]
     logp[0, 0] = -7.0  # 5 tokens, one of them at −7: mean (7 + 4·2)/5
-    loss = RFT().loss(part, Signal(signal.unit[kept]), {"policy": reading(logp)})
-    close((loss.terms * RFT().weigh(part)).sum(), 3.0)
+    loss = RFT().loss(part, Signal(signal.row_group[kept]), {"policy": reading(logp)})
+    close((loss.terms * RFT().loss_weights(part)).sum(), 3.0)
     close(loss.metrics["rft/nll"], -logp)
     assert parts.average(part, "token_mean").sum() == pytest.approx(1.0)

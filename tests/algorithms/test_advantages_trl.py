@@ -67,7 +67,7 @@ def test_leave_one_out_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest
     trainer = rloo_trainer(tmp_path, tiny_of_characters())
     found = computed(trainer, torch.tensor(REWARDS)[:, None], monkeypatch)["advantages"]
     batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(REWARDS))
-    signal = RLOO().credit(batch, Fixed())
+    signal = RLOO().compute_signal(batch, Fixed())
     torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-6, atol=1e-7)
 
 
@@ -96,10 +96,10 @@ def test_leave_one_out_advantages_with_a_penalty_equal_trls(
     # TRL keeps log-probabilities of whole completions; spread over their tokens they have the same sum
     old = (theirs["old_logps"] / written.sum(-1))[:, None] * written
     batch = dataclasses.replace(batch, old_logp=old)
-    signal = RLOO(beta=0.1).credit(batch, Fixed(reference=reading(torch.full(old.shape, -2.0))))
+    signal = RLOO(beta=0.1).compute_signal(batch, Fixed(reference=reading(torch.full(old.shape, -2.0))))
     # float32 log-probabilities of some ten tokens, divided and added up again
     torch.testing.assert_close(signal.advantage[:, 0], theirs["advantages"], rtol=1e-4, atol=1e-5)
-    assert (signal.advantage[:, 0] - RLOO().credit(batch, Fixed()).advantage[:, 0]).abs().max() > 0.1
+    assert (signal.advantage[:, 0] - RLOO().compute_signal(batch, Fixed()).advantage[:, 0]).abs().max() > 0.1
 
 
 def test_gradient_equals_that_of_trls_sequence_ratio_where_the_policy_has_not_moved(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_gradient_equals_that_of_trls_sequence_ratio_where_the_policy_has_not_mo
     batch = batch_of(models)
     inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]
     batch = dataclasses.replace(batch, written=inside)  # this trainer knows no tool output
-    batch = dataclasses.replace(batch, old_logp=models.read("policy", batch).logp)
+    batch = dataclasses.replace(batch, old_logp=models.forward("policy", batch).logp)
     trainer = rloo_trainer(tmp_path, copy.deepcopy(models.language))
     trainer.model.eval()
-    signal = RLOO().credit(batch, models)
+    signal = RLOO().compute_signal(batch, models)
     inputs = trl_inputs(batch, signal.advantage[:, 0], batch.old_logp)
     inputs["old_logps"] = (batch.old_logp * inside).sum(-1)
     _, expected = their_gradient(trainer, inputs)
@@ -137,5 +137,5 @@ def test_decoupled_advantages_equal_trls(tmp_path: Path, monkeypatch: pytest.Mon
         scores={"one": table[:, 0], "other": table[:, 1]},
         weights={"one": 2.0, "other": 0.5},
     )
-    signal = GDPO().credit(batch, Fixed())
+    signal = GDPO().compute_signal(batch, Fixed())
     torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-5, atol=1e-6)

@@ -50,7 +50,7 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 from grpobench.algorithms.sapo import SAPO
 from grpobench.algorithms.vespo import VESPO
 from grpobench.runs.models.nano import character_tokenizer
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 
 trl = pytest.importorskip("trl", reason="trl is the reference of this file: pip install 'grpobench[trl]'")
 
@@ -63,12 +63,12 @@ LOSS = 1e-5
 """Relative: the same float32 numbers through another attention layout, averaged."""
 
 
-def our_loss(algorithm: Algorithm[Any], models: Models, batch: Batch, signal: Signal) -> float:
+def our_loss(algorithm: Algorithm[Any], models: RoleModels, batch: Batch, signal: Signal) -> float:
     with torch.no_grad():
-        used = signal.unit >= 0
-        now = models.read_now(("policy",), batch[used])
+        used = signal.row_group >= 0
+        now = models.forward_train(("policy",), batch[used])
         terms = algorithm.loss(batch[used], signal[used], now).terms
-        return float((terms * algorithm.weigh(batch[used])).sum())
+        return float((terms * algorithm.loss_weights(batch[used])).sum())
 
 
 # Policy gradients
@@ -223,8 +223,8 @@ def compared(
     trainer = grpo_trainer(folder, copy.deepcopy(models.language), **settings)
     trainer.beta = beta  # given at construction TRL would look for the reference's weights on a disk or hub
     with torch.no_grad():
-        signal = algorithm.credit(batch, models)
-    reference = signal.reference_logp if beta else torch.zeros_like(batch.old_logp)
+        signal = algorithm.compute_signal(batch, models)
+    reference = signal.ref_logp if beta else torch.zeros_like(batch.old_logp)
     advantage = their_advantage(batch.reward, settings.get("scale_rewards", "group"))
     inputs = trl_inputs(batch, advantage, reference)
     if truncated:  # as TRL's own masks are where the last token is no end token
@@ -302,7 +302,7 @@ DIFFERENCES: dict[str, tuple[Algorithm[Any], dict[str, Any], str]] = {
     "bnpo": (
         BNPO(),
         {"loss_type": "bnpo"},
-        "TRL's loss is a token mean of GRPO's terms; the paper normalises rewards with a Beta density",
+        "TRL's loss is a token mean of GRPO's terms; the paper normalizes rewards with a Beta density",
     ),
     "dapo": (
         DAPO(),
@@ -360,15 +360,15 @@ def test_the_off_policy_mask_goes_by_the_samplers_probabilities_as_trls_does_wit
     """π_old is the policy itself, so that only the sampler's distance can mask."""
     models = models_with_reference(GRPO())
     batch = batch_of(models)
-    now = models.read("policy", batch).logp
-    batch = dataclasses.replace(batch, behaviour_logp=batch.old_logp, old_logp=now)
+    now = models.forward("policy", batch).logp
+    batch = dataclasses.replace(batch, sampler_logp=batch.old_logp, old_logp=now)
     algorithm = Modifiers(off_policy_mask=0.02).around(GRPO())
     trainer = grpo_trainer(tmp_path, copy.deepcopy(models.language), loss_type="grpo", **MASKED)
     with torch.no_grad():
-        signal = algorithm.credit(batch, models)
+        signal = algorithm.compute_signal(batch, models)
     inputs = trl_inputs(batch, their_advantage(batch.reward, "group"), torch.zeros_like(now))
     _, plain = their_gradient(trainer, inputs)
-    _, expected = their_gradient(trainer, inputs | {"sampling_per_token_logps": batch.behaviour_logp})
+    _, expected = their_gradient(trainer, inputs | {"sampling_per_token_logps": batch.sampler_logp})
     gradient, _ = backward(algorithm, models, batch, signal)
     assert distance(parameters(gradient), expected) < GRADIENT
     assert distance(plain, expected) > 100 * GRADIENT
@@ -400,7 +400,7 @@ def test_advantages_equal_those_that_trl_computes_from_sampled_completions(
     inputs = [{"prompt": prompt} for prompt in ("ab", "c") for _ in range(4)]
     found = trainer._generate_and_score_completions(inputs)["advantages"]
     batch = dataclasses.replace(rollouts([[2] * 4] * 2), reward=torch.tensor(rewards))
-    signal = GRPO(scale=scale, epsilon=1e-4).credit(batch, Models(tiny()))  # type: ignore[arg-type]
+    signal = GRPO(scale=scale, epsilon=1e-4).compute_signal(batch, RoleModels(tiny()))  # type: ignore[arg-type]
     torch.testing.assert_close(signal.advantage[:, 0], found, rtol=1e-6, atol=1e-7)
 
 
@@ -425,7 +425,7 @@ def dpo_trainer(folder: Path, language: Any, reference: Any, **settings: Any) ->
     return trainer
 
 
-def preferences(models: Models, equal: bool = False) -> tuple[Batch, dict[str, torch.Tensor]]:
+def preferences(models: RoleModels, equal: bool = False) -> tuple[Batch, dict[str, torch.Tensor]]:
     """One pair per group, as a batch of ours and as TRL's own collator makes it."""
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 
@@ -458,7 +458,7 @@ def both_of_dpo(
     loss = trainer._compute_loss(trainer.model, inputs, False)
     loss.backward()
     theirs = {n: p.grad for n, p in trainer.model.named_parameters()}
-    signal = algorithm.credit(batch, models)
+    signal = algorithm.compute_signal(batch, models)
     gradient, metrics = backward(algorithm, models, batch, signal)
     ours = our_loss(algorithm, models, batch, signal)
     assert norm(theirs) > 0.1

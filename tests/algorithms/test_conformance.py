@@ -21,14 +21,14 @@ from helpers.batches import data
 from helpers.toys import backward, distance, models_for, norm, off_policy, rollouts
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Rows
+from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Rows
 from grpobench.algorithms.modifiers import METRICS, Modified, Modifiers
 from grpobench.algorithms.parts import Averaging, Baseline, Estimator, Scale
 from grpobench.algorithms.rft import RFT
-from grpobench.runs.measure.catalogue import catalogue
-from grpobench.runs.measure.tally import Tally
+from grpobench.runs.metrics.catalog import catalog
+from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
 from grpobench.runs.models.packing import micro_batches
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 
 TIGHT = 1e-11
 """Relative to the norm of the whole gradient: float64 has 1e-16, a sum of some thousand terms loses two or
@@ -220,7 +220,7 @@ def test_settings_are_finite_unless_infinity_means_no_bound(name: str) -> None:
 class Example:
     """An algorithm's gradient and metrics on `data`, off policy, in one micro-batch with shared prompts."""
 
-    models: Models
+    models: RoleModels
     batch: Batch
     gradient: dict[str, torch.Tensor]
     metrics: dict[str, float]
@@ -235,18 +235,18 @@ class Roles:
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any]) -> Roles:
-        return cls(tuple(algorithm.trains), tuple(algorithm.reads))
+        return cls(tuple(algorithm.trained_roles), tuple(algorithm.reference_roles))
 
 
 @cache
-def models_of(roles: Roles) -> Models:
+def models_of(roles: Roles) -> RoleModels:
     """Made once for all algorithms of these roles: `backward` leaves no gradient behind, nothing here makes
     an update, and what a test sets otherwise it sets back."""
     return models_for(roles, "gpt2")
 
 
 @cache
-def first_models(roles: Roles) -> Models:
+def first_models(roles: Roles) -> RoleModels:
     """Models at the beginning of a run: the reference is the policy, the critic says 0."""
     models = models_for(roles, "gpt2")
     with torch.no_grad():
@@ -307,7 +307,7 @@ def widened(batch: Batch) -> Batch:
 
     changes = {
         name: more(getattr(batch, name), 6)
-        for name in ("completion", "written", "behaviour_logp", "old_logp", "breaks")
+        for name in ("completion", "written", "sampler_logp", "old_logp", "breaks")
     }
     return dataclasses.replace(batch, prompt=more(batch.prompt, 4), **changes)
 
@@ -316,12 +316,12 @@ def permuted(batch: Batch) -> Batch:
     return batch[torch.randperm(len(batch), generator=torch.Generator().manual_seed(3))]
 
 
-def relabelled(batch: Batch) -> Batch:
+def relabeled(batch: Batch) -> Batch:
     return dataclasses.replace(batch, group=torch.tensor([9, 2, 40, 0])[batch.group])
 
 
 @every
-@pytest.mark.parametrize("change", [widened, permuted, relabelled])
+@pytest.mark.parametrize("change", [widened, permuted, relabeled])
 def test_padding_order_of_rows_and_numbers_of_groups_change_no_gradient(
     algorithm: Algorithm[Any], change: Callable[[Batch], Batch]
 ) -> None:
@@ -391,26 +391,26 @@ def test_float32_gradients_do_not_depend_on_the_split(name: str, monkeypatch: py
 class Spy:
     """Readings of a run's models, for declared roles only."""
 
-    def __init__(self, models: Models, allowed: set[Role]) -> None:
+    def __init__(self, models: RoleModels, allowed: set[Role]) -> None:
         self.models, self.allowed, self.seen = models, allowed, set[Role]()
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         assert role in self.allowed, f"reads the undeclared role {role}"
         self.seen.add(role)
-        return self.models.read(role, batch, squares=squares)
+        return self.models.forward(role, batch, squares=squares)
 
 
 @every
 def test_credit_reads_declared_roles_only_and_all_of_reads(algorithm: Algorithm[Any]) -> None:
     whole = example(algorithm)
-    spy = Spy(whole.models, {*algorithm.trains, *algorithm.reads})
+    spy = Spy(whole.models, {*algorithm.trained_roles, *algorithm.reference_roles})
     with torch.no_grad():
-        algorithm.credit(whole.batch, spy)
-    assert {*algorithm.reads} <= spy.seen
+        algorithm.compute_signal(whole.batch, spy)
+    assert {*algorithm.reference_roles} <= spy.seen
 
 
-class Updated(dict[Role, Reading]):
-    def __missing__(self, role: Role) -> Reading:
+class Updated(dict[Role, ModelOutput]):
+    def __missing__(self, role: Role) -> ModelOutput:
         raise AssertionError(f"loss reads {role}, which is not updated at this step")
 
 
@@ -419,27 +419,29 @@ def numbers(algorithm: Algorithm[Any], batch: Batch, seed: int = 5) -> Updated:
     generator = torch.Generator().manual_seed(seed)
 
     def values() -> torch.Tensor:
-        return torch.randn(batch.written.shape, generator=generator)
+        return torch.randn(batch.completion_mask.shape, generator=generator)
 
     found = Updated()
-    for role in algorithm.updates(batch.step):
+    for role in algorithm.updated_roles(batch.step):
         nothing = values()[:, :0]
         policy = role in ("policy", "reference")
-        found[role] = Reading(values(), values(), nothing) if policy else Reading(nothing, nothing, values())
+        found[role] = (
+            ModelOutput(values(), values(), nothing) if policy else ModelOutput(nothing, nothing, values())
+        )
     return found
 
 
 @every
 def test_loss_has_the_shape_of_its_weights_and_declared_metrics_only(algorithm: Algorithm[Any]) -> None:
     batch = data()
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     loss = algorithm.loss(batch, signal, numbers(algorithm, batch))
-    assert loss.terms.shape == algorithm.weigh(batch).shape
-    assert loss.terms.shape in (batch.written.shape, batch.reward.shape)
+    assert loss.terms.shape == algorithm.loss_weights(batch).shape
+    assert loss.terms.shape in (batch.completion_mask.shape, batch.reward.shape)
     returned = {*loss.metrics, *algorithm.observe(batch, signal)}
     assert returned and returned <= declared(algorithm)
     for name, values in loss.metrics.items():
-        assert values.shape in (batch.written.shape, batch.reward.shape), name
+        assert values.shape in (batch.completion_mask.shape, batch.reward.shape), name
         assert not values.requires_grad, name
 
 
@@ -450,7 +452,7 @@ def test_every_declared_metric_is_returned_by_some_setting(name: str) -> None:
     for algorithm in VARIANTS.values():
         if type(algorithm) is cls:
             batch = data(step=2)
-            signal = algorithm.credit(batch, Scripted(batch))
+            signal = algorithm.compute_signal(batch, Scripted(batch))
             loss = algorithm.loss(batch, signal, numbers(algorithm, batch))
             returned |= {*loss.metrics, *algorithm.observe(batch, signal)}
     assert returned == {metric.name for metric in cls.metrics}
@@ -468,11 +470,11 @@ class Scripted:
             (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
         ]
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         nothing = batch.old_logp[:, :0]
         quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
         quantities += ("squares",) if squares else ()
-        said = {name: torch.zeros(batch.written.shape) for name in quantities}
+        said = {name: torch.zeros(batch.completion_mask.shape) for name in quantities}
         for row, (prompt, completion, written, _) in enumerate(map(texts, rows(batch))):
             heard = self.heard(prompt)
             for place, (token, own) in enumerate(zip(completion, written, strict=True)):
@@ -480,7 +482,7 @@ class Scripted:
                 for name in quantities:
                     said[name][row, place] = spoken(role, name, heard) if own else self.other
         every = (said.get(name, nothing) for name in ("logp", "entropy", "value"))
-        return Reading(*every, squares=said.get("squares"))
+        return ModelOutput(*every, squares=said.get("squares"))
 
     def heard(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         """A prompt without the replies in it."""
@@ -506,19 +508,19 @@ def texts(row: Batch) -> tuple[tuple[int, ...], tuple[int, ...], list[bool], tup
     """Prompt, completion, which of its tokens the policy wrote, and both in one, of a batch of one row."""
     prompt = tuple(row.prompt[0, : int(row.prompt_length)].tolist())
     completion = tuple(row.completion[0, : int(row.length)].tolist())
-    return prompt, completion, row.written[0, : len(completion)].tolist(), (*prompt, *completion)
+    return prompt, completion, row.completion_mask[0, : len(completion)].tolist(), (*prompt, *completion)
 
 
 @every
 def test_credit_and_loss_leave_their_inputs_alone(algorithm: Algorithm[Any]) -> None:
     batch = data()
     now = numbers(algorithm, batch)
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     before = [copied(batch), copied(signal), *(copied(part) for part in now.values())]
     algorithm.loss(batch, signal, now)
     algorithm.observe(batch, signal)
-    algorithm.credit(batch, Scripted(batch))
-    algorithm.weigh(batch)
+    algorithm.compute_signal(batch, Scripted(batch))
+    algorithm.loss_weights(batch)
     for old, new in zip(before, [batch, signal, *now.values()], strict=True):
         for key, value in tensors(new).items():
             assert torch.equal(old[key], value), key
@@ -540,7 +542,7 @@ def copied(part: Rows) -> dict[str, torch.Tensor]:
 def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) -> None:
     batch = data()
     now = numbers(algorithm, batch)
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     used = micro_batches(batch, signal.unit, 10**9)
     assert len(used) == 1
     everything = algorithm.loss(batch[used[0]], signal[used[0]], cut(now, used[0])).terms
@@ -552,14 +554,14 @@ def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) 
         torch.testing.assert_close(terms, everything[[place[row] for row in rows.tolist()]])
 
 
-def cut(now: Mapping[Role, Reading], rows: torch.Tensor) -> Updated:
+def cut(now: Mapping[Role, ModelOutput], rows: torch.Tensor) -> Updated:
     return Updated({role: part[rows] for role, part in now.items()})
 
 
 @every
 def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
     batch = data()
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     rows = torch.tensor([4, 0, 7])
     part = signal[rows]
     assert type(part) is type(signal)
@@ -571,32 +573,32 @@ def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
 @every
 def test_weights_of_micro_batches_add_up_to_those_of_the_minibatch(algorithm: Algorithm[Any]) -> None:
     batch = data()
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     used = torch.cat(micro_batches(batch, signal.unit, 10**9))
     minibatch, units = batch[used], signal.unit[used]
-    weights = algorithm.weigh(minibatch)
+    weights = algorithm.loss_weights(minibatch)
     parts = micro_batches(minibatch, units, 20)
     assert len(parts) > 1
     assert sum(weights[rows].sum().item() for rows in parts) == pytest.approx(weights.sum().item(), rel=1e-12)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(minibatch)))
     if weights.dim() == 2:
-        assert not weights[~minibatch.written].any()
+        assert not weights[~minibatch.completion_mask].any()
 
 
 @every
 def test_an_advantage_is_declared_where_the_signal_has_one(algorithm: Algorithm[Any]) -> None:
     plain = algorithm.plain if isinstance(algorithm, Modified) else algorithm
     batch = data()
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     assert plain.has_advantages == hasattr(signal, "advantage")
     if plain.has_advantages:
-        assert signal.advantage.shape == batch.written.shape
+        assert signal.advantage.shape == batch.completion_mask.shape
 
 
 @every
 def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
     batch = data()
-    unit = algorithm.credit(batch, Scripted(batch)).unit
+    unit = algorithm.compute_signal(batch, Scripted(batch)).unit
     for number in unit[unit >= 0].unique():
         assert len(batch.group[unit == number].unique()) == 1
 
@@ -604,11 +606,11 @@ def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
 # Degenerate batches
 
 
-def aligned(algorithm: Algorithm[Any], batch: Batch) -> tuple[Models, Batch]:
+def aligned(algorithm: Algorithm[Any], batch: Batch) -> tuple[RoleModels, Batch]:
     """`first_models` and the batch with the policy as π_old."""
     models = first_models(Roles.of(algorithm))
-    old = models.read("policy", batch).logp
-    return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
+    old = models.forward("policy", batch).logp
+    return models, dataclasses.replace(batch, old_logp=old, sampler_logp=old)
 
 
 def finite(gradient: Mapping[str, torch.Tensor]) -> bool:
@@ -618,7 +620,7 @@ def finite(gradient: Mapping[str, torch.Tensor]) -> bool:
 @every
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], reward: float) -> None:
-    if len(algorithm.trains) > 1:
+    if len(algorithm.trained_roles) > 1:
         reward = 0.0  # a critic of zeros has yet to learn a reward of 1; only 0 is without signal
     if isinstance(algorithm, RFT):
         reward = 0.0  # it compares nothing, and imitates whatever is correct
@@ -631,11 +633,11 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
     scores = dict.fromkeys(base.scores, equal)
     changed = dataclasses.replace(base, reward=equal, scores=scores, greedy_reward=equal)
     models, batch = aligned(algorithm, changed)
-    signal = algorithm.credit(batch, models)
+    signal = algorithm.compute_signal(batch, models)
     advantage = getattr(signal, "advantage", None)
     told_apart = getattr(algorithm, "length_reward", 0)  # equal rewards are made unequal by length
     if advantage is None:
-        assert (signal.unit == -1).all()
+        assert (signal.row_group == -1).all()
     elif not told_apart:
         assert not advantage.any()
     gradient, metrics = backward(algorithm, models, batch, signal)
@@ -651,7 +653,7 @@ def test_equal_rewards_give_no_signal_and_no_nan(algorithm: Algorithm[Any], rewa
 @every
 def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     models, batch = aligned(algorithm, rollouts([[4], [7], [2]], [[1.0], [0.0], [0.5]]))
-    signal = algorithm.credit(batch, models)
+    signal = algorithm.compute_signal(batch, models)
     gradient, metrics = backward(algorithm, models, batch, signal)
     assert finite(gradient)
     assert not any(math.isnan(value) for value in metrics.values())
@@ -676,7 +678,7 @@ def test_empty_completions_add_nothing_but_their_share_of_the_average(algorithm:
 @every
 def test_batch_of_empty_completions_has_no_gradient_and_no_nan(algorithm: Algorithm[Any]) -> None:
     models, batch = aligned(algorithm, rollouts([[0, 0], [0]], [[1.0, 0.0], [1.0]]))
-    signal = algorithm.credit(batch, models)
+    signal = algorithm.compute_signal(batch, models)
     algorithm.observe(batch, signal)
     gradient, _ = backward(algorithm, models, batch, signal)
     assert norm(gradient) == 0
@@ -692,13 +694,13 @@ def test_tokens_that_the_policy_did_not_write_get_no_gradient(algorithm: Algorit
         for tensor in (part.logp, part.value)
         if tensor.numel()
     ]
-    signal = algorithm.credit(batch, Scripted(batch))
+    signal = algorithm.compute_signal(batch, Scripted(batch))
     used = torch.cat(micro_batches(batch, signal.unit, 10**9))
     loss = algorithm.loss(batch[used], signal[used], cut(now, used))
-    (loss.terms * algorithm.weigh(batch[used])).sum().backward()
+    (loss.terms * algorithm.loss_weights(batch[used])).sum().backward()
     for leaf in leaves:
-        assert not leaf.grad[~batch.written].any()
-        assert leaf.grad[batch.written].any()
+        assert not leaf.grad[~batch.completion_mask].any()
+        assert leaf.grad[batch.completion_mask].any()
 
 
 @every
@@ -708,14 +710,14 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
     totals = []
     for other in (0.0, 5.0):
         models = Scripted(batch, other)
-        shift = other * ~batch.written
+        shift = other * ~batch.completion_mask
         now = {role: shifted(part, shift) for role, part in numbers(algorithm, batch).items()}
-        signal = algorithm.credit(batch, models)
+        signal = algorithm.compute_signal(batch, models)
         used = torch.cat(micro_batches(batch, signal.unit, 10**9))
         loss = algorithm.loss(batch[used], signal[used], cut(now, used))
-        tally = Tally(catalogue())
-        tally.add(loss.metrics, batch.written[used])
-        total = (loss.terms * algorithm.weigh(batch[used])).sum().item()
+        tally = MetricAccumulator(catalog())
+        tally.add(loss.metrics, batch.completion_mask[used])
+        total = (loss.terms * algorithm.loss_weights(batch[used])).sum().item()
         totals.append([total, *tally.numbers().values(), *algorithm.observe(batch, signal).values()])
     assert totals[0] == pytest.approx(totals[1], rel=1e-12, nan_ok=True)
 
@@ -731,24 +733,26 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
         gaps={0: (2, 3), 4: (1, 4, 5), 5: (0,), 7: (1, 2, 3, 4)},
     )
     found = []
-    for part in (batch, compressed(batch, batch.written)):
+    for part in (batch, compressed(batch, batch.completion_mask)):
         models, now = Scripted(part), numbers(algorithm, batch)
         if part is not batch:
-            now = Updated({r: compressed(one, batch.written) for r, one in now.items()})
+            now = Updated({r: compressed(one, batch.completion_mask) for r, one in now.items()})
         leaves = {
             (role, name): getattr(one, name).requires_grad_()
             for role, one in now.items()
             for name in ("logp", "entropy", "value")
             if getattr(one, name).numel()
         }
-        signal = algorithm.credit(part, models)
+        signal = algorithm.compute_signal(part, models)
         used = torch.cat(micro_batches(part, signal.unit, 10**9))
         loss = algorithm.loss(part[used], signal[used], cut(now, used))
-        total = (loss.terms * algorithm.weigh(part[used])).sum()
+        total = (loss.terms * algorithm.loss_weights(part[used])).sum()
         total.backward()
-        tally = Tally(catalogue())
-        tally.add(loss.metrics, part.written[used])
-        gradients = {key: leaf.grad[part.written] for key, leaf in leaves.items() if leaf.grad is not None}
+        tally = MetricAccumulator(catalog())
+        tally.add(loss.metrics, part.completion_mask[used])
+        gradients = {
+            key: leaf.grad[part.completion_mask] for key, leaf in leaves.items() if leaf.grad is not None
+        }
         found.append(
             (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.unit)
         )
@@ -780,5 +784,5 @@ def compressed(part: P, written: torch.Tensor) -> P:
     return dataclasses.replace(part, **changes)
 
 
-def shifted(part: Reading, shift: torch.Tensor) -> Reading:
-    return Reading(*(t + shift if t.numel() else t for t in (part.logp, part.entropy, part.value)))
+def shifted(part: ModelOutput, shift: torch.Tensor) -> ModelOutput:
+    return ModelOutput(*(t + shift if t.numel() else t for t in (part.logp, part.entropy, part.value)))

@@ -32,10 +32,10 @@ def batch(correct: list[float], consistent: list[float], step: int = 1) -> Batch
 
 
 def advantages(algorithm: CORA, found: Batch) -> list[float]:
-    return algorithm.credit(found, NOBODY).advantage[:, 0].tolist()
+    return algorithm.compute_signal(found, NOBODY).advantage[:, 0].tolist()
 
 
-def test_each_score_is_normalised_in_its_group_before_they_are_added() -> None:
+def test_each_score_is_normalized_in_its_group_before_they_are_added() -> None:
     # (1, 0, 0, 0): mean ¼, std ½ → (1.5, −.5, −.5, −.5); (1, 1, 0, 0): mean ½, std √⅓ → ±√3/2
     algorithm = CORA(task_weight=2.0, consistency_weight=0.5, epsilon=1e-9, **LAST)
     cons = 0.5 * math.sqrt(3) / 2
@@ -90,16 +90,16 @@ def test_only_the_reward_pays_for_a_kl_in_the_reward() -> None:
     models = models_for(algorithm, "llama")
     made = off_policy(rollouts([[7, 4, 3]], [[1.0, 1.0, 1.0]]), models)
     made = dataclasses.replace(made, scores={**made.scores, "consistent": torch.tensor([1.0, 0.0, 0.0])})
-    grpo = GRPO(beta=0.5, kl_placement="reward").credit(made, models).advantage
+    grpo = GRPO(beta=0.5, kl_placement="reward").compute_signal(made, models).advantage
     cons = parts.group_advantage(made.scores["consistent"], made.group, "mean", "group", 1, 1e-4)
-    expected = (grpo + cons[:, None]) * made.written
-    torch.testing.assert_close(algorithm.credit(made, models).advantage, expected)
+    expected = (grpo + cons[:, None]) * made.completion_mask
+    torch.testing.assert_close(algorithm.compute_signal(made, models).advantage, expected)
 
 
 def test_metrics_count_consistency_of_right_and_wrong_answers() -> None:
     found = batch([1, 1, 0, 0], [1, 0, 1, 1])
     algorithm = CORA(consistency_weight=0.8, warmup=4)
-    row = algorithm.observe(found, algorithm.credit(found, NOBODY))
+    row = algorithm.observe(found, algorithm.compute_signal(found, NOBODY))
     assert row == {
         "advantage/consistency_weight": 0.2,
         "advantage/consistency_signal": 1.0,
@@ -107,7 +107,7 @@ def test_metrics_count_consistency_of_right_and_wrong_answers() -> None:
         "policy/consistent_if_wrong": 1.0,
     }
     one = batch([1, 1], [1, 1])
-    row = algorithm.observe(one, algorithm.credit(one, NOBODY))
+    row = algorithm.observe(one, algorithm.compute_signal(one, NOBODY))
     assert row["advantage/consistency_signal"] == 0 and math.isnan(row["policy/consistent_if_wrong"])
 
 

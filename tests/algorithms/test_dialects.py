@@ -15,11 +15,11 @@ from helpers.toys import Fixed, reading, rollouts
 
 from grpobench.algorithms import ALGORITHMS, parts
 from grpobench.algorithms.cispo import CISPO
-from grpobench.algorithms.dialects import DIALECTS, SETTINGS, Dialect
 from grpobench.algorithms.grpo import GRPO
-from grpobench.analysis.logs.load import identify
+from grpobench.algorithms.libraries.dialects import DIALECTS, SETTINGS, Dialect
+from grpobench.analysis.runfolder.load import identify
 from grpobench.runs import cli
-from grpobench.runs.inventory import dialects
+from grpobench.runs.inventory import describing
 from grpobench.runs.settings.config import SECTIONS, RunConfig
 from grpobench.runs.settings.recipe import Recipe, read_recipe
 from grpobench.runs.settings.stored import dump, load
@@ -80,7 +80,7 @@ def advantages(run: RunConfig) -> list[float]:
     """Of each completion's first token; the reference agrees with the policy."""
     batch = rollouts([[3] * 8], [[1.0] + [0.0] * 7])
     models = Fixed(reference=reading(batch.old_logp), policy=reading(batch.old_logp))
-    advantage: torch.Tensor = run.algorithm.credit(batch, models).advantage
+    advantage: torch.Tensor = run.algorithm.compute_signal(batch, models).advantage
     assert torch.equal(advantage[:, 0], advantage[:, 2])
     return advantage[:, 0].tolist()
 
@@ -140,7 +140,7 @@ def test_dapo_of_verl_bounds_ratios_at_ten_as_its_script_does(tmp_path: Path) ->
     algorithm = config(tmp_path, "dapo@verl").algorithm
     batch = rollouts([[1, 1, 1]], [[1.0, 0.0, 0.0]])
     logp = torch.tensor([[0.0], [math.log(8.0)], [math.log(12.0)]])
-    signal = algorithm.credit(batch, Fixed())
+    signal = algorithm.compute_signal(batch, Fixed())
     terms = algorithm.loss(batch, signal, {"policy": reading(logp)}).terms
     # both wrong completions have the same negative advantage: ratio 8 counts whole, 12 as 10
     factors = terms[1:, 0] / -signal.advantage[1:, 0]
@@ -206,8 +206,8 @@ def test_kl_in_the_advantage_is_summed_from_each_token_to_the_end() -> None:
     batch = rollouts([[3, 2]], [[1.0, 0.0]], gaps={0: (1,)})
     reference = torch.tensor([[-0.1, -9.0, -0.3], [-0.5, -0.25, -9.0]])  # old_logp is 0
     models = Fixed(reference=reading(reference))
-    plain = GRPO(scale="none").credit(batch, models).advantage
-    found = GRPO(scale="none", beta=2.0, kl_placement="advantage").credit(batch, models).advantage
+    plain = GRPO(scale="none").compute_signal(batch, models).advantage
+    found = GRPO(scale="none", beta=2.0, kl_placement="advantage").compute_signal(batch, models).advantage
     taken = 2 * torch.tensor([[0.4, 0.0, 0.3], [0.75, 0.25, 0.0]])  # the gap and the padding count nowhere
     torch.testing.assert_close(found, plain - taken)
 
@@ -216,12 +216,15 @@ def test_whitening_follows_the_group_and_the_kl() -> None:
     batch = rollouts([[3, 1], [2, 2]], [[1.0, 0.0], [0.5, 0.0]])
     models = Fixed(reference=reading(torch.full_like(batch.old_logp, -0.1)))
     settings: dict[str, Any] = {"scale": "none", "beta": 1.0, "kl_placement": "advantage"}
-    plain = GRPO(**settings).credit(batch, models).advantage
-    found = GRPO(**settings, whiten=True).credit(batch, models).advantage
-    inside = plain[batch.written]
+    plain = GRPO(**settings).compute_signal(batch, models).advantage
+    found = GRPO(**settings, whiten=True).compute_signal(batch, models).advantage
+    inside = plain[batch.completion_mask]
     assert inside.mean().abs() > 0.01  # or whitening would only scale
     torch.testing.assert_close(
-        found[batch.written], (inside - inside.mean()) / inside.std(correction=0), rtol=1e-5, atol=1e-6
+        found[batch.completion_mask],
+        (inside - inside.mean()) / inside.std(correction=0),
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
@@ -229,7 +232,7 @@ def test_weights_of_cispo_stay_between_floor_and_cap() -> None:
     batch = rollouts([[3, 3]], [[1.0, 0.0]])
     logp = torch.tensor([[0.0, 1.0, -1.0], [0.0, 1.0, -1.0]], requires_grad=True)
     algorithm = CISPO(scale="none", ratio_floor=0.8, ratio_cap=1.2)
-    signal = algorithm.credit(batch, Fixed())
+    signal = algorithm.compute_signal(batch, Fixed())
     algorithm.loss(batch, signal, {"policy": reading(logp)}).terms.sum().backward()
     assert logp.grad is not None
     torch.testing.assert_close(logp.grad, torch.tensor([[-0.5, -0.6, -0.4], [0.5, 0.6, 0.4]]))
@@ -241,10 +244,10 @@ def test_weights_of_cispo_stay_between_floor_and_cap() -> None:
 def test_a_dialect_lies_under_everything_that_the_recipe_says(tmp_path: Path) -> None:
     text = '[train]\nminibatches = 2\n[sampler]\ntemperature = 0.7\n[[arm]]\nalgorithm = "grpo@verl"\n'
     plain = recipe(tmp_path, text).runs()[0]
-    assert (plain.train.minibatches, plain.sampler.temperature) == (2, 0.7)
+    assert (plain.train.num_minibatches, plain.sampler.temperature) == (2, 0.7)
     assert (plain.algorithm.dual_clip, plain.algorithm.averaging) == (3.0, "token_mean")
-    own = recipe(tmp_path, text + "train.minibatches = 8\nsettings.dual_clip = 5.0\n").runs()[0]
-    assert (own.train.minibatches, own.algorithm.dual_clip) == (8, 5.0)
+    own = recipe(tmp_path, text + "train.num_minibatches = 8\nsettings.dual_clip = 5.0\n").runs()[0]
+    assert (own.train.num_minibatches, own.algorithm.dual_clip) == (8, 5.0)
     told = recipe(tmp_path, text, "arm.grpo@verl.settings.dual_clip=0", "algorithm.epsilon=0.5").runs()[0]
     assert (told.algorithm.dual_clip, told.algorithm.epsilon) == (0.0, 0.5)
 
@@ -340,8 +343,8 @@ def test_dialects_as_json_hold_every_fact(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_setting_that_ours_lacks_is_told_from_one_that_is_equal() -> None:
-    row = dialects.show_as("dr_grpo", "trl")
-    assert {"setting": "scale", "ours": dialects.ABSENT, "theirs": "group"}.items() <= next(
+    row = describing.show_as("dr_grpo", "trl")
+    assert {"setting": "scale", "ours": describing.ABSENT, "theirs": "group"}.items() <= next(
         fact for fact in row["differences"] if fact["setting"] == "scale"
     ).items()
     assert "averaging" in {fact["setting"] for fact in row["equal"]}

@@ -44,7 +44,7 @@ def expected_gradient(algorithm: Algorithm[Any], worth: Sequence[float], size: i
     answers = list(itertools.product(range(len(worth)), repeat=size))
     batch = rollouts([[1] * size] * len(answers), [[worth[a] for a in group] for group in answers])
     batch = dataclasses.replace(batch, greedy_reward=torch.full_like(batch.reward, worth[0]))
-    advantage = algorithm.credit(batch, Fixed()).advantage.view(-1, size)
+    advantage = algorithm.compute_signal(batch, Fixed()).advantage.view(-1, size)
     said = logp[torch.tensor(answers)]
     probability = said.detach().sum(-1).exp()
     return torch.autograd.grad((probability * (advantage * said).mean(-1)).sum(), leaf)[0]
@@ -69,7 +69,7 @@ def best_reward(worth: Sequence[float], k: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("worth", [BINARY, GRADED])
 @pytest.mark.parametrize("size", [2, 4])
-def test_leave_one_out_is_unbiased_and_centring_shrinks(worth: Sequence[float], size: int) -> None:
+def test_leave_one_out_is_unbiased_and_centering_shrinks(worth: Sequence[float], size: int) -> None:
     close(expected_gradient(RLOO(), worth, size), mean_reward(worth))
     close(expected_gradient(DrGRPO(), worth, size), mean_reward(worth) * (size - 1) / size)
 
@@ -135,7 +135,7 @@ def test_rewards_of_0_and_1_have_the_closed_forms_in_the_number_of_wrong_samples
 ) -> None:
     wrong, k = data.draw(st.integers(1, size - 1)), data.draw(st.integers(1, size - 1))
     batch = rollouts([[1] * size], [[0.0] * wrong + [1.0] * (size - wrong)])
-    found = PassK(k=k).credit(batch, Fixed()).advantage[:, 0]
+    found = PassK(k=k).compute_signal(batch, Fixed()).advantage[:, 0]
     mean = 1 - math.comb(wrong, k) / math.comb(size, k)
     sigma = math.sqrt(mean * (1 - mean)) + 1e-6
     right = (1 - mean) / sigma
@@ -147,7 +147,7 @@ def test_rewards_of_0_and_1_have_the_closed_forms_in_the_number_of_wrong_samples
 
 def test_pass_at_one_is_grpo() -> None:
     batch = rollouts([[1] * 5], [[1.0, 0.0, 0.3, 0.0, 1.0]])
-    one, grpo = (a.credit(batch, Fixed()).advantage for a in (PassK(k=1), GRPO(ddof=0, epsilon=1e-6)))
+    one, grpo = (a.compute_signal(batch, Fixed()).advantage for a in (PassK(k=1), GRPO(ddof=0, epsilon=1e-6)))
     close(one, grpo, rtol=1e-9, atol=0)
 
 
@@ -163,19 +163,19 @@ POLICY_GRADIENTS = (
 def case(name: str, averaging: str) -> tuple[Algorithm[Any], Batch]:
     """Three groups, the last of equal rewards, with random old log-probabilities."""
     batch = rollouts([[3, 1, 5], [2, 4, 1], [1, 2]], [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0], [1.0, 1.0]])
-    noise = torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(1))
     settings = {"k": 1} if name == "passk" else {}
     algorithm = ALGORITHMS[name](averaging=averaging, **settings)
-    return algorithm, dataclasses.replace(batch, old_logp=-noise.abs() * batch.written)
+    return algorithm, dataclasses.replace(batch, old_logp=-noise.abs() * batch.completion_mask)
 
 
 def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(gradient of the loss with respect to log π, advantages), over the rows that are trained on."""
-    signal = algorithm.credit(batch, Fixed())
+    signal = algorithm.compute_signal(batch, Fixed())
     rows = signal.unit >= 0
     leaf = logp[rows].clone().requires_grad_()
     loss = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf)})
-    weights = algorithm.weigh(batch[rows])
+    weights = algorithm.loss_weights(batch[rows])
     return torch.autograd.grad((loss.terms * weights).sum(), leaf)[0], signal.advantage[rows]
 
 
@@ -184,9 +184,9 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[
 def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averaging: str) -> None:
     algorithm, batch = case(name, averaging)
     found, advantage = slope(algorithm, batch, batch.old_logp)
-    written = batch.written[algorithm.credit(batch, Fixed()).unit >= 0]
+    written = batch.completion_mask[algorithm.compute_signal(batch, Fixed()).unit >= 0]
     length, rows, limit = written.sum(-1, keepdim=True), len(written), 12
-    group = batch.group[algorithm.credit(batch, Fixed()).unit >= 0].tolist()
+    group = batch.group[algorithm.compute_signal(batch, Fixed()).unit >= 0].tolist()
     tokens = {
         number: sum(n for n, g in zip(length.flatten(), group, strict=True) if g == number)
         for number in group
@@ -206,7 +206,7 @@ def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averag
 def test_reinforce_has_the_same_gradient_wherever_the_policy_has_moved(name: str) -> None:
     algorithm, batch = case(name, "token_mean")
     near, _ = slope(algorithm, batch, batch.old_logp)
-    far, _ = slope(algorithm, batch, batch.old_logp + 2.0 * batch.written)
+    far, _ = slope(algorithm, batch, batch.old_logp + 2.0 * batch.completion_mask)
     close(far, near)
     clipped, batch = case("dr_grpo", "token_mean")
     assert not torch.equal(slope(clipped, batch, batch.old_logp + 2.0)[0], near)
@@ -216,7 +216,7 @@ def test_reinforce_has_the_same_gradient_wherever_the_policy_has_moved(name: str
 def test_advantages_of_a_group_depend_on_the_others_only_where_the_method_says_so(name: str) -> None:
     algorithm, batch = case(name, "token_mean")
     first = batch[batch.group == 0]
-    together = algorithm.credit(batch, Fixed()).advantage[: len(first)]
-    alone = algorithm.credit(first, Fixed()).advantage
+    together = algorithm.compute_signal(batch, Fixed()).advantage[: len(first)]
+    alone = algorithm.compute_signal(first, Fixed()).advantage
     coupled = {"lite_ppo", "gdpo", "bnpo", "gpg"}  # deviation, success rates or telling groups of the batch
     assert torch.allclose(together, alone, rtol=1e-12) == (name not in coupled)

@@ -26,11 +26,11 @@ pytestmark = pytest.mark.usefixtures("double")
 def example(seed: int = 0) -> Batch:
     """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities."""
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]], seed=seed)
-    return dataclasses.replace(batch, old_logp=-noise(batch, seed + 1).abs() * batch.written)
+    return dataclasses.replace(batch, old_logp=-noise(batch, seed + 1).abs() * batch.completion_mask)
 
 
 def noise(batch: Batch, seed: int) -> torch.Tensor:
-    return torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(seed))
 
 
 def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, *value: torch.Tensor) -> Any:
@@ -39,9 +39,9 @@ def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, *valu
     said = reading(zero, value[0] if value else zero)
     models = Fixed(reference=reading(zero), critic=said, value_head=said)
     with torch.no_grad():
-        signal = algorithm.credit(batch, models)
+        signal = algorithm.compute_signal(batch, models)
     now = {"policy": reading(logp), "critic": said, "value_head": said}
-    return (algorithm.loss(batch, signal, now).terms * algorithm.weigh(batch)).sum()
+    return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
 
 
 def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> torch.
 
 def test_one_of_eight_correct_gets_the_advantages_of_three_dialects() -> None:
     reward, group = torch.tensor([1.0] + [0.0] * 7), torch.zeros(8, dtype=torch.long)
-    # mean 1/8, so 7/8 centred; sample variance (49/64 + 7/64)/7 = 1/8, so 0.875/√(1/8) = 2.4749
+    # mean 1/8, so 7/8 centered; sample variance (49/64 + 7/64)/7 = 1/8, so 0.875/√(1/8) = 2.4749
     first = [
         parts.group_advantage(reward, group, baseline, scale, 1, 1e-6)[0].item()
         for baseline, scale in (("mean", "group"), ("mean", "none"), ("leave_one_out", "none"))
@@ -87,10 +87,10 @@ def test_sum_of_group_advantages_is_zero_and_scale_is_the_named_deviation() -> N
     )
 
 
-def test_centred_rewards_of_a_batch_are_divided_by_their_own_deviation() -> None:
-    """Rewards 0, 2 and 10, 12: centred ±1, deviation √(4/3); that of the rewards is √(104/3)."""
+def test_centered_rewards_of_a_batch_are_divided_by_their_own_deviation() -> None:
+    """Rewards 0, 2 and 10, 12: centered ±1, deviation √(4/3); that of the rewards is √(104/3)."""
     reward, group = torch.tensor([0.0, 2.0, 10.0, 12.0]), torch.tensor([0, 0, 1, 1])
-    for scale, deviation in (("batch_centred", 4 / 3), ("batch", 104 / 3)):
+    for scale, deviation in (("batch_centered", 4 / 3), ("batch", 104 / 3)):
         found = parts.group_advantage(reward, group, "mean", scale, 1, 1e-12)
         close(found, [x / deviation**0.5 for x in (-1.0, 1.0, -1.0, 1.0)], rtol=1e-9, atol=0.0)
 
@@ -101,7 +101,7 @@ def test_median_of_an_even_group_is_the_mean_of_the_middle_two() -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=9))
-def test_leave_one_out_times_g_minus_one_over_g_is_the_centred_reward(rewards: list[float]) -> None:
+def test_leave_one_out_times_g_minus_one_over_g_is_the_centered_reward(rewards: list[float]) -> None:
     reward, group = torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long)
     others = reward - parts.group_baseline(reward, group, "leave_one_out")
     size = len(rewards)
@@ -149,14 +149,14 @@ def test_at_ratio_one_the_gradient_is_that_of_reinforce(algorithm: Algorithm[Any
     batch = example()
     with torch.no_grad():
         models = Fixed(reference=reading(torch.zeros_like(batch.old_logp)))
-        advantage = algorithm.credit(batch, models).advantage
-    length = batch.written.sum(-1, keepdim=True)
+        advantage = algorithm.compute_signal(batch, models).advantage
+    length = batch.completion_mask.sum(-1, keepdim=True)
     close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
 
 
 def test_gspo_of_token_level_equals_that_of_sequence_level() -> None:
     batch = example()
-    logp = batch.old_logp + 0.3 * noise(batch, 5) * batch.written
+    logp = batch.old_logp + 0.3 * noise(batch, 5) * batch.completion_mask
     one, other = (GSPO(level=level, clip_low=0.05, clip_high=0.05) for level in ("sequence", "token"))
     close(objective(one, batch, logp), objective(other, batch, logp))
     gradient = slope(one, batch, logp)
@@ -194,8 +194,8 @@ def test_gspo_ratio_is_the_geometric_mean_of_token_ratios() -> None:
 def test_ppo_without_discount_and_critic_is_reinforce_with_the_return() -> None:
     batch = example()
     ppo = PPO(trace=1.0, discount=1.0, whiten=False)
-    tokens = batch.written.sum()
-    close(slope(ppo, batch, batch.old_logp), -batch.reward[:, None] * batch.written / tokens)
+    tokens = batch.completion_mask.sum()
+    close(slope(ppo, batch, batch.old_logp), -batch.reward[:, None] * batch.completion_mask / tokens)
 
 
 def test_ppo_with_kl_in_the_reward_is_reinforce_with_the_return_to_go() -> None:
@@ -235,7 +235,7 @@ def test_gae_is_the_discounted_sum_of_errors_over_written_tokens(
     case: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, float],
 ) -> None:
     reward, value, written, discount, trace = case
-    found = parts.generalised_advantage(reward, value, written, discount, trace)
+    found = parts.generalized_advantage(reward, value, written, discount, trace)
     for row in range(len(reward)):
         places = written[row].nonzero().squeeze(-1).tolist()  # tool output and padding are stepped over
         r, v = reward[row, places].tolist(), [*value[row, places].tolist(), 0.0]  # nothing beyond the end
@@ -264,7 +264,9 @@ def test_truncated_completion_is_not_bootstrapped_past_its_end() -> None:
     batch = rollouts([[2, 3]], [[1.0, 1.0]], limit=3)  # the second one is as long as the limit
     assert batch.stopped.tolist() == [True, False]
     value = torch.tensor([[0.4, 0.6, 9.0], [0.4, 0.6, 0.8]])  # the 9 stands on padding
-    signal = PPO(trace=0.5, discount=0.5, whiten=False).credit(batch, Fixed(critic=reading(value, value)))
+    signal = PPO(trace=0.5, discount=0.5, whiten=False).compute_signal(
+        batch, Fixed(critic=reading(value, value))
+    )
     # row 0: δ = −.1, .4 → A = −.1 + .25·.4, .4; row 1: δ = −.1, −.2, .2 → A_2 = .2, A_1 = −.15, A_0 = −.1375
     close(signal.advantage, [[0.0, 0.4, 0.0], [-0.1375, -0.15, 0.2]])
     close(signal.returns, [[0.4, 1.0, 0.0], [0.2625, 0.45, 1.0]])
@@ -273,10 +275,12 @@ def test_truncated_completion_is_not_bootstrapped_past_its_end() -> None:
 def test_returns_do_not_depend_on_whitening() -> None:
     batch = example()
     value = noise(batch, 3)
-    plain, white = (PPO(whiten=w).credit(batch, Fixed(critic=reading(value, value))) for w in (False, True))
+    plain, white = (
+        PPO(whiten=w).compute_signal(batch, Fixed(critic=reading(value, value))) for w in (False, True)
+    )
     close(white.returns, plain.returns)
-    close(white.advantage[batch.written].mean(), 0.0)
-    close(white.advantage[batch.written].var(correction=0), 1.0, rtol=1e-6, atol=0.0)  # ε = 1e-8
+    close(white.advantage[batch.completion_mask].mean(), 0.0)
+    close(white.advantage[batch.completion_mask].var(correction=0), 1.0, rtol=1e-6, atol=0.0)  # ε = 1e-8
 
 
 @given(trajectories())
@@ -346,7 +350,9 @@ def test_explained_variance_by_hand() -> None:
 def test_what_the_group_explains_stands_beside_what_the_critic_explains() -> None:
     batch = rollouts([[2, 2, 2], [2, 2, 2], [2]], [[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0]])
     told = batch.reward[:, None].expand(7, 2)
-    seen = PPO(trace=1.0).observe(batch, PPO(trace=1.0).credit(batch, Fixed(critic=reading(told, told))))
+    seen = PPO(trace=1.0).observe(
+        batch, PPO(trace=1.0).compute_signal(batch, Fixed(critic=reading(told, told)))
+    )
     # Means of the others ½, ½, 1 | ½, ½, 0: errors ½, ½, −1, −½, −½, 1 of variance ½ where rewards have ¼.
     # Without the lone row, whose own reward is no forecast: 1 − ½/¼.
     assert seen["critic/group_explained"] == pytest.approx(-1.0)
@@ -423,9 +429,9 @@ def preference_loss(algorithm: DPO) -> tuple[torch.Tensor, dict[str, torch.Tenso
     logp = torch.tensor([[-1.0, -1.0], [-2.0, -3.0], [-1.0, -2.0], [-2.0, -2.0]])
     reference = torch.tensor([[-1.0, -2.0], [-2.0, -2.0], [-2.0, -2.0], [-2.0, -2.0]])
     # group 0: chosen −2 − (−3) = 1, rejected −5 − (−4) = −1: h = 2; group 1: chosen 0, rejected 1: h = −1
-    signal = algorithm.credit(batch, Fixed(reference=reading(reference)))
+    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
     loss = algorithm.loss(batch, signal, {"policy": reading(logp)})
-    return (loss.terms * algorithm.weigh(batch)).sum(), dict(loss.metrics), signal.sign
+    return (loss.terms * algorithm.loss_weights(batch)).sum(), dict(loss.metrics), signal.sign
 
 
 def test_dpo_and_nll_by_hand() -> None:
@@ -457,7 +463,7 @@ def enumerated(logits: torch.Tensor, estimator: parts.Estimator) -> torch.Tensor
     batch = rollouts([[1] * 5], [[1.0] * 5])
     batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
     algorithm = GRPO(beta=1.0, kl_estimator=estimator)
-    signal = algorithm.credit(batch, Fixed(reference=reading(reference[:, None])))
+    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference[:, None])))
     terms = algorithm.loss(batch, signal, {"policy": reading(logp[:, None])}).terms
     weights = logp.detach().exp()[:, None]  # the expectation over samples, not differentiated
     return torch.autograd.grad((terms * weights).sum(), leaf)[0]
@@ -512,16 +518,16 @@ def test_kl_in_the_reward_has_the_true_expected_gradient() -> None:
     logp = leaf.log_softmax(-1)
     batch = rollouts([[1] * 5], [[0.0] * 5])
     batch = dataclasses.replace(batch, old_logp=logp.detach()[:, None])
-    reward = parts.kl_penalised_reward(batch, reference[:, None], 1.0)
+    reward = parts.kl_penalized_reward(batch, reference[:, None], 1.0)
     surrogate = (logp.detach().exp() * reward * logp).sum()
     close(-torch.autograd.grad(surrogate, leaf)[0], true_gradient())
 
 
-def test_kl_in_the_reward_is_subtracted_before_the_group_is_normalised() -> None:
+def test_kl_in_the_reward_is_subtracted_before_the_group_is_normalized() -> None:
     batch = rollouts([[2, 2]], [[1.0, 1.0]])
     batch = dataclasses.replace(batch, old_logp=torch.tensor([[-1.0, -1.0], [-3.0, -1.0]]))
     algorithm = GRPO(beta=0.1, kl_placement="reward", scale="none")
-    signal = algorithm.credit(batch, Fixed(reference=reading(torch.full((2, 2), -1.5))))
+    signal = algorithm.compute_signal(batch, Fixed(reference=reading(torch.full((2, 2), -1.5))))
     # Σ k1 = 1 and −1: rewards .9 and 1.1
     close(signal.advantage, [[-0.1, -0.1], [0.1, 0.1]])
 
@@ -540,7 +546,7 @@ def test_mean_weights_add_up_to_one(lengths: list[int], limit: int) -> None:
     assert weights["token_mean"].sum().item() == pytest.approx(float(filled > 0))
     assert weights["prompt_mean"].sum().item() == pytest.approx(float(filled > 0))
     assert weights["constant"].sum().item() == pytest.approx(sum(lengths) / len(lengths) / limit)
-    assert not any(table[~batch.written].any() for table in weights.values())
+    assert not any(table[~batch.completion_mask].any() for table in weights.values())
 
 
 def test_every_problem_counts_the_same_in_the_mean_over_prompts() -> None:
@@ -571,4 +577,4 @@ def test_weights_by_hand() -> None:
     close(parts.average(batch, "constant"), [[1 / 10, 0, 0], [1 / 10, 1 / 10, 1 / 10]])
     close(parts.average(batch, "prompt_mean"), [[1 / 4, 0, 0], [1 / 4, 1 / 4, 1 / 4]])  # one group
     close(parts.per_sequence(batch), [1 / 2, 1 / 2])
-    close(DPO().weigh(batch), [1.0, 1.0])  # one pair, each of its rows carrying half a term
+    close(DPO().loss_weights(batch), [1.0, 1.0])  # one pair, each of its rows carrying half a term

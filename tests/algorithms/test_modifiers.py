@@ -23,7 +23,7 @@ from helpers.toys import (
     trainer_for,
 )
 
-from grpobench.algorithms.algorithm import Reading
+from grpobench.algorithms.algorithm import ModelOutput
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
@@ -34,11 +34,11 @@ from grpobench.algorithms.modifiers import off_policy as off_policy_tokens
 from grpobench.algorithms.parts import Averaging
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.remax import ReMax
-from grpobench.runs.measure.catalogue import catalogue
-from grpobench.runs.measure.tally import Tally
-from grpobench.runs.models.roles import Models
+from grpobench.runs.metrics.catalog import catalog
+from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
-from grpobench.runs.train.collect import set_apart
+from grpobench.runs.train.rollouts import set_apart
 from grpobench.runs.train.update import minibatches
 from grpobench.tasks.task import Outcome, Problem, Verdict
 
@@ -67,7 +67,7 @@ def test_truncated_completions_are_left_out_but_count_in_their_group() -> None:
     batch = rollouts([[3, 12, 4, 5]], [[1.0, 0.0, 0.0, 0.0]], limit=12)
     assert batch.stopped.tolist() == [True, False, True, True]
     algorithm = Modifiers(mask_truncated=True).around(GRPO(scale="none"))
-    signal = algorithm.credit(batch, Models.__new__(Models))
+    signal = algorithm.compute_signal(batch, RoleModels.__new__(RoleModels))
     assert signal.unit.tolist() == [0, -1, 2, 3]
     assert signal.advantage[0, 0].item() == pytest.approx(0.75)
     assert algorithm.observe(batch, signal)["modify/left_out"] == 0.25
@@ -79,7 +79,7 @@ def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_
     shape = [[3, 2], [5, 1, 4], [2, 6]], [[1.0, 0.0], [0.5, 0.5, 0.5], [0.0, 1.0]]
     algorithm = Modifiers(zero_variance_filter=True).around(GRPO(scale="batch", epsilon=1e-9))
     batch = rollouts(*shape)
-    signal = algorithm.credit(batch, Fixed())
+    signal = algorithm.compute_signal(batch, Fixed())
     assert signal.unit.tolist() == [0, 1, -1, -1, -1, 5, 6]
     assert algorithm.observe(batch, signal)["modify/equal"] == pytest.approx(1 / 3)
     deviation = (4 * 0.25 / 6) ** 0.5  # of 1, 0, ½, ½, ½, 0, 1
@@ -91,7 +91,7 @@ def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_
         telling = whole[(whole.group != 1).nonzero().squeeze(-1)]
         expected, _ = backward(plain, models, telling)
         modified = Modifiers(zero_variance_filter=True).around(plain)
-        signal = modified.credit(whole, models)
+        signal = modified.compute_signal(whole, models)
         (rows,) = minibatches(whole, signal.unit, 1, 0)
         found, _ = backward(modified, models, whole[rows], signal[rows])
         assert distance(found, expected) < 1e-5  # float32, another order of rows
@@ -105,24 +105,24 @@ def test_scalerls_objective_is_cispo_with_its_settings() -> None:
     1/Σ|y_i| Σ_i Σ_t sg(min(ρ, ε)) Â_i/std(Â) log π, where the deviation is that of all Â of the batch."""
     batch = rollouts([[3, 2], [5, 1, 4], [2, 6]], [[1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0]])
     generator = torch.Generator().manual_seed(4)
-    old, logp = (-torch.rand(batch.written.shape, generator=generator) for _ in range(2))
+    old, logp = (-torch.rand(batch.completion_mask.shape, generator=generator) for _ in range(2))
     batch = dataclasses.replace(batch, old_logp=old)
-    plain = CISPO(averaging="prompt_mean", scale="batch_centred", ratio_cap=1.2, epsilon=1e-9)
+    plain = CISPO(averaging="prompt_mean", scale="batch_centered", ratio_cap=1.2, epsilon=1e-9)
     algorithm = Modifiers(zero_variance_filter=True).around(plain)
     leaf = logp.clone().requires_grad_()
-    signal = algorithm.credit(batch, Fixed())
+    signal = algorithm.compute_signal(batch, Fixed())
     (rows,) = minibatches(batch, signal.unit, 1, 0)
     terms = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf[rows])}).terms
-    (found,) = torch.autograd.grad((terms * algorithm.weigh(batch[rows])).sum(), leaf)
-    centred = [0.5, -0.5, 0.0, 0.0, 0.0, -0.5, 0.5]
-    deviation = float(np.std(centred, ddof=1))
+    (found,) = torch.autograd.grad((terms * algorithm.loss_weights(batch[rows])).sum(), leaf)
+    centered = [0.5, -0.5, 0.0, 0.0, 0.0, -0.5, 0.5]
+    deviation = float(np.std(centered, ddof=1))
     expected = torch.zeros_like(logp)
     for members in ([0, 1], [5, 6]):
         tokens = sum(int(batch.length[row]) for row in members)
         for row in members:
             for t in range(int(batch.length[row])):
                 ratio = min(math.exp(logp[row, t] - old[row, t]), 1.2)
-                expected[row, t] = -ratio * centred[row] / deviation / tokens / 2
+                expected[row, t] = -ratio * centered[row] / deviation / tokens / 2
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)  # float32
 
 
@@ -130,11 +130,11 @@ def test_a_step_without_any_telling_group_updates_nothing() -> None:
     config = arithmetic_run(GRPO(), modify=Modifiers(zero_variance_filter=True))
     trainer = trainer_for(config)
     batch = rollouts([[3, 2], [4, 1]], [[1.0, 1.0], [0.0, 0.0]])
-    signal = trainer.algorithm.credit(batch, trainer.models)
-    before = {name: p.clone() for name, p in trainer.models.named("policy").items()}
-    made = trainer.updater.update(batch, signal, Tally(catalogue()), 1)
+    signal = trainer.algorithm.compute_signal(batch, trainer.models)
+    before = {name: p.clone() for name, p in trainer.models.named_parameters("policy").items()}
+    made = trainer.updater.update(batch, signal, MetricAccumulator(catalog()), 1)
     assert made.left_out == 0 and not made.ruined
-    for name, p in trainer.models.named("policy").items():
+    for name, p in trainer.models.named_parameters("policy").items():
         assert torch.equal(p, before[name])
 
 
@@ -158,8 +158,8 @@ def test_masking_leaves_the_critic_and_the_kl_alone() -> None:
     plain = PPO(beta=0.1, kl_placement="loss", critic="shared")
     models = models_for(plain, "gpt2")
     batch = off_policy(rollouts([[4, 5, 3]], [[1.0, 0.0, 0.0]]), models)
-    far = dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp + 5.0)  # everything is stale
-    signal = plain.credit(far, models)
+    far = dataclasses.replace(batch, sampler_logp=batch.sampler_logp + 5.0)  # everything is stale
+    signal = plain.compute_signal(far, models)
     hopeless = dataclasses.replace(signal, advantage=-torch.ones_like(signal.advantage))
     found, metrics = backward(Modifiers(off_policy_mask=1.0).around(plain), models, far, hopeless)
     without_policy = dataclasses.replace(hopeless, advantage=torch.zeros_like(signal.advantage))
@@ -176,14 +176,14 @@ def test_the_entropy_bonus_follows_the_gradient_of_the_entropy_in_closed_form() 
     leaf = logits.clone().requires_grad_()
     log_p = leaf.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
-    now = Reading(log_p[..., 0] * batch.written, entropy, entropy[:, :0])
+    now = ModelOutput(log_p[..., 0] * batch.completion_mask, entropy, entropy[:, :0])
     p = logits.softmax(-1)
-    slope = -p * (p.log() + entropy.detach()[..., None]) * batch.written[..., None]
+    slope = -p * (p.log() + entropy.detach()[..., None]) * batch.completion_mask[..., None]
     for plain, share in ((GRPO(averaging="token_mean"), [1 / 3, 1 / 3]), (GSPO(), [1 / 4, 1 / 2])):
         algorithm = Modifiers(entropy_bonus=0.7).around(plain)
-        signal = algorithm.credit(batch, Fixed())  # equal rewards: nothing but the bonus
+        signal = algorithm.compute_signal(batch, Fixed())  # equal rewards: nothing but the bonus
         terms = algorithm.loss(batch, signal, {"policy": now}).terms
-        loss = (terms * algorithm.weigh(batch)).sum()
+        loss = (terms * algorithm.loss_weights(batch)).sum()
         (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
         expected = -0.7 * slope * torch.tensor(share)[:, None, None]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)  # float32
@@ -207,9 +207,9 @@ def test_groups_of_equal_graded_rewards_are_replaced() -> None:
 
 def test_the_reference_moves_by_its_share_at_its_steps_and_survives_a_checkpoint() -> None:
     algorithm = Modifiers(reference_every=3, reference_mix=0.25).around(GRPO(beta=0.1))
-    assert [algorithm.synchronise(step) for step in range(1, 7)] == [0, 0, 0.25, 0, 0, 0.25]
+    assert [algorithm.synchronize(step) for step in range(1, 7)] == [0, 0, 0.25, 0, 0, 0.25]
     models = models_for(algorithm, "llama")
-    before = {name: p.clone() for name, p in models.named("reference").items()}
+    before = {name: p.clone() for name, p in models.named_parameters("reference").items()}
     policy = {name: p.clone() for name, p in models.networks["policy"].trunk.named_parameters()}
     assert "reference" not in models.state()
     models.follow(0.25)
@@ -221,7 +221,7 @@ def test_the_reference_moves_by_its_share_at_its_steps_and_survives_a_checkpoint
     other = models_for(algorithm, "llama")
     other.restore(saved)
     assert other.moved
-    for name, p in other.named("reference").items():
+    for name, p in other.named_parameters("reference").items():
         assert torch.equal(p, saved["reference"][name])
 
 
@@ -232,8 +232,8 @@ def test_the_greedy_answer_is_no_row_but_the_baseline_of_its_group() -> None:
     assert failed.greedy is not None and math.isnan(failed.greedy)
     batch = pack_groups([graded, failed], 4, 1, 0)
     assert batch.greedy_reward is not None and batch.greedy_reward[:2].tolist() == [0.5, 0.5]
-    signal = ReMax().credit(batch, Models.__new__(Models))
-    assert signal.unit.tolist() == [0, 1, -1, -1]
+    signal = ReMax().compute_signal(batch, RoleModels.__new__(RoleModels))
+    assert signal.row_group.tolist() == [0, 1, -1, -1]
     assert signal.advantage[:2, 0].tolist() == [0.5, -0.5]
 
 

@@ -23,8 +23,8 @@ from helpers.toys import (
 
 from grpobench.algorithms.algorithm import Batch, Mixer, Mixture
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.ngrpo import NGRPO, neighbourhood
-from grpobench.runs.models.roles import Models
+from grpobench.algorithms.ngrpo import NGRPO, neighborhood
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.sample.sampler import GREEDY, Mixing, Request
@@ -47,7 +47,7 @@ def mixer(algorithm: NGRPO, table: torch.Tensor) -> Mixer:
 
 
 def sampled(
-    algorithm: NGRPO, models: Models, seeds: Sequence[int] = (0, 1, 2), end: Sequence[int] = (1,)
+    algorithm: NGRPO, models: RoleModels, seeds: Sequence[int] = (0, 1, 2), end: Sequence[int] = (1,)
 ) -> list[list[Rollout]]:
     """Completions of 15 tokens at most, in which `ANSWER` ends the mixing."""
     source = HFSampler(models, end, 0, 64, 128)
@@ -73,15 +73,15 @@ TABLE = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 3.0], [-1.0, 0.0], [5.0, 6.0
 """By angle: 0 at 0°, 1 at 3°, 4 at 50°, 2 at 90°, 3 at 180°; 5 has no direction."""
 
 
-def test_neighbours_are_nearest_by_angle_whatever_their_length() -> None:
+def test_neighbors_are_nearest_by_angle_whatever_their_length() -> None:
     norm = TABLE.norm(dim=-1).clamp(min=1e-30)
-    found = neighbourhood(TABLE, norm, torch.tensor([0, 4, 2, 3]), 3)
+    found = neighborhood(TABLE, norm, torch.tensor([0, 4, 2, 3]), 3)
     assert found[:3].tolist() == [[0, 1, 4], [4, 2, 1], [2, 4, 1]]
     assert found[3, 0] == 3 and 0 not in found[3, 1:], "what points the other way is farthest"
-    assert neighbourhood(TABLE, norm, torch.tensor([0]), 99).shape == (1, 6)
+    assert neighborhood(TABLE, norm, torch.tensor([0]), 99).shape == (1, 6)
 
 
-def test_weights_are_the_softmax_of_the_logits_over_the_neighbours() -> None:
+def test_weights_are_the_softmax_of_the_logits_over_the_neighbors() -> None:
     logits = torch.tensor([[math.log(4), math.log(2), 50.0, 50.0, math.log(2), 50.0]])
     found = mixer(NGRPO(rho=1.0), TABLE)(torch.tensor([0]), logits, torch.tensor([0.5]))
     assert found.token.tolist() == [[0, 1, 4]]
@@ -103,7 +103,7 @@ def test_the_published_code_blends_around_the_likeliest_token() -> None:
     assert mixer(algorithm, TABLE)(torch.tensor([3]), logits, torch.zeros(1)).token.tolist() == [[4, 2]]
 
 
-def test_neighbours_are_those_of_the_embeddings_when_the_mixer_is_made() -> None:
+def test_neighbors_are_those_of_the_embeddings_when_the_mixer_is_made() -> None:
     table = torch.nn.Parameter(TABLE.clone())
     algorithm, ask = NGRPO(rho=1.0, k=2), (torch.tensor([0]), torch.zeros(1, 6), torch.zeros(1))
     assert mixer(algorithm, table)(*ask).token.tolist() == [[0, 1]]
@@ -118,27 +118,27 @@ def test_neighbours_are_those_of_the_embeddings_when_the_mixer_is_made() -> None
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("algorithm", [NGRPO(rho=0.3), NGRPO(rho=1.0, k=5, anchor="likeliest")], ids=str)
 def test_replayed_probabilities_are_the_samplers(architecture: str, algorithm: NGRPO) -> None:
-    models = Models(tiny(architecture), temperature=0.7)
+    models = RoleModels(tiny(architecture), temperature=0.7)
     batch = packed(sampled(algorithm, models))
-    row = algorithm.observe(batch, algorithm.credit(batch, models))
+    row = algorithm.observe(batch, algorithm.compute_signal(batch, models))
     assert 0.1 < row["policy/mixed"] < 0.95 and 0.05 < row["policy/anchor_weight"] < 1
     for share, budget in ((True, 10**9), (False, 10**9), (True, 30)):
         models.share, models.budget = share, budget
-        replayed = models.read("policy", batch).logp
-        torch.testing.assert_close(replayed, batch.behaviour_logp, rtol=0, atol=EXACT)
-    plain = models.read("policy", dataclasses.replace(batch, mixture=None)).logp
+        replayed = models.forward("policy", batch).logp
+        torch.testing.assert_close(replayed, batch.sampler_logp, rtol=0, atol=EXACT)
+    plain = models.forward("policy", dataclasses.replace(batch, mixture=None)).logp
     assert (plain - replayed).abs().max() > 0.1, "the blends matter"
 
 
 def test_training_blends_the_embeddings_of_now() -> None:
     """After an update the stored set and weights are fed with the new embeddings: as by hand, one row."""
-    models = Models(tiny("llama"))
+    models = RoleModels(tiny("llama"))
     batch = packed(sampled(NGRPO(rho=0.5), models))
     table = models.language.get_input_embeddings().weight
     with torch.no_grad():
         table.add_(0.1 * torch.randn(table.shape, generator=torch.Generator().manual_seed(1)))
-    found = models.read("policy", batch).logp
-    assert (found - batch.behaviour_logp).abs().max() > 0.05
+    found = models.forward("policy", batch).logp
+    assert (found - batch.sampler_logp).abs().max() > 0.05
     assert batch.mixture is not None
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
@@ -154,7 +154,7 @@ def test_training_blends_the_embeddings_of_now() -> None:
         torch.testing.assert_close(found[row, :length], expected, rtol=0, atol=EXACT)
 
 
-def test_gradient_reaches_the_neighbours_and_does_not_depend_on_the_split() -> None:
+def test_gradient_reaches_the_neighbors_and_does_not_depend_on_the_split() -> None:
     algorithm = NGRPO(rho=0.5, k=4)
     models = models_for(algorithm, "llama")
     batch = packed(sampled(algorithm, models))
@@ -183,7 +183,7 @@ def fed(rollout: Rollout) -> list[bool]:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_mixing_stops_with_the_token_that_begins_the_answer(architecture: str) -> None:
-    models, seen = Models(tiny(architecture)), 0
+    models, seen = RoleModels(tiny(architecture)), 0
     for group in sampled(NGRPO(rho=1.0), models, seeds=range(40)):
         for rollout in group:
             own, tokens = fed(rollout), list(rollout.completion)
@@ -195,7 +195,7 @@ def test_mixing_stops_with_the_token_that_begins_the_answer(architecture: str) -
 
 
 def test_greedy_completions_are_never_blended() -> None:
-    models = Models(tiny("llama"))
+    models = RoleModels(tiny("llama"))
     for _, greedy in sampled(NGRPO(rho=1.0), models, seeds=(0, GREEDY)):
         assert not any(fed(greedy))
     source = HFSampler(models, (1,), 0, 64, 128)
@@ -206,7 +206,7 @@ def test_greedy_completions_are_never_blended() -> None:
 
 def test_first_tokens_are_those_of_plain_sampling() -> None:
     """The numbers that choose tokens are not those that choose blends: until a blend is fed all is equal."""
-    models = Models(tiny("llama"))
+    models = RoleModels(tiny("llama"))
     source = HFSampler(models, (1,), 0, 64, 128)
     plain = source.sample([Request(p, (100 * i,)) for i, p in enumerate(PROMPTS)], 15, 1.0)
     for (ours,), (theirs,) in zip(sampled(NGRPO(rho=0.3), models, seeds=(0,)), plain, strict=True):
@@ -252,7 +252,7 @@ def test_without_mixing_it_is_grpo_bit_for_bit(tmp_path: Path) -> None:
     assert [row["policy/mixed"] for row in own[1:]] == [0.0, 0.0]
 
 
-def test_a_run_asks_for_neighbours_at_every_rollout_batch(
+def test_a_run_asks_for_neighbors_at_every_rollout_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[torch.Tensor] = []
@@ -298,10 +298,12 @@ def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any], mes
 
 
 def test_metrics_of_a_batch_without_blends_are_undefined_not_wrong() -> None:
-    algorithm, models = NGRPO(), Models(tiny())
+    algorithm, models = NGRPO(), RoleModels(tiny())
     batch = dataclasses.replace(packed(sampled(algorithm, models)), mixture=None)
-    row = algorithm.observe(batch, algorithm.credit(batch, models))
+    row = algorithm.observe(batch, algorithm.compute_signal(batch, models))
     assert row["policy/mixed"] == 0 and math.isnan(row["policy/anchor_weight"])
-    none = Mixture(torch.zeros(*batch.written.shape, 3).long(), torch.zeros(*batch.written.shape, 3))
-    row = algorithm.observe(dataclasses.replace(batch, mixture=none), algorithm.credit(batch, models))
+    none = Mixture(
+        torch.zeros(*batch.completion_mask.shape, 3).long(), torch.zeros(*batch.completion_mask.shape, 3)
+    )
+    row = algorithm.observe(dataclasses.replace(batch, mixture=none), algorithm.compute_signal(batch, models))
     assert row["policy/mixed"] == 0 and math.isnan(row["policy/anchor_weight"])

@@ -9,7 +9,7 @@ import torch
 from helpers.batches import data
 from helpers.toys import Fixed, close, models_for, reading, rollouts
 
-from grpobench.algorithms.algorithm import Batch, Reading
+from grpobench.algorithms.algorithm import Batch, ModelOutput
 from grpobench.algorithms.dr_grpo import DrGRPO
 from grpobench.algorithms.otb import OTB
 
@@ -20,7 +20,7 @@ def says(batch: Batch, shares: list[list[float]]) -> Fixed:
     """A policy whose tokens each have the probability ½ and these squared gradient norms: 1 − 2·½ + Σπ²."""
     squares = torch.tensor(shares)
     logp = torch.full_like(squares, 0.5).log()
-    return Fixed(policy=Reading(logp, torch.zeros_like(logp), logp[:, :0], squares=squares))
+    return Fixed(policy=ModelOutput(logp, torch.zeros_like(logp), logp[:, :0], squares=squares))
 
 
 def test_squared_norm_of_a_tokens_gradient_by_its_logits_needs_no_backward_pass() -> None:
@@ -36,8 +36,8 @@ def test_squared_norm_of_a_tokens_gradient_by_its_logits_needs_no_backward_pass(
 def test_sums_of_squares_are_those_of_the_models_own_distributions(temperature: float) -> None:
     models = models_for(OTB(), "gpt2", temperature=temperature, chunk=100, budget=40)
     batch = data()
-    found = models.read("policy", batch, squares=True)
-    plain = models.read("policy", batch)
+    found = models.forward("policy", batch, squares=True)
+    plain = models.forward("policy", batch)
     assert plain.squares is None and torch.equal(found.logp, plain.logp)
     assert found.squares is not None
     for row in range(len(batch)):
@@ -46,7 +46,7 @@ def test_sums_of_squares_are_those_of_the_models_own_distributions(temperature: 
         with torch.no_grad():
             logits = models.language(input_ids=tokens[None]).logits[0, prompt - 1 : -1].double()
         expected = (logits / temperature).softmax(-1).square().sum(-1)
-        written = batch.written[row, :length]
+        written = batch.completion_mask[row, :length]
         # The harness reads distributions with `.float()`.
         close(found.squares[row, :length][written], expected[written], rtol=1e-5, atol=1e-7)
 
@@ -66,8 +66,8 @@ def test_no_other_baseline_of_a_single_token_gives_a_gradient_of_less_variance()
     batch = rollouts([[1] * 8], [reward.tolist()])
     said = logp.detach()[answers][:, None]
     squares = torch.full_like(said, float(logp.detach().exp().square().sum()))
-    models = Fixed(policy=Reading(said, squares, said[:, :0], squares=squares))
-    advantage = OTB().credit(batch, models).advantage[:, 0]
+    models = Fixed(policy=ModelOutput(said, squares, said[:, :0], squares=squares))
+    advantage = OTB().compute_signal(batch, models).advantage[:, 0]
     baseline = (reward - advantage).unique()
     assert baseline.max() - baseline.min() < 1e-12
     b = baseline[0].clone().requires_grad_()
@@ -88,7 +88,7 @@ def test_energies_add_up_over_a_completion_and_only_those_that_reach_a_token_are
     first = (0.1 * 1.0 + 0.6 * 0.5) / 1.0
     second = 0.8 * 0.5 / 1.2
     for zero_tail, last in ((True, 0.5), (False, 0.0)):
-        advantage = OTB(zero_tail=zero_tail).credit(batch, says(batch, shares)).advantage
+        advantage = OTB(zero_tail=zero_tail).compute_signal(batch, says(batch, shares)).advantage
         close(
             advantage,
             [[1 - first, 0, 0, 0], [-first, -second, 0, 0], [0.5 - first, 0, 0.5 - second, last]],
@@ -98,24 +98,29 @@ def test_energies_add_up_over_a_completion_and_only_those_that_reach_a_token_are
 def test_equal_energies_and_lengths_give_the_groups_mean() -> None:
     batch = rollouts([[2, 2, 2], [3, 3]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
     shares = [[0.2, 0.5, 0.1]] * 3 + [[0.4, 0.3, 0.3]] * 2
-    found = OTB().credit(batch, says(batch, shares)).advantage
-    close(found, DrGRPO().credit(batch, Fixed()).advantage)
+    found = OTB().compute_signal(batch, says(batch, shares)).advantage
+    close(found, DrGRPO().compute_signal(batch, Fixed()).advantage)
 
 
 def test_a_policy_that_was_always_certain_is_compared_with_the_mean_of_those_that_reach_a_token() -> None:
     batch = rollouts([[1, 2, 2]], [[1.0, 0.0, 0.5]])
     nothing = says(batch, [[0.0, 0.0]] * 3)
-    close(OTB().credit(batch, nothing).advantage, [[0.5, 0], [-0.5, -0.25], [0.0, 0.25]])
+    close(OTB().compute_signal(batch, nothing).advantage, [[0.5, 0], [-0.5, -0.25], [0.0, 0.25]])
 
 
 def test_on_policy_it_is_reinforce_with_its_own_advantages() -> None:
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]])
-    logp = -torch.rand(batch.written.shape, generator=torch.Generator().manual_seed(2)) * batch.written
+    logp = (
+        -torch.rand(batch.completion_mask.shape, generator=torch.Generator().manual_seed(2))
+        * batch.completion_mask
+    )
     batch = dataclasses.replace(batch, old_logp=logp)
     squares = (2 * logp).exp()
-    signal = OTB().credit(batch, Fixed(policy=Reading(logp, squares, logp[:, :0], squares=squares)))
+    signal = OTB().compute_signal(
+        batch, Fixed(policy=ModelOutput(logp, squares, logp[:, :0], squares=squares))
+    )
     leaf = logp.clone().requires_grad_()
-    loss = (OTB().loss(batch, signal, {"policy": reading(leaf)}).terms * OTB().weigh(batch)).sum()
+    loss = (OTB().loss(batch, signal, {"policy": reading(leaf)}).terms * OTB().loss_weights(batch)).sum()
     (slope,) = torch.autograd.grad(loss, leaf)
-    close(slope, -signal.advantage * batch.written / batch.written.sum())
+    close(slope, -signal.advantage * batch.completion_mask / batch.completion_mask.sum())
     assert (signal.advantage.max(-1).values - signal.advantage.min(-1).values).max() > 0.01

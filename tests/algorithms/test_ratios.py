@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.algorithms import ALGORITHMS, parts
-from grpobench.algorithms.algorithm import Algorithm, Batch, Reading
+from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.clip_cov import ClipCov
 from grpobench.algorithms.dapo import DAPO
@@ -47,16 +47,16 @@ def pair(ratios: Sequence[Sequence[float]], old: float = -1.0, **settings: Any) 
     """One group of completions, the first with reward 1 and the others with 0, and log π of these ratios."""
     lengths = [len(row) for row in ratios]
     batch = rollouts([lengths], [[1.0] + [0.0] * (len(lengths) - 1)], **settings)
-    logp = torch.full(batch.written.shape, old)
+    logp = torch.full(batch.completion_mask.shape, old)
     for row, values in enumerate(ratios):
         for column, ratio in enumerate(values):
             logp[row, column] += math.log(ratio)
-    return dataclasses.replace(batch, old_logp=torch.full(batch.written.shape, old)), logp
+    return dataclasses.replace(batch, old_logp=torch.full(batch.completion_mask.shape, old)), logp
 
 
 def models(batch: Batch, entropy: torch.Tensor | None = None, value: torch.Tensor | None = None) -> Fixed:
-    zero = torch.zeros(batch.written.shape)
-    said = Reading(zero, zero if entropy is None else entropy, zero[:, :0])
+    zero = torch.zeros(batch.completion_mask.shape)
+    said = ModelOutput(zero, zero if entropy is None else entropy, zero[:, :0])
     valued = reading(zero, zero if value is None else value)
     return Fixed(policy=said, reference=said, critic=valued, value_head=valued)
 
@@ -65,10 +65,10 @@ def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **giv
     """The weighted loss of a batch."""
     known = models(batch, **given)
     with torch.no_grad():
-        signal = algorithm.credit(batch, known)
-    now = {role: known.read(role, batch) for role in algorithm.updates(batch.step)}
+        signal = algorithm.compute_signal(batch, known)
+    now = {role: known.read(role, batch) for role in algorithm.updated_roles(batch.step)}
     now = {**now, "policy": reading(logp)}
-    return (algorithm.loss(batch, signal, now).terms * algorithm.weigh(batch)).sum()
+    return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
 
 
 def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **given: 
 
 
 def shares(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> dict[str, list[Any]]:
-    signal = algorithm.credit(batch, models(batch))
+    signal = algorithm.compute_signal(batch, models(batch))
     loss = algorithm.loss(batch, signal, {"policy": reading(logp)})
     return {name: values.tolist() for name, values in loss.metrics.items()}
 
@@ -87,10 +87,11 @@ def example(seed: int = 0) -> tuple[Batch, torch.Tensor]:
     """Two groups with lengths 3, 1, 5 and 2, 4; random old log-probabilities, and new ones around them."""
     batch = rollouts([[3, 1, 5], [2, 4]], [[1.0, 0.0, 0.5], [0.0, 1.0]], seed=seed)
     noise = [
-        torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(seed + i)) for i in (1, 2)
+        torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(seed + i))
+        for i in (1, 2)
     ]
-    old = -noise[0].abs() * batch.written
-    return dataclasses.replace(batch, old_logp=old), old + 0.3 * noise[1] * batch.written
+    old = -noise[0].abs() * batch.completion_mask
+    return dataclasses.replace(batch, old_logp=old), old + 0.3 * noise[1] * batch.completion_mask
 
 
 # On policy
@@ -115,15 +116,15 @@ ON_POLICY: dict[str, Algorithm[Any]] = {
 def test_at_ratio_one_the_gradient_is_that_of_reinforce(name: str) -> None:
     batch, _ = example()
     algorithm = ON_POLICY[name]
-    advantage = GRPO().credit(batch, models(batch)).advantage
-    length = batch.written.sum(-1, keepdim=True)
+    advantage = GRPO().compute_signal(batch, models(batch)).advantage
+    length = batch.completion_mask.sum(-1, keepdim=True)
     close(slope(algorithm, batch, batch.old_logp), -advantage / length / len(batch))
 
 
-def test_kimi_on_policy_is_reinforce_with_the_centred_reward_of_whole_completions() -> None:
+def test_kimi_on_policy_is_reinforce_with_the_centered_reward_of_whole_completions() -> None:
     batch, _ = example()
-    centred = batch.reward - parts.group_mean(batch.reward, batch.group)
-    close(slope(Kimi(), batch, batch.old_logp), -centred[:, None] * batch.written / len(batch))
+    centered = batch.reward - parts.group_mean(batch.reward, batch.group)
+    close(slope(Kimi(), batch, batch.old_logp), -centered[:, None] * batch.completion_mask / len(batch))
 
 
 # Equalities and limits off policy
@@ -153,7 +154,7 @@ def test_dapo_refills_groups_of_equal_rewards_and_leaves_the_overlong_buffer_to_
 def test_luspo_is_gspo_with_every_response_weighed_by_its_length() -> None:
     batch, logp = example()
     ranges = {"clip_low": 0.05, "clip_high": 0.08}
-    length = batch.written.sum(-1, keepdim=True)
+    length = batch.completion_mask.sum(-1, keepdim=True)
     gspo = slope(GSPO(**ranges), batch, logp)
     assert (gspo.abs().sum(-1) == 0).any(), "some responses must be clipped"
     close(slope(LUSPO(**ranges), batch, logp), length * gspo)
@@ -189,8 +190,8 @@ def test_sapo_goes_to_the_plain_ratio_as_its_temperatures_go_to_zero() -> None:
 def test_vespo_without_shape_is_reinforce_whatever_the_ratio() -> None:
     batch, logp = example()
     flat = dict.fromkeys(("power_positive", "decay_positive", "power_negative", "decay_negative"), 0.0)
-    advantage = GRPO().credit(batch, models(batch)).advantage
-    close(slope(VESPO(**flat), batch, logp), -advantage / batch.written.sum())
+    advantage = GRPO().compute_signal(batch, models(batch)).advantage
+    close(slope(VESPO(**flat), batch, logp), -advantage / batch.completion_mask.sum())
 
 
 # By hand
@@ -262,10 +263,10 @@ def test_vespo_weighs_by_the_ratio_of_the_whole_sequence() -> None:
 
 def test_vespo_takes_its_shape_from_what_the_response_earned_not_from_a_token_of_its_kl() -> None:
     batch, logp = pair([[2.0, 0.25], [2.0, 1.5]])
-    reference = torch.full(batch.written.shape, -1.0)
+    reference = torch.full(batch.completion_mask.shape, -1.0)
     reference[0, 0] = -9.0  # k1 of the first token of the first response: −1 − −9 = 8
     algorithm = VESPO(beta=0.1, kl_placement="advantage", **HALF)
-    signal = algorithm.credit(batch, Fixed(reference=reading(reference)))
+    signal = algorithm.compute_signal(batch, Fixed(reference=reading(reference)))
     # ½ − 0.1·8 is negative, but the response earned ½: φ(½) with (k, λ) = (2, 3) for both of its tokens
     close(signal.advantage, [[-0.3, 0.5], [-0.5, -0.5]])
     found = algorithm.loss(batch, signal, {"policy": reading(logp)}).metrics["policy/sequence_weight"]
@@ -275,7 +276,7 @@ def test_vespo_takes_its_shape_from_what_the_response_earned_not_from_a_token_of
 
 def test_vespo_is_finite_where_the_ratio_is_not() -> None:
     batch, _ = pair([[1.0] * 6, [1.0] * 6])
-    far = torch.full(batch.written.shape, 200.0)
+    far = torch.full(batch.completion_mask.shape, 200.0)
     for sign in (1, -1):
         found = slope(VESPO(), batch, batch.old_logp + sign * far)
         assert found.isfinite().all()
@@ -322,7 +323,7 @@ def test_dppo_truncates_weights_and_stays_finite_at_certainty() -> None:
         assert slope(DPPO(divergence=kind, **HALF), batch, sure).isfinite().all()
 
 
-def test_dppo_sums_tokens_of_centred_rewards_as_the_authors_do() -> None:
+def test_dppo_sums_tokens_of_centered_rewards_as_the_authors_do() -> None:
     batch, logp = pair([[1.0, 1.0, 1.0], [1.0]])
     # advantages ½ and −½, which no deviation divides; every token weighs 1 of 2 completions, short or long
     close(slope(DPPO(), batch, logp), [[-0.25] * 3, [0.25, 0, 0]])
@@ -347,17 +348,17 @@ def test_dppo_adds_a_hundredth_of_a_millionth_to_the_probability_of_the_other_to
 
 def covariances(batch: Batch, advantage: torch.Tensor) -> torch.Tensor:
     """torch's own covariance of advantage and log-probability."""
-    inside = batch.written
+    inside = batch.completion_mask
     both = torch.stack([advantage[inside], batch.old_logp[inside]])
     return torch.cov(both, correction=0)[0, 1]
 
 
 def test_parts_of_the_covariance_add_up_to_it() -> None:
     batch, _ = example()
-    advantage = GRPO().credit(batch, models(batch)).advantage
-    found = parts.covariance(advantage, batch.old_logp, batch.written)
-    assert not found[~batch.written].any()
-    close(found.sum() / batch.written.sum(), covariances(batch, advantage))
+    advantage = GRPO().compute_signal(batch, models(batch)).advantage
+    found = parts.covariance(advantage, batch.old_logp, batch.completion_mask)
+    assert not found[~batch.completion_mask].any()
+    close(found.sum() / batch.completion_mask.sum(), covariances(batch, advantage))
     # advantages 1, 1 | −2 and log π −1, −2 | −6, mean −3; the padding's 9 counts nowhere
     written = torch.tensor([[True, True], [True, False]])
     by_hand = parts.covariance(
@@ -365,7 +366,7 @@ def test_parts_of_the_covariance_add_up_to_it() -> None:
     )
     close(by_hand, [[2.0, 1.0], [6.0, 0.0]])
     equal = torch.full_like(advantage, 0.1)  # whose mean is not 0.1 to the last bit
-    assert not parts.covariance(equal, batch.old_logp, batch.written).any()
+    assert not parts.covariance(equal, batch.old_logp, batch.completion_mask).any()
 
 
 def surprised() -> tuple[Batch, torch.Tensor]:
@@ -387,7 +388,7 @@ def test_clip_cov_lets_go_of_tokens_in_the_band_only() -> None:
     ):
         algorithm = ClipCov(fraction=1.0, lowest=band[0], highest=band[1], **HALF)
         close(slope(algorithm, batch, logp), everything * torch.tensor(kept))
-        signal = algorithm.credit(batch, models(batch))
+        signal = algorithm.compute_signal(batch, models(batch))
         share = 1 - sum(itertools.chain(*kept)) / 4
         assert algorithm.observe(batch, signal) == {"policy/covariance_selected": share}
 
@@ -397,26 +398,26 @@ def test_clip_cov_draws_its_share_evenly_over_steps_and_never_less_than_one_toke
     algorithm = ClipCov(lowest=-9, highest=9, **HALF)  # 2e-4 of four tokens: one
     count = torch.zeros(2, 2)
     for step in range(400):
-        cut = algorithm.credit(dataclasses.replace(batch, step=step), models(batch)).selected
+        cut = algorithm.compute_signal(dataclasses.replace(batch, step=step), models(batch)).selected
         assert cut.sum() == 1
         count += cut
     # 400 draws of four: 100 each, with a standard deviation of √(400·¼·¾) = 8.7
     assert (count - 100).abs().max() < 4 * 8.7
     half = dataclasses.replace(algorithm, fraction=0.5)
-    assert half.credit(batch, models(batch)).selected.sum() == 2
+    assert half.compute_signal(batch, models(batch)).selected.sum() == 2
 
 
 def test_clip_cov_does_not_count_padding_nor_the_order_of_rows() -> None:
     batch, _ = example()
     algorithm = ClipCov(fraction=0.3, lowest=-9, highest=9)
-    first = algorithm.credit(batch, models(batch)).selected
+    first = algorithm.compute_signal(batch, models(batch)).selected
     order = torch.tensor([3, 0, 4, 1, 2])
-    again = algorithm.credit(batch[order], models(batch[order])).selected
-    assert first.sum() == int(0.3 * 15) and not first[~batch.written].any()
+    again = algorithm.compute_signal(batch[order], models(batch[order])).selected
+    assert first.sum() == int(0.3 * 15) and not first[~batch.completion_mask].any()
     assert torch.equal(first[order], again)
 
 
-def test_kl_cov_penalises_the_tokens_of_largest_covariance() -> None:
+def test_kl_cov_penalizes_the_tokens_of_largest_covariance() -> None:
     batch, logp = surprised()
     # Δ log π = .1, −.1 | .1, −.1; gradient of the ratio term −ρA/4, of the penalty ±1/4
     plain = [[-math.exp(0.1) / 8, -math.exp(-0.1) / 8], [math.exp(0.1) / 8, math.exp(-0.1) / 8]]
@@ -427,7 +428,7 @@ def test_kl_cov_penalises_the_tokens_of_largest_covariance() -> None:
     ):
         algorithm = KLCov(fraction=fraction, coefficient=2.0, **HALF)
         close(slope(algorithm, batch, logp), torch.tensor(plain) + 2.0 * torch.tensor(penalty) / 4)
-        share = algorithm.observe(batch, algorithm.credit(batch, models(batch)))
+        share = algorithm.observe(batch, algorithm.compute_signal(batch, models(batch)))
         assert share == {"policy/covariance_selected": sum(map(abs, itertools.chain(*penalty))) / 4}
 
 
@@ -439,7 +440,7 @@ def test_entropy_mask_trains_the_top_fraction_and_divides_by_all_tokens() -> Non
     advantage = torch.tensor([[0.5], [-0.5]])
     close(slope(EntropyMask(**HALF), batch, logp, entropy=entropy), -advantage * kept / 11)
     equal = torch.ones_like(entropy)
-    close(slope(EntropyMask(**HALF), batch, logp, entropy=equal), -advantage * batch.written / 11)
+    close(slope(EntropyMask(**HALF), batch, logp, entropy=equal), -advantage * batch.completion_mask / 11)
 
 
 @given(
@@ -456,21 +457,21 @@ def test_entropy_mask_keeps_what_reaches_the_linear_quantile(entropies: list[int
 
 def test_entropy_mask_of_no_tokens_is_empty() -> None:
     batch = rollouts([[0, 0]], [[1.0, 0.0]])
-    signal = EntropyMask().credit(batch, models(batch))
+    signal = EntropyMask().compute_signal(batch, models(batch))
     assert not signal.advantage.any()
 
 
 # Kimi
 
 
-def test_kimi_minimises_the_squared_difference_of_reward_and_log_ratio() -> None:
+def test_kimi_minimizes_the_squared_difference_of_reward_and_log_ratio() -> None:
     batch, logp = example()
     tau = 0.7
 
     def squares(log_probability: torch.Tensor) -> torch.Tensor:
-        total = ((log_probability - batch.old_logp) * batch.written).sum(-1)
-        centred = batch.reward - parts.group_mean(batch.reward, batch.group)
-        return (centred - tau * total).square().mean() / (2 * tau)
+        total = ((log_probability - batch.old_logp) * batch.completion_mask).sum(-1)
+        centered = batch.reward - parts.group_mean(batch.reward, batch.group)
+        return (centered - tau * total).square().mean() / (2 * tau)
 
     leaf = logp.clone().requires_grad_()
     close(slope(Kimi(temperature=tau), batch, logp), torch.autograd.grad(squares(leaf), leaf)[0])
@@ -479,7 +480,7 @@ def test_kimi_minimises_the_squared_difference_of_reward_and_log_ratio() -> None
     close(value, squares(logp) - constant)
 
 
-def test_kimi_stops_where_the_log_ratio_is_the_centred_reward_over_tau() -> None:
+def test_kimi_stops_where_the_log_ratio_is_the_centered_reward_over_tau() -> None:
     batch, logp = pair([[math.exp(0.5), math.exp(0.5)], [math.exp(-1.0)]])
     close(slope(Kimi(temperature=0.5), batch, logp), torch.zeros(2, 2))  # ±½/.5 = ±1
     assert (
@@ -493,7 +494,7 @@ def test_kimi_length_reward_by_hand() -> None:
     # λ = ½ − (len − 2)/4: ½, 0, −½, ¼; wrong answers min(0, λ): −½, 0; equal lengths: 0
     reward = batch.reward + 0.2 * torch.tensor([0.5, 0.0, -0.5, 0.0, 0.0, 0.0])
     expected = reward - torch.tensor([reward[:4].mean()] * 4 + [reward[4:].mean()] * 2)
-    signal = algorithm.credit(batch, models(batch))
+    signal = algorithm.compute_signal(batch, models(batch))
     close(signal.advantage[:, 0], expected)
     assert algorithm.observe(batch, signal) == {"advantage/length_reward": pytest.approx(0.0)}
     assert algorithm.scores == {"correct"} and not Kimi().scores and not Kimi().observe(batch, signal)
@@ -539,7 +540,7 @@ def vapo_batch() -> tuple[Batch, torch.Tensor]:
 def test_vapo_trace_grows_with_length_and_the_critics_does_not() -> None:
     batch, value = vapo_batch()
     algorithm = VAPO(length_scale=0.5, whiten=False)
-    signal = algorithm.credit(batch, models(batch, value=value))
+    signal = algorithm.compute_signal(batch, models(batch, value=value))
     # λ = 1 − 1/(½·l): l = 1 → −1, held at 0; 2 → 0; 4 → ½
     assert algorithm.observe(batch, signal)["advantage/trace"] == pytest.approx((0 + 0.5 + 0) / 3)
     # l = 4, rewards 0: δ = −.2, .1, −.2, −.1; A = δ + ½A': −.1, −.25, −.025, −.2125
@@ -547,37 +548,37 @@ def test_vapo_trace_grows_with_length_and_the_critics_does_not() -> None:
     expected = [[0.5, 0, 0, 0], [-0.2125, -0.025, -0.25, -0.1], [0.2, 0.2, 0, 0], [0, 0, 0, 0]]
     close(signal.advantage, expected)
     # λ = 1 and γ = 1 for the critic: the reward of the completion, whatever the values
-    close(signal.returns, batch.reward[:, None] * batch.written)
+    close(signal.returns, batch.reward[:, None] * batch.completion_mask)
 
 
 def test_a_trace_per_row_is_a_trace_for_each_row() -> None:
     batch, value = vapo_batch()
-    reward = batch.reward[:, None] * parts.last_written(batch.written)
+    reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
     trace = torch.tensor([0.0, 0.3, 0.9, 1.0])
-    found = parts.generalised_advantage(reward, value, batch.written, 0.9, trace)
+    found = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, trace)
     for row, one in enumerate(trace.tolist()):
-        alone = parts.generalised_advantage(reward, value, batch.written, 0.9, one)
+        alone = parts.generalized_advantage(reward, value, batch.completion_mask, 0.9, one)
         close(found[row], alone[row])
 
 
 def test_vapo_imitates_correct_completions_by_their_tokens_mean() -> None:
     batch, value = vapo_batch()
-    logp = batch.old_logp - 1.0 * batch.written
+    logp = batch.old_logp - 1.0 * batch.completion_mask
     plain = PPO(trace=1.0, clip_high=0.28, whiten=False)
     twin = VAPO(length_scale=1e15, critic_warmup=0, whiten=False, nll=0.1)  # λ = 1 everywhere
     gap = slope(twin, batch, logp, value=value) - slope(plain, batch, logp, value=value)
     # rows 0 and 2 are correct and have 1 + 2 tokens: −.1/3 each
-    close(gap, -0.1 / 3 * torch.tensor([1.0, 0, 1, 0])[:, None] * batch.written)
-    signal = twin.credit(batch, models(batch, value=value))
+    close(gap, -0.1 / 3 * torch.tensor([1.0, 0, 1, 0])[:, None] * batch.completion_mask)
+    signal = twin.compute_signal(batch, models(batch, value=value))
     now = {"policy": reading(logp), "critic": reading(logp, value)}
-    mean = twin.loss(batch, signal, now).metrics["policy/imitation"][batch.written].mean()
+    mean = twin.loss(batch, signal, now).metrics["policy/imitation"][batch.completion_mask].mean()
     close(mean, 1.0)  # −log π is 1 at every token
 
 
 def test_vapo_without_successes_or_before_its_policy_moves_imitates_nothing() -> None:
     batch, value = vapo_batch()
     none = dataclasses.replace(batch, scores={"correct": torch.zeros(4)})
-    signal = VAPO().credit(none, models(none, value=value))
+    signal = VAPO().compute_signal(none, models(none, value=value))
     assert not signal.imitation.any()
     assert VAPO().updates(10) == ("critic",) and VAPO().updates(11) == ("policy", "critic")
     assert VAPO().scores == {"correct"} and not VAPO(nll=0.0).scores

@@ -19,8 +19,8 @@ def test_loss_is_the_mean_over_pairs_of_squared_differences() -> None:
     batch = rollouts([[1, 1, 1]], [[1.0, 0.0, 0.0]])
     now = reading(torch.tensor([[1.0], [0.0], [-1.0]]))
     algorithm = REBEL(eta=2.0)
-    signal = algorithm.credit(batch, Fixed())
-    loss = (algorithm.loss(batch, signal, {"policy": now}).terms * algorithm.weigh(batch)).sum()
+    signal = algorithm.compute_signal(batch, Fixed())
+    loss = (algorithm.loss(batch, signal, {"policy": now}).terms * algorithm.loss_weights(batch)).sum()
     d = [-0.5, 0.0, -0.5]
     by_hand = [(a - b) ** 2 for a, b in itertools.combinations(d, 2)]
     assert sum(by_hand) / 3 == pytest.approx(1 / 6)
@@ -29,9 +29,9 @@ def test_loss_is_the_mean_over_pairs_of_squared_differences() -> None:
 
 def total(algorithm: REBEL, batch: Batch, models: Fixed) -> float:
     """The weighted loss on policy."""
-    signal = algorithm.credit(batch, models)
+    signal = algorithm.compute_signal(batch, models)
     loss = algorithm.loss(batch, signal, {"policy": reading(batch.old_logp)})
-    return (loss.terms * algorithm.weigh(batch)).sum().item()
+    return (loss.terms * algorithm.loss_weights(batch)).sum().item()
 
 
 def test_every_problem_counts_the_same_whatever_its_group() -> None:
@@ -50,8 +50,8 @@ def test_a_kl_is_taken_from_the_rewards_of_whole_completions() -> None:
     assert algorithm.reads == ("reference",) and REBEL().reads == ()
     assert total(algorithm, batch, models) == pytest.approx(0.64, rel=1e-6)
     equal = dataclasses.replace(batch, reward=torch.ones(2))
-    assert algorithm.credit(equal, models).unit.tolist() == [0, 0]
-    assert REBEL().credit(equal, models).unit.tolist() == [-1, -1]
+    assert algorithm.compute_signal(equal, models).row_group.tolist() == [0, 0]
+    assert REBEL().compute_signal(equal, models).row_group.tolist() == [-1, -1]
     with pytest.raises(ValueError, match="beta"):
         REBEL(beta=-0.1)
 
@@ -72,7 +72,7 @@ def test_gradient_on_policy_is_four_over_eta_times_that_of_rloo() -> None:
 
 def test_groups_of_equal_rewards_and_single_rows_are_left_out() -> None:
     batch = rollouts([[2, 3], [4], [1, 1]], [[1.0, 1.0], [0.0], [0.0, 1.0]])
-    assert REBEL().credit(batch, Fixed()).unit.tolist() == [-1, -1, -1, 2, 2]
+    assert REBEL().compute_signal(batch, Fixed()).row_group.tolist() == [-1, -1, -1, 2, 2]
 
 
 def test_eta_must_be_positive() -> None:

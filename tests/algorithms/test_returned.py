@@ -12,7 +12,16 @@ import pytest
 import torch
 from helpers.toys import backward, models_for, rollouts
 
-from grpobench.algorithms.algorithm import Advantage, Algorithm, Batch, Loss, Reader, Reading, Role, Signal
+from grpobench.algorithms.algorithm import (
+    Advantage,
+    Algorithm,
+    Batch,
+    Loss,
+    ModelOutput,
+    Models,
+    Role,
+    Signal,
+)
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
@@ -71,7 +80,7 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
     (
         DPO,
         "loss",
-        replaced(terms=lambda t: t[:, None] * BATCH.written),
+        replaced(terms=lambda t: t[:, None] * BATCH.completion_mask),
         "terms (4, 5), expected (4,), the shape",
     ),
     (
@@ -101,40 +110,60 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         replaced(metrics=lambda m: None),
         "metrics None of type NoneType, expected a tensor by name",
     ),
-    (GRPO, "weigh", lambda w: w[:1], "weights (1, 5), expected (4, 5) or (4,)"),
-    (GRPO, "weigh", lambda w: w.sum(), "weights (), expected (4, 5) or (4,)"),
-    (GRPO, "weigh", lambda w: w > 0, "weights of torch.bool, expected floating numbers; write .float()"),
-    (GRPO, "weigh", lambda w: 0.25, "weights 0.25 of type float, expected a tensor (4, 5) or (4,)"),
-    (GRPO, "credit", replaced(advantage=lambda a: a[1:]), "advantage (3, 5), expected (4, 5)"),
-    (GRPO, "credit", replaced(advantage=lambda a: a[:, 0]), "advantage (4,), expected (4, 5)"),
-    (GRPO, "credit", replaced(advantage=lambda a: a[:, :0]), "advantage (4, 0), expected (4, 5)"),
-    (GRPO, "credit", replaced(advantage=lambda a: a.long()), "advantage of torch.int64, expected floating"),
+    (GRPO, "loss_weights", lambda w: w[:1], "weights (1, 5), expected (4, 5) or (4,)"),
+    (GRPO, "loss_weights", lambda w: w.sum(), "weights (), expected (4, 5) or (4,)"),
     (
         GRPO,
-        "credit",
+        "loss_weights",
+        lambda w: w > 0,
+        "weights of torch.bool, expected floating numbers; write .float()",
+    ),
+    (GRPO, "loss_weights", lambda w: 0.25, "weights 0.25 of type float, expected a tensor (4, 5) or (4,)"),
+    (GRPO, "compute_signal", replaced(advantage=lambda a: a[1:]), "advantage (3, 5), expected (4, 5)"),
+    (GRPO, "compute_signal", replaced(advantage=lambda a: a[:, 0]), "advantage (4,), expected (4, 5)"),
+    (GRPO, "compute_signal", replaced(advantage=lambda a: a[:, :0]), "advantage (4, 0), expected (4, 5)"),
+    (
+        GRPO,
+        "compute_signal",
+        replaced(advantage=lambda a: a.long()),
+        "advantage of torch.int64, expected floating",
+    ),
+    (
+        GRPO,
+        "compute_signal",
         replaced(advantage=lambda a: [1.0]),
         "advantage [1.0] of type list, expected a tensor (4, 5)",
     ),
     (
         GRPO,
-        "credit",
-        replaced(reference_logp=lambda r: r[:2]),
+        "compute_signal",
+        replaced(ref_logp=lambda r: r[:2]),
         "reference_logp (2, 0), expected (4, 5) or (4, 0)",
     ),
-    (GRPO, "credit", replaced(unit=lambda u: u[:2]), "unit (2,), expected (4,)"),
-    (GRPO, "credit", replaced(unit=lambda u: u[:, None]), "unit (4, 1), expected (4,)"),
-    (GRPO, "credit", replaced(unit=lambda u: u.float()), "unit of torch.float32, expected whole numbers"),
-    (GRPO, "credit", replaced(unit=lambda u: u >= 0), "unit of torch.bool, expected whole numbers"),
+    (GRPO, "compute_signal", replaced(unit=lambda u: u[:2]), "unit (2,), expected (4,)"),
+    (GRPO, "compute_signal", replaced(unit=lambda u: u[:, None]), "unit (4, 1), expected (4,)"),
     (
         GRPO,
-        "credit",
+        "compute_signal",
+        replaced(unit=lambda u: u.float()),
+        "unit of torch.float32, expected whole numbers",
+    ),
+    (GRPO, "compute_signal", replaced(unit=lambda u: u >= 0), "unit of torch.bool, expected whole numbers"),
+    (
+        GRPO,
+        "compute_signal",
         replaced(unit=lambda u: u.tolist()),
         "unit [0, 1, 2, 3] of type list, expected a tensor (4,)",
     ),
-    (GRPO, "credit", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
-    (GRPO, "credit", lambda made: Signal(made.unit), "a Signal without advantage, expected one with it"),
-    (DPO, "credit", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),
-    (DPO, "credit", replaced(reference=lambda r: r[:3]), "reference (3,), expected (4,)"),
+    (GRPO, "compute_signal", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
+    (
+        GRPO,
+        "compute_signal",
+        lambda made: Signal(made.unit),
+        "a Signal without advantage, expected one with it",
+    ),
+    (DPO, "compute_signal", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),
+    (DPO, "compute_signal", replaced(reference=lambda r: r[:3]), "reference (3,), expected (4,)"),
     (GRPO, "advantage", lambda a: a[:, None], "advantages (4, 1), expected (4, 5) or (4,)"),
     (GRPO, "advantage", lambda a: a.tolist(), "of type list, expected a tensor (4, 5) or (4,)"),
     (GRPO, "objective", replaced(terms=lambda t: t.sum()[None]), "terms (1,), expected (4, 5) or (4,)"),
@@ -156,7 +185,7 @@ def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
 
 
 def test_an_inherited_method_is_named_with_whose_it_is() -> None:
-    mine: Algorithm[Any] = Wrong(GRPO, "weigh", lambda w: w[:1]).algorithm
+    mine: Algorithm[Any] = Wrong(GRPO, "loss_weights", lambda w: w[:1]).algorithm
     heir = type("Heir", (type(mine),), {})()
     said = rf"{re.escape(HERE)}:\d+ Heir\.weigh \(inherited from Mine\) returned weights \(1, 5\)"
     assert re.match(said, complaint(heir))
@@ -203,17 +232,17 @@ def test_nothing_that_is_looked_at_waits_for_a_device(monkeypatch: pytest.Monkey
     class Shaped(Algorithm[Advantage]):
         name = "shaped"
 
-        def credit(self, batch: Batch, models: Reader) -> Advantage:
+        def compute_signal(self, batch: Batch, models: Models) -> Advantage:
             return Advantage(batch.group, batch.old_logp, batch.old_logp[:, :0])
 
-        def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+        def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
             return Loss(signal.advantage * now["policy"].logp, {"x": signal.advantage})
 
-        def weigh(self, batch: Batch) -> torch.Tensor:
+        def loss_weights(self, batch: Batch) -> torch.Tensor:
             return batch.old_logp
 
     algorithm = Shaped()
-    signal = returned.credit(algorithm, batch, None)  # type: ignore[arg-type]
-    weights = returned.weigh(algorithm, batch)
-    made = returned.loss(algorithm, batch, signal, {"policy": Reading(logp, logp, logp[:, :0])}, weights)
+    signal = returned.compute_signal(algorithm, batch, None)  # type: ignore[arg-type]
+    weights = returned.loss_weights(algorithm, batch)
+    made = returned.loss(algorithm, batch, signal, {"policy": ModelOutput(logp, logp, logp[:, :0])}, weights)
     assert made.terms.device.type == "meta"

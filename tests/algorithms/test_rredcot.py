@@ -13,11 +13,11 @@ import pytest
 import torch
 from helpers.toys import VOCABULARY, arithmetic_run, execute, models_for, rollouts, tiny
 
-from grpobench.algorithms.algorithm import Batch, Reading, Role
+from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.rredcot import RREDCoT, continuations, first_of, found_answers, thinned, values
+from grpobench.algorithms.rredcot import RREDCoT, answer_values, continuations, first_of, thinned, values
 from grpobench.runs.models.packing import Cost, pack
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
 from grpobench.runs.settings.rules import incompatible
@@ -61,9 +61,9 @@ class Odds:
         self.right, self.prompt, self.common = right, prompt, common
         self.asked: list[Batch] = []
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch) -> ModelOutput:
         assert role == "policy"
-        logp = torch.zeros(batch.written.shape)
+        logp = torch.zeros(batch.completion_mask.shape)
         if batch.answer is None:  # a batch that the algorithm has made
             self.asked.append(batch)
             for row, (prompt, length) in enumerate(zip(batch.prompt, batch.prompt_length, strict=True)):
@@ -71,7 +71,7 @@ class Odds:
                 own = share if batch.completion[row, 0] == RIGHT else 1 - share
                 logp[row, 0] = math.log(own * self.common)
         entropy = torch.arange(logp.shape[1]).expand(logp.shape).float()
-        return Reading(logp, entropy, logp[:, :0])
+        return ModelOutput(logp, entropy, logp[:, :0])
 
 
 def two() -> Batch:
@@ -89,36 +89,38 @@ TWO = {
 BREAKS = RREDCoT(segments=4, cut="breaks")
 
 
-def credit(algorithm: RREDCoT, batch: Batch, models: Any) -> torch.Tensor:
-    return algorithm.credit(batch, models).advantage
+def compute_signal(algorithm: RREDCoT, batch: Batch, models: Any) -> torch.Tensor:
+    return algorithm.compute_signal(batch, models).advantage
 
 
 def test_advantages_by_hand() -> None:
     """V̂ of the first row: .4, .5, .8, .9, of the second: .4, .5, .3, .2. The returns to go, R − V̂, are
     .6, .5, .2, .1 and −.4, −.5, −.3, −.2; their means by segment .1, 0, −.05, −.05."""
     expected = torch.tensor([[0.5, 0.5, 0.25, 0.15], [-0.5, -0.5, -0.25, -0.15]])
-    torch.testing.assert_close(credit(BREAKS, two(), Odds(TWO)), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(compute_signal(BREAKS, two(), Odds(TWO)), expected, rtol=0, atol=1e-6)
 
 
 def test_values_that_are_too_low_for_all_at_a_stage_shift_no_advantage() -> None:
     """Before the second segment both are .3 lower, as of a policy that is made to answer early."""
     early = {**TWO, (10,): 0.2}
-    torch.testing.assert_close(credit(BREAKS, two(), Odds(early)), credit(BREAKS, two(), Odds(TWO)))
+    torch.testing.assert_close(
+        compute_signal(BREAKS, two(), Odds(early)), compute_signal(BREAKS, two(), Odds(TWO))
+    )
 
 
-def test_first_segment_has_the_groups_centred_reward() -> None:
+def test_first_segment_has_the_groups_centered_reward() -> None:
     """Here and with answers that are worth fractions: R − mean R, whatever the values are."""
     found = batch(
         [[10, 11, 12]] * 4, [[RIGHT], [WRONG], [RIGHT], [WRONG]], [1.0, 0.25, 0.5, 0.25], breaks=(2,)
     )
-    first = credit(BREAKS, found, Odds({(): 0.3, (10, 11): 0.6, (10, 11, 12): 0.7}))[:, 0]
+    first = compute_signal(BREAKS, found, Odds({(): 0.3, (10, 11): 0.6, (10, 11, 12): 0.7}))[:, 0]
     torch.testing.assert_close(first, torch.tensor([0.5, -0.25, 0.0, -0.25]))
 
 
 def test_only_the_odds_among_the_groups_answers_count() -> None:
     """A policy that hardly ever answers right here has the same values: the marker's probability cancels."""
     plain, seldom = Odds(TWO), Odds(TWO, common=1e-6)
-    torch.testing.assert_close(credit(BREAKS, two(), seldom), credit(BREAKS, two(), plain))
+    torch.testing.assert_close(compute_signal(BREAKS, two(), seldom), compute_signal(BREAKS, two(), plain))
 
 
 def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
@@ -128,7 +130,7 @@ def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
     made = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
     models = models_for(algorithm, "llama")
     starts = algorithm.starts(made, models)
-    value = values(made, starts, found_answers(made, 32), models)
+    value = values(made, starts, answer_values(made, 32), models)
     segments = (1 + starts.sum(-1)).tolist()
     assert value.shape == (7, 5) and sorted(segments) == [1, 5, 5, 5, 5, 5, 5]
     assert len(value.unique()) > 20
@@ -139,7 +141,7 @@ def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
         assert sum(earned) == pytest.approx(reward - value[row, 0].item(), abs=EXACT)
         for k in range(5):
             to_go[row, k] = sum(earned[min(k, len(earned) - 1) :])
-    found = credit(algorithm, made, models)
+    found = compute_signal(algorithm, made, models)
     for row in range(7):
         for t in range(int(made.length[row])):
             k = int(starts[row, : t + 1].sum())
@@ -151,7 +153,7 @@ def test_advantage_is_constant_within_a_segment() -> None:
     chain, other = [10, 11, 12, 13, 14, 15], [10, 9, 12, 13, 14, 15]
     found = batch([chain, other], [[RIGHT, 1], [WRONG, 1]], [1.0, 0.0], breaks=(2,))
     chances = {(): 0.5, (10, 11): 0.7, tuple(chain): 0.9, (10, 9): 0.4, tuple(other): 0.3}
-    (row, _) = credit(RREDCoT(cut="breaks"), found, Odds(chances))
+    (row, _) = compute_signal(RREDCoT(cut="breaks"), found, Odds(chances))
     assert [len(set(part)) for part in (row[:2].tolist(), row[2:6].tolist(), row[6:].tolist())] == [1, 1, 1]
     assert len({*row.tolist()}) == 3
 
@@ -159,7 +161,7 @@ def test_advantage_is_constant_within_a_segment() -> None:
 # Values against the policy itself
 
 
-def answered(models: Models, prompt: Sequence[int], worth: Mapping[tuple[int, ...], float]) -> float:
+def answered(models: RoleModels, prompt: Sequence[int], worth: Mapping[tuple[int, ...], float]) -> float:
     """Expected reward by plain forward passes: Σ p(y)·u(y) / Σ p(y)."""
     weights = []
     for answer in worth:
@@ -171,13 +173,13 @@ def answered(models: Models, prompt: Sequence[int], worth: Mapping[tuple[int, ..
     return sum(w * u for w, u in zip(weights, worth.values(), strict=True)) / sum(weights)
 
 
-def test_values_are_renormalised_probabilities_of_whole_answers() -> None:
+def test_values_are_renormalized_probabilities_of_whole_answers() -> None:
     """Answers of one to four tokens, one of them given twice with different rewards."""
     chains = [[9, 8, 7, 6], [5, 4], [], [3, 3, 3], [11, 12, 13]]
     answers = [[20, 1], [21, 22, 23, 1], [24], [20, 1], [25, 26, 1]]
     found = batch(chains, answers, [1.0, 0.0, 0.5, 0.5, 0.25])
-    models = Models(tiny("qwen2"), temperature=0.7)
-    worth = found_answers(found, 32)[0]
+    models = RoleModels(tiny("qwen2"), temperature=0.7)
+    worth = answer_values(found, 32)[0]
     assert worth == {(20, 1): 0.75, (21, 22, 23, 1): 0.0, (24,): 0.5, (25, 26, 1): 0.25}
     algorithm = RREDCoT(segments=9, cut="breaks")
     starts = algorithm.starts(found, models)
@@ -201,11 +203,11 @@ def test_values_are_those_of_monte_carlo_continuations() -> None:
     found = batch(
         [chain] * VOCABULARY, [[token] for token in range(VOCABULARY)], worth.tolist(), breaks=(1, 2, 3)
     )
-    models = Models(tiny(), temperature=0.7)
+    models = RoleModels(tiny(), temperature=0.7)
     algorithm = RREDCoT(segments=8, cut="breaks")
     starts = algorithm.starts(found, models)
     assert starts[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4]
-    value = values(found, starts, found_answers(found, 32), models)
+    value = values(found, starts, answer_values(found, 32), models)
     source = HFSampler(models, (VOCABULARY + 1,), 0, draws, 128)
     for place in range(5):
         prompt = (*found.prompt[0, :5].tolist(), *chain[:place])
@@ -232,7 +234,7 @@ def unanswered(found: Batch, *rows: int) -> Batch:
 
 
 class Nobody:
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch) -> ModelOutput:
         raise AssertionError("there is nothing to know")
 
 
@@ -246,7 +248,7 @@ class Nobody:
     ids=["no answer", "equal rewards", "one completion"],
 )
 def test_groups_without_answers_or_without_variation_give_exactly_nothing(found: Batch) -> None:
-    assert not credit(BREAKS, found, Nobody()).any()
+    assert not compute_signal(BREAKS, found, Nobody()).any()
 
 
 def test_completions_without_an_answer_are_judged_by_the_others() -> None:
@@ -255,29 +257,29 @@ def test_completions_without_an_answer_are_judged_by_the_others() -> None:
     found = batch(
         [[10, 11, 12], [10, 13, 12], [10, 14, 15]], [[RIGHT], [WRONG], []], [1.0, 0.0, 0.0], breaks=(1, 2)
     )
-    assert found_answers(found, 32) == {0: {(RIGHT,): 1.0, (WRONG,): 0.0}}
-    row = credit(BREAKS, found, Odds({**TWO, (10, 14): 0.6}))[2]
+    assert answer_values(found, 32) == {0: {(RIGHT,): 1.0, (WRONG,): 0.0}}
+    row = compute_signal(BREAKS, found, Odds({**TWO, (10, 14): 0.6}))[2]
     expected = [-0.4 + 0.2 / 3, -0.5 + 0.5 / 3, -0.6 + 0.7 / 3, 0]
     torch.testing.assert_close(row, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
-def test_one_segment_is_the_centred_reward_and_reads_nothing_but_the_start() -> None:
+def test_one_segment_is_the_centered_reward_and_reads_nothing_but_the_start() -> None:
     odds = Odds({(): 0.4})
-    found = credit(RREDCoT(segments=1), two(), odds)
+    found = compute_signal(RREDCoT(segments=1), two(), odds)
     torch.testing.assert_close(found, torch.tensor([[0.5] * 4, [-0.5] * 4]))
     assert [len(asked) for asked in odds.asked] == [2]
 
 
 def test_answers_that_are_worth_the_same_need_no_reading() -> None:
     found = unanswered(two(), 1)  # one answer, worth 1; the other completion has none
-    torch.testing.assert_close(credit(BREAKS, found, Nobody()), torch.tensor([[0.5] * 4, [-0.5] * 4]))
+    torch.testing.assert_close(compute_signal(BREAKS, found, Nobody()), torch.tensor([[0.5] * 4, [-0.5] * 4]))
 
 
 def test_groups_do_not_lend_each_other_answers() -> None:
     both = batch(
         [[10, 11, 12], [10, 13, 12]] * 2, [[RIGHT], [WRONG]] * 2, [1.0, 0.0, 0.5, 0.0], groups=[0, 0, 7, 7]
     )
-    found, alone = credit(BREAKS, both, Odds(TWO)), credit(BREAKS, two(), Odds(TWO))
+    found, alone = compute_signal(BREAKS, both, Odds(TWO)), compute_signal(BREAKS, two(), Odds(TWO))
     torch.testing.assert_close(found[:2], alone)
     torch.testing.assert_close(found[2:], 0.5 * alone)  # half the reward: half of everything
 
@@ -316,14 +318,14 @@ def test_answer_at_the_beginning_is_one_segment() -> None:
     found = batch([[], []], [[RIGHT], [WRONG]], [1.0, 0.0])
     assert not BREAKS.starts(found, Nobody()).any()
     torch.testing.assert_close(
-        credit(BREAKS, found, Odds({(): 0.3})), torch.tensor([[0.5], [-0.5]]), rtol=0, atol=1e-6
+        compute_signal(BREAKS, found, Odds({(): 0.3})), torch.tensor([[0.5], [-0.5]]), rtol=0, atol=1e-6
     )
 
 
 def test_long_answers_are_compared_by_their_beginning() -> None:
     found = batch([[10], [11], [12]], [[20, 5, 6, 7], [20, 5, 9], [20, 4, 1]], [1.0, 0.0, 0.5])
-    assert found_answers(found, 2)[0] == {(20, 5): 0.5, (20, 4): 0.5}
-    assert len(found_answers(found, 4)[0]) == 3
+    assert answer_values(found, 2)[0] == {(20, 5): 0.5, (20, 4): 0.5}
+    assert len(answer_values(found, 4)[0]) == 3
 
 
 @pytest.mark.parametrize("field", ["segments", "longest_answer"])
@@ -343,7 +345,7 @@ def test_a_chain_is_computed_once_for_all_its_segments_and_answers() -> None:
     starts = RREDCoT(segments=5, cut="breaks").starts(found, Nobody())
     assert starts.sum(-1).tolist() == [4] * 8
     odds = Counting()
-    values(found, starts, found_answers(found, 32), odds)
+    values(found, starts, answer_values(found, 32), odds)
     (asked,) = odds.asked
     # two beginnings in common (of 0 and 3 tokens) and three of its own for each of 8 completions; 8 answers
     assert len(asked) == (2 + 3 * 8) * 8
@@ -360,9 +362,9 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[Batch] = []
 
-    def read(self, role: Role, batch: Batch) -> Reading:
+    def read(self, role: Role, batch: Batch) -> ModelOutput:
         self.asked.append(batch)
-        return Reading(*(torch.zeros(batch.written.shape) for _ in range(3)))
+        return ModelOutput(*(torch.zeros(batch.completion_mask.shape) for _ in range(3)))
 
 
 def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
@@ -373,7 +375,7 @@ def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
     assert rows == [prompt, [*prompt, 10, 13], [*prompt, 10]]
     assert made.group.tolist() == [1, 1, 0] and made.length.tolist() == [1, 2, 1]
     assert made.completion.tolist() == [[RIGHT, 0], [WRONG, 1], [RIGHT, 0]]
-    assert made.written.tolist() == [[True, False], [True, True], [True, False]]
+    assert made.completion_mask.tolist() == [[True, False], [True, True], [True, False]]
 
 
 # Metrics and runs
@@ -382,13 +384,13 @@ def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
 def test_metrics_say_how_much_the_values_explain() -> None:
     found = two()
     algorithm = BREAKS
-    row = algorithm.observe(found, algorithm.credit(found, Odds(TWO)))
+    row = algorithm.observe(found, algorithm.compute_signal(found, Odds(TWO)))
     # advantages .5 .5 .25 .15 of either sign: three stretches each, and 2 · .15² against 2 · .5²
     assert row["advantage/segments"] == 3
     assert row["advantage/explained"] == pytest.approx(1 - 0.15**2 / 0.5**2, abs=1e-5)
     assert row["advantage/answered"] == 1
     silent = unanswered(found, 0, 1)
-    row = algorithm.observe(silent, algorithm.credit(silent, Nobody()))
+    row = algorithm.observe(silent, algorithm.compute_signal(silent, Nobody()))
     assert row["advantage/segments"] == 1 and row["advantage/answered"] == 0
     assert math.isnan(row["advantage/explained"])
 

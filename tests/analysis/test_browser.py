@@ -57,8 +57,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-def luminance(colour: str) -> float:
-    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
+def luminance(color: str) -> float:
+    red, green, blue = (int(part) for part in re.findall(r"\d+", color)[:3])
     return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_clipped_and_the_console_is_silent(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )
     assert (luminance(ground) > 0.9, luminance(ink) < 0.2) == (theme == "light", theme == "light")
-    # letters of figures are drawn as shapes: they must have the colour of the page's text
+    # letters of figures are drawn as shapes: they must have the color of the page's text
     fills = browser.ask(
         "[...new Set([...document.querySelectorAll('figure svg [id*=text] g')]"
         ".map(one => getComputedStyle(one).fill))]"

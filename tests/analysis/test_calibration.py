@@ -16,16 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpobench.analysis.calibration import markdown, table
-from grpobench.analysis.calibration.library import Case, Label, Library
-from grpobench.analysis.calibration.same_arm import same_arm, verdicts
-from grpobench.analysis.calibration.scores import Outcome, Score, lost, score
-from grpobench.analysis.calibration.table import either, goal
-from grpobench.analysis.calibration.thresholds import chosen, differing, distance, meets, variants
-from grpobench.analysis.calibration.warning import blocks, highest, set_limit, upper
-from grpobench.analysis.detect.accuracy import AccuracyCollapse
-from grpobench.analysis.detect.drift import Drift, cusum
-from grpobench.analysis.detect.history import About, History, Series
-from grpobench.analysis.detect.reward import RewardCollapse
+from grpobench.analysis.calibration.scores import Case, Label, Library, Outcome, Score, lost, score
+from grpobench.analysis.calibration.table import either, goal, same_arm, verdicts
+from grpobench.analysis.calibration.thresholds import (
+    blocks,
+    chosen,
+    differing,
+    distance,
+    highest,
+    meets,
+    set_limit,
+    upper,
+    variants,
+)
+from grpobench.analysis.detectors.accuracy import AccuracyCollapse
+from grpobench.analysis.detectors.history import About, History, Series
+from grpobench.analysis.detectors.policy import Drift, cusum
+from grpobench.analysis.detectors.reward import RewardCollapse
 
 LABELS: tuple[Label, ...] = ("must", "may", "never")
 OUTCOMES = st.builds(
@@ -56,7 +63,7 @@ def test_a_score_by_hand() -> None:
 
 
 @given(st.lists(OUTCOMES, max_size=30))
-def test_counts_are_those_of_the_confusion_matrix(told: list[Outcome]) -> None:
+def test_counts_are_those_of_the_confusion_experiment(told: list[Outcome]) -> None:
     found = score(told)
     expected = {
         (label, fired): sum(one.label == label and bool(one.found) == fired for one in told)

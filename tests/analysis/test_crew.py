@@ -16,10 +16,10 @@ import pytest
 from helpers.shared_work import LONGEST, Torn, met, met_here, three_seconds
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.report import drawn
+from grpobench.analysis.report import figures
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.tools import crew as crews
-from grpobench.analysis.tools.crew import Crew, crew
+from grpobench.analysis.tools import processes as crews
+from grpobench.analysis.tools.processes import Crew, crew
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -44,7 +44,7 @@ def test_helpers_begin_when_they_are_asked(tmp_path: Path) -> None:
 
 
 def test_what_helpers_import_takes_no_second_for_what_they_do_not_use() -> None:
-    told = "import sys, grpobench.analysis.report.drawn; print(*sys.modules)"
+    told = "import sys, grpobench.analysis.report.figures; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert {"matplotlib", "pandas"} <= {*done.stdout.split()}
     assert not {"scipy.stats", "scipy.optimize", "seaborn", "torch"} & {*done.stdout.split()}
@@ -150,7 +150,7 @@ def test_a_report_is_the_same_whichever_process_draws_its_figures(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        drawn, "names_of", lambda _: ["final_accuracy", "sampling", "kl", "reward", "seconds"]
+        figures, "names_of", lambda _: ["final_accuracy", "sampling", "kl", "reward", "seconds"]
     )
     alone = files(write_report(root).parent)
     monkeypatch.setattr(crews, "_draw_all", idle)

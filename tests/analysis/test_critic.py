@@ -11,10 +11,10 @@ import pytest
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.summary.critic import COLUMNS, LITTLE, critic_explained, critic_warnings
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.training import COLUMNS, LITTLE, critic_explained, critic_warnings
 
 SMALL = {
     "steps": 8,

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.statistics.aggregates import components, crossed_interval
 from grpobench.analysis.statistics.comparison import compare
-from grpobench.analysis.statistics.crossed import components, crossed_interval
 from grpobench.analysis.statistics.intervals import Estimate, Floats
-from grpobench.analysis.summary.budgets import at_equal_budgets, runs_at_equal_budgets
+from grpobench.analysis.topics.budgets import at_equal_budgets, runs_at_equal_budgets
 
 SMALL = {"steps": 8, "every": 4, "problems": 8}
 
@@ -173,7 +173,10 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = gather(load(root))
     (one,) = facts.numbers.on_axes
-    assert [one.found[axis].verdict for axis in ("updates", "tokens")] == ["better", "worse"] and one.depends
+    assert [one.comparisons[axis].verdict for axis in ("updates", "tokens")] == [
+        "better",
+        "worse",
+    ] and one.depends
     assert (
         "a beside b on arithmetic is better at equal updates, worse at equal generated tokens" in one.sentence
     )
@@ -192,10 +195,12 @@ def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path:
         states={("a", "arithmetic", 1): ("diverged", 5)},
         accuracy=lambda *_: 0.6,
     ).write(tmp_path)
-    matrix = load(root)
+    experiment = load(root)
     own = (
-        runs_at_equal_budgets(matrix).query("axis == 'updates' and arm == 'a'").set_index("seed")["accuracy"]
+        runs_at_equal_budgets(experiment)
+        .query("axis == 'updates' and arm == 'a'")
+        .set_index("seed")["accuracy"]
     )
     assert own[1] == 0 and own[2] == pytest.approx(0.6)  # seed 1 was last evaluated after 4 of 8 updates
-    mean = at_equal_budgets(matrix).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    mean = at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)

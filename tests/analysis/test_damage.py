@@ -1,7 +1,8 @@
 """Run folders that are corrupt, cut, empty or mixed: each is named with file and line, and the rest stands.
 
-Every test takes a whole matrix, damages one thing as disks, copies and hands do, and compares the report with
-that of the same matrix without the run.
+Every test takes a whole experiment, damages one thing as disks, copies and hands do, and compares the
+report with
+that of the same experiment without the run.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from helpers.synthetic import Synthetic
 
 import grpobench
 from grpobench.analysis.checks.alarms import DAMAGED, SPARED
-from grpobench.analysis.logs import sums
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.report.machine import as_json, json_ready
-from grpobench.analysis.report.words import head
+from grpobench.analysis.report.facts import as_json, json_ready
+from grpobench.analysis.report.text import head
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 
 RUN = "grpo-arithmetic-s1"
 
 
-def matrix(folder: Path) -> Path:
+def experiment(folder: Path) -> Path:
     made = Synthetic(
         arms=("grpo", "ppo"),
         tasks=("arithmetic",),
@@ -43,7 +44,7 @@ def matrix(folder: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return matrix(tmp_path)
+    return experiment(tmp_path)
 
 
 def told(root: Path) -> dict[str, Any]:
@@ -105,8 +106,8 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "status cut": ("status.json", half, ", line 1: not JSON"),
     "status empty": ("status.json", write(""), ", line 1: not JSON"),
     "status of another shape": ("status.json", write('{"step": "four"}'), ": `step` must be a whole number"),
-    "origin cut": ("origin.json", half, ", line 1: not JSON"),
-    "origin of another shape": ("origin.json", write('{"attempts": 3}'), ": is no origin of a run"),
+    "origin cut": ("provenance.json", half, ", line 1: not JSON"),
+    "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": is no origin of a run"),
     "settings cut": ("run.toml", half, "not TOML"),
     "settings of another shape": ("run.toml", write("train = 3\n"), ": `train` must be a table"),
     "a folder in its place": ("eval.jsonl", replaced, ": cannot be read (Is a directory)"),
@@ -115,8 +116,8 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The report of the same matrix without the run."""
-    place = matrix(tmp_path_factory.mktemp("without"))
+    """The report of the same experiment without the run."""
+    place = experiment(tmp_path_factory.mktemp("without"))
     shutil.rmtree(place / RUN)
     return told(place)
 
@@ -187,10 +188,10 @@ def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
     assert found["accounting"] == {"finished": 5, "finished without data": 1}
 
 
-def test_a_matrix_json_that_is_cut_is_named_and_the_runs_are_found_by_their_folders(root: Path) -> None:
-    half(root / "matrix.json")
+def test_a_experiment_json_that_is_cut_is_named_and_the_runs_are_found_by_their_folders(root: Path) -> None:
+    half(root / "experiment.json")
     found = told(root)
-    assert f"{root / 'matrix.json'}, line 1: not JSON" in found["alarms"][DAMAGED][0]
+    assert f"{root / 'experiment.json'}, line 1: not JSON" in found["alarms"][DAMAGED][0]
     assert found["accounting"] == {"finished": 6}
 
 
@@ -199,17 +200,17 @@ def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
     spoil: Callable[[Path], Any], root: Path
 ) -> None:
     assert head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
-    spoil(root / "matrix.json")
+    spoil(root / "experiment.json")
     facts = grpobench.load(root).facts
     assert head(facts)["runs"] == "6 found: 6 finished"
     assert told(root)["alarms"]["Not as planned"] == [
-        "matrix.json is missing or damaged: which runs were planned is not known"
+        "experiment.json is missing or damaged: which runs were planned is not known"
     ]
 
 
-def test_a_matrix_json_with_another_number_is_named(root: Path) -> None:
-    described = root / "matrix.json"
-    described.write_text(json.dumps(sums.seal(json.loads(described.read_text()))))
+def test_a_experiment_json_with_another_number_is_named(root: Path) -> None:
+    described = root / "experiment.json"
+    described.write_text(json.dumps(checksums.seal(json.loads(described.read_text()))))
     assert DAMAGED not in told(root)["alarms"]
     described.write_text(json.dumps(json.loads(described.read_text()) | {"margin": 3}))
     found = told(root)
@@ -244,7 +245,7 @@ def test_other_files_that_are_damaged_cost_no_run_its_result(root: Path) -> None
         grpobench.load(root, strict=True)
 
 
-def test_a_matrix_of_which_every_run_is_damaged_still_has_a_page_that_says_so(root: Path) -> None:
+def test_a_experiment_of_which_every_run_is_damaged_still_has_a_page_that_says_so(root: Path) -> None:
     for path in root.glob("*/metrics.jsonl"):
         zeros(path)
     assert cli.main(["report", str(root)]) == 0
@@ -252,7 +253,7 @@ def test_a_matrix_of_which_every_run_is_damaged_still_has_a_page_that_says_so(ro
     assert len(found["alarms"][DAMAGED]) == 6 and found["accounting"] == {"damaged": 6}
     for path in root.glob("*/run.toml"):
         path.write_text("")
-    (root / "matrix.json").unlink()
+    (root / "experiment.json").unlink()
     for place in list(root.glob("*-s?")):
         place.rename(root / place.name.replace("-", ""))
     with pytest.raises(LogError, match=r"holds no run of its own, .*cannot tell arm, task and seed"):

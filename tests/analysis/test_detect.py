@@ -15,21 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpobench.analysis.detect.accuracy import DiversityLoss
-from grpobench.analysis.detect.event import Event, Spell, spells
-from grpobench.analysis.detect.gradient import GradientInstability
-from grpobench.analysis.detect.history import About, History, Series
-from grpobench.analysis.detect.policy import EntropyCollapse
-from grpobench.analysis.detect.registry import DETECTORS, detect, wanted
-from grpobench.analysis.detect.reward import RewardCollapse
-from grpobench.analysis.detect.slopes import T_975, slope
+from grpobench.analysis.detectors.accuracy import DiversityLoss
+from grpobench.analysis.detectors.event import Event, Spell, spells
+from grpobench.analysis.detectors.gradient import GradientInstability
+from grpobench.analysis.detectors.history import T_975, About, History, Series, slope
+from grpobench.analysis.detectors.policy import EntropyCollapse
+from grpobench.analysis.detectors.registry import DETECTORS, detect, is_read_by_detectors
+from grpobench.analysis.detectors.reward import RewardCollapse
 
 
 def kinds(found: History) -> set[str]:
     return {event.kind for event in detect(found).events}
 
 
-# The labelled library
+# The labeled library
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -196,7 +195,7 @@ def test_what_cannot_be_judged_is_said_with_what_it_lacks() -> None:
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_every_metric_that_a_detector_needs_is_one_that_runs_log(kind: str) -> None:
     names = [name for choice in DETECTORS[kind].needs for name in choice]
-    assert names and all(known(name) and wanted(name) for name in names)
+    assert names and all(known(name) and is_read_by_detectors(name) for name in names)
 
 
 @pytest.mark.parametrize("kind", DETECTORS)

@@ -12,18 +12,16 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from matplotlib.collections import LineCollection
 
-from grpobench.analysis.figures.sampling import draw_sampling
 from grpobench.analysis.figures.style import TEXT
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.later import read_later
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.evaluations import read_later
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import item_interval, wilson
-from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.agreement import agreements
-from grpobench.analysis.summary.later import later_scores
-from grpobench.analysis.summary.sampling import run_samples, sample_curves
+from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.evaluations import agreements, later_scores
+from grpobench.analysis.topics.sampling import draw_sampling, run_samples, sample_curves
 
 SMALL: dict[str, Any] = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
 Answers = Mapping[str, Sequence[str | None]]
@@ -89,9 +87,9 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def curves(root: Path) -> tuple[Matrix, Any]:
-    matrix = load(root)
-    return matrix, sample_curves(run_samples(matrix), read_later(matrix))
+def curves(root: Path) -> tuple[Experiment, Any]:
+    experiment = load(root)
+    return experiment, sample_curves(run_samples(experiment), read_later(experiment))
 
 
 def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root: Path) -> None:
@@ -114,14 +112,14 @@ def test_curves_are_those_of_the_rows_and_stand_where_the_runs_were_trained(root
 
 
 def test_every_seed_has_a_line_of_its_own(root: Path) -> None:
-    matrix, frame = curves(root)
-    drawing = draw_sampling(matrix, frame, TEXT)
+    experiment, frame = curves(root)
+    drawing = draw_sampling(experiment, frame, TEXT)
     assert drawing is not None
     votes = [axes for axes in drawing.figure.axes if axes.get_xlabel() == "samples k"]
     faint = [one for one in votes[0].collections if isinstance(one, LineCollection)]
     assert sum(len(one.get_segments()) for one in faint) == 4  # two seeds before training and two after
     assert len(votes[0].lines) == 3  # their means, and the model
-    assert draw_sampling(matrix, frame.iloc[:0], TEXT) is None
+    assert draw_sampling(experiment, frame.iloc[:0], TEXT) is None
 
 
 def test_the_report_tells_of_later_evaluations(root: Path) -> None:

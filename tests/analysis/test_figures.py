@@ -1,4 +1,4 @@
-"""Figures for papers: legible without colour, not flattened by outliers, numbers without corner factors."""
+"""Figures for papers: legible without color, not flattened by outliers, numbers without corner factors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 
-from grpobench.analysis.figures import files
-from grpobench.analysis.figures.catalogue import FIGURES
-from grpobench.analysis.figures.definitions import DEFINITIONS
-from grpobench.analysis.figures.drawing import Drawing, svg_text
-from grpobench.analysis.figures.fonts import _Cutter, cut_in_two_steps
-from grpobench.analysis.figures.labels import spread
+from grpobench.analysis.figures import drawing as files
+from grpobench.analysis.figures.drawing import DEFINITIONS, Drawing, svg_text
+from grpobench.analysis.figures.panels import spread
 from grpobench.analysis.figures.scales import plain, scale_of
-from grpobench.analysis.figures.style import COLUMN, PALETTE, STYLE, TEXT, look
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.tools.latex import escape
+from grpobench.analysis.figures.style import COLUMN, PALETTE, STYLE, TEXT, _Cutter, cut_in_two_steps, look
+from grpobench.analysis.report.catalog import FIGURES
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import escape
 from grpobench.runs import cli
-from grpobench.runs.measure.catalogue import catalogue
+from grpobench.runs.metrics.catalog import catalog
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 
@@ -50,17 +48,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def matrix(root: Path) -> Matrix:
+def experiment(root: Path) -> Experiment:
     return load(root)
 
 
-def drawn(matrix: Matrix, name: str, sheet: object = TEXT) -> Drawing:
-    drawing = FIGURES[name](matrix, None, sheet)  # type: ignore[arg-type]
+def drawn(experiment: Experiment, name: str, sheet: object = TEXT) -> Drawing:
+    drawing = FIGURES[name](experiment, None, sheet)  # type: ignore[arg-type]
     assert drawing is not None
     return drawing
 
 
-def test_style_and_colours_are_seaborns_but_for_what_is_ours() -> None:
+def test_style_and_colors_are_seaborns_but_for_what_is_ours() -> None:
     ours = {"font.family", "axes.grid", "grid.color", "axes.spines.right", "axes.spines.top"}
     unused = {"font.sans-serif", "image.cmap"}
     theirs = {name: value for name, value in sns.axes_style("ticks").items() if name not in ours | unused}
@@ -68,17 +66,17 @@ def test_style_and_colours_are_seaborns_but_for_what_is_ours() -> None:
     assert list(PALETTE) == sns.color_palette("colorblind", 10).as_hex()
 
 
-def test_no_two_of_fifty_arms_look_the_same_and_ten_differ_without_colour() -> None:
+def test_no_two_of_fifty_arms_look_the_same_and_ten_differ_without_color() -> None:
     arms = [f"arm {index}" for index in range(50)]
     style = look(arms)
-    assert len({(to_rgb(style.colour[arm]), style.dash[arm]) for arm in arms}) == 50
+    assert len({(to_rgb(style.color[arm]), style.dash[arm]) for arm in arms}) == 50
     assert len({(style.dash[arm], style.marker[arm]) for arm in arms[:10]}) == 10
     assert all(style.dash[a] != style.dash[b] for a, b in itertools.pairwise(arms[:10]))
 
 
-def test_curves_of_arms_differ_in_line_style_and_marker(matrix: Matrix) -> None:
+def test_curves_of_arms_differ_in_line_style_and_marker(experiment: Experiment) -> None:
     for name in ("accuracy_updates", "reward", "entropy"):
-        axes = drawn(matrix, name).figure.axes[0]
+        axes = drawn(experiment, name).figure.axes[0]
         named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
         looks = {(str(line.get_linestyle()), line.get_marker(), line.is_dashed()) for line in named}
         assert len(named) == len(looks) == 3
@@ -110,8 +108,8 @@ def test_an_outlier_does_not_flatten_a_panel_and_is_marked() -> None:
     assert scale_of([0.0] * 8 + [50.0] * 2).high > 50
 
 
-def test_the_figure_says_where_and_how_far_values_lie_outside(matrix: Matrix) -> None:
-    axes = drawn(matrix, "explained_variance").figure.axes[0]
+def test_the_figure_says_where_and_how_far_values_lie_outside(experiment: Experiment) -> None:
+    axes = drawn(experiment, "explained_variance").figure.axes[0]
     assert axes.get_ylim()[0] > -1
     assert "down to −100" in [text.get_text() for text in axes.texts]
     marks = [line for line in axes.get_lines() if line.get_marker() == "v" and not line.get_clip_on()]
@@ -129,18 +127,18 @@ def test_numbers_of_an_axis_need_no_factor_in_the_corner() -> None:
     ]
 
 
-def test_panels_of_one_metric_have_one_scale(matrix: Matrix) -> None:
-    assert len({axes.get_ylim() for axes in drawn(matrix, "kl").figure.axes}) == 1
-    panels = drawn(matrix, "entropy").figure.axes
+def test_panels_of_one_metric_have_one_scale(experiment: Experiment) -> None:
+    assert len({axes.get_ylim() for axes in drawn(experiment, "kl").figure.axes}) == 1
+    panels = drawn(experiment, "entropy").figure.axes
     assert panels[0].get_ylim() == panels[2].get_ylim()  # the same row, another task
 
 
 def test_every_figure_keeps_to_its_width_in_letters_that_can_be_read_and_words_for_metrics(
-    matrix: Matrix,
+    experiment: Experiment,
 ) -> None:
     for name in FIGURES:
         for sheet in (COLUMN, TEXT) if name in ("final_accuracy", "bias", "kl") else (COLUMN,):
-            drawing = FIGURES[name](matrix, None, sheet)
+            drawing = FIGURES[name](experiment, None, sheet)
             if drawing is None:
                 continue
             figure = drawing.figure
@@ -187,22 +185,24 @@ def test_names_stand_apart_in_the_order_of_their_curves_and_inside_the_panel() -
     assert heights[0] >= 0 and heights[-1] <= 1 + 1e-9
 
 
-def test_seeds_are_faint_under_a_band(matrix: Matrix) -> None:
-    axes = drawn(matrix, "reward").figure.axes[0]
+def test_seeds_are_faint_under_a_band(experiment: Experiment) -> None:
+    axes = drawn(experiment, "reward").figure.axes[0]
     faint = [one for one in axes.collections if one.get_alpha() is not None]
     assert len(faint) == 6 and max(one.get_alpha() for one in faint) < 0.3  # type: ignore[type-var]
     thick = [line for line in axes.get_lines() if isinstance(line, Line2D) and line.get_linewidth() > 1]
     assert len(thick) == 3
 
 
-def test_svg_tells_the_values_of_a_curve_and_of_a_mean(matrix: Matrix) -> None:
-    titles = re.findall(r"<title>([^<]*)</title>", svg_text(drawn(matrix, "accuracy_updates")))
+def test_svg_tells_the_values_of_a_curve_and_of_a_mean(experiment: Experiment) -> None:
+    titles = re.findall(r"<title>([^<]*)</title>", svg_text(drawn(experiment, "accuracy_updates")))
     assert len(titles) == 6
-    frame = matrix.select("eval/validation/greedy/correct").query("arm == 'grpo' and task == 'arithmetic'")
+    frame = experiment.select("eval/validation/greedy/correct").query(
+        "arm == 'grpo' and task == 'arithmetic'"
+    )
     mean = frame.groupby("step")["value"].mean()
     told = ", ".join(f"{step}: {plain(float(f'{100 * value:.3g}'))}" for step, value in mean.items())
     assert titles[0] == f"grpo on arithmetic, mean of 3 seeds. {told}"
-    assert 'id="tip' not in svg_text(drawn(matrix, "final_accuracy"))
+    assert 'id="tip' not in svg_text(drawn(experiment, "final_accuracy"))
 
 
 def test_the_command_writes_figures_with_captions_in_order_of_a_list(
@@ -237,25 +237,25 @@ def test_the_command_names_what_it_cannot_draw(
     assert "pgf needs LaTeX (lualatex, xelatex, pdflatex)" in capsys.readouterr().err
 
 
-def test_the_list_of_figures_is_that_of_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_figures_is_that_of_the_catalog(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "figures"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(FIGURES)
 
 
 def test_captions_hold_no_letter_that_latex_has_only_as_a_command() -> None:
-    for text in (*DEFINITIONS.values(), *(metric.definition for metric in catalogue().values())):
+    for text in (*DEFINITIONS.values(), *(metric.definition for metric in catalog().values())):
         assert escape(text).isascii(), text
     assert escape("π_old ≥ 2·10⁻⁵") == r"$\pi$\_old $\geq$ 2$\cdot$10$^{-}$$^{5}$"
 
 
-def test_values_beyond_what_a_scale_can_be_computed_from_are_drawn(matrix: Matrix) -> None:
+def test_values_beyond_what_a_scale_can_be_computed_from_are_drawn(experiment: Experiment) -> None:
     """As of a run on its way to a divergence."""
-    frame = matrix.metrics.copy()
+    frame = experiment.metrics.copy()
     ours = (frame["metric"] == "reward/mean") & (frame["step"] > 4)
     frame.loc[ours & (frame["seed"] == 1), "value"] = 1e308
     frame.loc[ours & (frame["seed"] == 2), "value"] = -1e308
-    drawing = FIGURES["reward"](replace(matrix, metrics=frame))
+    drawing = FIGURES["reward"](replace(experiment, metrics=frame))
     assert drawing is not None
     low, high = drawing.figure.axes[0].get_ylim()
     assert math.isfinite(low) and math.isfinite(high) and svg_text(drawing)

@@ -16,8 +16,8 @@ from helpers.findings import finding, question
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.figures.drawing import svg_text
-from grpobench.analysis.findings import words
-from grpobench.analysis.findings.arms import arm_means
+from grpobench.analysis.findings import description
+from grpobench.analysis.findings.description import arm_means
 from grpobench.analysis.findings.figures import draw_arms
 from grpobench.analysis.findings.judge import as_row, judge
 from grpobench.analysis.findings.outcomes import Key, horizons_of
@@ -25,12 +25,12 @@ from grpobench.analysis.findings.record import (
     FILE,
     Record,
     Registration,
-    kept_text,
     read_kept,
     record_of,
+    record_text,
     text_digest,
 )
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs.settings.findings import read_finding
 
 END = 120.0
@@ -51,9 +51,9 @@ def recorded(contrast: Mapping[str, float], end: float = END) -> Record:
     }
     states = {run: "finished" if value == END else "collapsed" for run, value in values.items()}
     rule = Registration(finding(test), "nano", tuple(range(8)), {}, "", "2026-01-01T00:00:00+0000")
-    origin = {"commits": {}, "versions": {}, "machine": []}
+    provenance = {"commits": {}, "versions": {}, "machine": []}
     horizons = {"lasts": dict.fromkeys(values, end)}
-    return Record(rule, {"lasts": values}, (), (), states, 0.0, origin, horizons)
+    return Record(rule, {"lasts": values}, (), (), states, 0.0, provenance, horizons)
 
 
 def test_an_arm_s_interval_ends_where_its_runs_end() -> None:
@@ -63,7 +63,7 @@ def test_an_arm_s_interval_ends_where_its_runs_end() -> None:
     assert (found["a"].mean.low, found["a"].mean.high) == (pytest.approx(84.67, abs=0.01), 120.0)
     assert found["c"].mean.low == 0.0  # 19.5 − 24.1
     assert [found[arm].reached for arm in "abc"] == [7, 8, 0]
-    shown = {arm: words.arm_words(one, "updates") for arm, one in found.items()}
+    shown = {arm: description.arm_words(one, "updates") for arm, one in found.items()}
     assert shown["a"] == "≥ 109.5 (84.7 to ≥ 120; 7 of 8 reached the end)"
     assert shown["b"] == "≥ 120 (8 of 8 reached the end)"
     assert shown["c"] == "19.5 (0.0 to 43.6)"
@@ -77,7 +77,7 @@ def test_a_difference_lies_within_the_run_s_updates_and_says_how_many_are_censor
     assert own.effect.high == pytest.approx(-76.4, abs=0.05)
     row = as_row(record.result())["tests"][0]
     assert (row["low"], row["reached"], row["runs"]) == (-120.0, 8, 16)
-    assert words.effect_words(row) == "−100.5 updates (−120.0 to −76.4; 8 of 16 runs reached the end)"
+    assert description.effect_words(row) == "−100.5 updates (−120.0 to −76.4; 8 of 16 runs reached the end)"
 
 
 def test_bounds_of_a_contrast_are_those_of_its_weights() -> None:
@@ -96,8 +96,8 @@ def test_what_does_not_end_with_the_run_is_left_as_it_is() -> None:
     record = replace(recorded({"a": 1, "b": -1}), horizons={})
     row = as_row(record.result())["tests"][0]
     assert (row["reached"], row["runs"]) == (None, 16)
-    assert "reached" not in words.effect_words(row)
-    assert words.arm_words(arm_means(record, "lasts")[0], "updates") == "109.5 (84.7 to 134.3)"
+    assert "reached" not in description.effect_words(row)
+    assert description.arm_words(arm_means(record, "lasts")[0], "updates") == "109.5 (84.7 to 134.3)"
 
 
 def test_the_figure_draws_nothing_beyond_the_end() -> None:
@@ -121,12 +121,12 @@ def test_horizons_are_the_planned_updates_and_are_kept(tmp_path: Path) -> None:
     settings = {name: text_digest(text) for name, text in texts.items()}
     known = Registration(finding(test), "nano", (1, 2), settings, "", "2025-12-31T23:59:59+0000")
     (root / FILE).write_text(json.dumps(known.plain()))
-    matrix = load(root)
-    assert set(horizons_of(matrix, "lasting").values()) == {40.0}
-    assert horizons_of(matrix, "accuracy") == {}
-    record = record_of(matrix)
+    experiment = load(root)
+    assert set(horizons_of(experiment, "lasting").values()) == {40.0}
+    assert horizons_of(experiment, "accuracy") == {}
+    record = record_of(experiment)
     assert record.horizons == {"lasts": dict.fromkeys(record.states, 40.0)}
-    (tmp_path / "kept.json").write_text(kept_text(record))
+    (tmp_path / "kept.json").write_text(record_text(record))
     assert read_kept(tmp_path / "kept.json").horizons == record.horizons
 
 

@@ -12,21 +12,21 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.findings.outcomes import KINDS, Key, reduced, values_of
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.samples import pass_at_k
 
 A1, A2, B1, B2 = ("a", "sums", 1), ("a", "sums", 2), ("b", "sums", 1), ("b", "sums", 2)
 Row = dict[str, Any]
 
 
-def matrix(
+def experiment(
     folder: Path,
     metrics: Mapping[Key, Sequence[Row]],
     answers: Mapping[Key, Sequence[Row]] | None = None,
     states: Mapping[Key, tuple[str, int]] | None = None,
     steps: int = 4,
-) -> Matrix:
+) -> Experiment:
     """Two arms, the tasks and seeds of `metrics`; runs without rows of their own have none."""
     made = Synthetic(
         arms=("a", "b"),
@@ -74,7 +74,7 @@ def same(found: Mapping[Key, float], expected: Mapping[Key, float]) -> None:
 
 
 @pytest.fixture
-def evaluated(tmp_path: Path) -> Matrix:
+def evaluated(tmp_path: Path) -> Experiment:
     """a-s1 finished; a-s2 diverged at step 3; b-s1 crashed at step 2; b-s2 finished without its test."""
 
     def rows(last: int, tested: bool = True) -> list[Row]:
@@ -92,7 +92,7 @@ def evaluated(tmp_path: Path) -> Matrix:
 
     states = {A2: ("diverged", 3), B1: ("crashed", 2)}
     logs = {A1: rows(4), A2: rows(3), B1: rows(2), B2: rows(4, tested=False)}
-    return matrix(tmp_path, logs, states=states)
+    return experiment(tmp_path, logs, states=states)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def evaluated(tmp_path: Path) -> Matrix:
         ("shift:greedy/correct", 0.5, math.nan),
     ],
 )
-def test_evaluations(evaluated: Matrix, outcome: str, finished: float, diverged: float) -> None:
+def test_evaluations(evaluated: Experiment, outcome: str, finished: float, diverged: float) -> None:
     found = values_of(evaluated, outcome, {})
     assert B1 not in found  # a crashed run says nothing
     same(found, {A1: finished, A2: diverged, B2: math.nan})
@@ -116,14 +116,14 @@ def test_evaluations(evaluated: Matrix, outcome: str, finished: float, diverged:
 def test_a_collapsed_run_counts_as_it_ended(tmp_path: Path) -> None:
     whole = [{"step": 0, "eval/test/greedy/correct": 0.4}, *({"step": step} for step in (1, 2))]
     whole.append({"step": 3, "eval/test/greedy/correct": 0.1})
-    found = matrix(tmp_path, {A1: whole}, states={A1: ("collapsed", 3)})
+    found = experiment(tmp_path, {A1: whole}, states={A1: ("collapsed", 3)})
     same({A1: values_of(found, "accuracy", {})[A1]}, {A1: 0.1})
     same({A1: values_of(found, "gain", {})[A1]}, {A1: -0.3})
 
 
 def test_a_shift_needs_its_beginning(tmp_path: Path) -> None:
     logs = {A1: [{"step": 0}, {"step": 4, "eval/test/greedy/correct": 0.5, "eval/test/greedy/bias": 0.1}]}
-    found = matrix(tmp_path, logs)
+    found = experiment(tmp_path, logs)
     assert A1 in nan(values_of(found, "shift:greedy/bias", {}))
     assert values_of(found, "evaluated:greedy/bias", {})[A1] == 0.1
     assert A1 in nan(values_of(found, "gain", {}))
@@ -146,12 +146,12 @@ def test_accuracy_on_some_problems(tmp_path: Path) -> None:
         B1: told({"e1": 0.0, "e2": 0.0, "h1": 1.0, "h2": 1.0}),
     }
     answers[B1].append(answer(4, "h3", 0.0, mode="greedy", traits={"level": "hard"}, outcome="infra_error"))
-    found = matrix(tmp_path, dict.fromkeys((A1, A2, B1), logs), answers, {A2: ("diverged", 2)})
+    found = experiment(tmp_path, dict.fromkeys((A1, A2, B1), logs), answers, {A2: ("diverged", 2)})
     same(values_of(found, "accuracy", {"level": "hard"}), {A1: 0.5, A2: 0.0, B1: 1.0, B2: math.nan})
     same(values_of(found, "gain", {"level": "easy"}), {A1: 0.0, A2: -1.0, B1: -1.0, B2: math.nan})
     both = values_of(found, "accuracy:greedy", {"level": "hard", "half": "2"})
     same(both, {A1: 0.0, A2: 0.0, B1: 1.0, B2: math.nan})
-    assert nan(values_of(found, "accuracy", {"colour": "red"})) == {A1, A2, B1, B2}
+    assert nan(values_of(found, "accuracy", {"color": "red"})) == {A1, A2, B1, B2}
 
 
 def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_pass_at_k_and_its_gain(tmp_path: Path) -> None:
         B2: base + samples(4, {"p": 0, "q": 0}),
     }
     answers[B2][-1]["scores"]["correct"] = 0.5  # a part of a score is not a solution
-    found = matrix(tmp_path, dict.fromkeys((A1, A2, B1, B2), logs), answers, {B1: ("diverged", 3)})
+    found = experiment(tmp_path, dict.fromkeys((A1, A2, B1, B2), logs), answers, {B1: ("diverged", 3)})
     # of p's 6 pairs 5 hold a right answer, of q's all; before training 3 of p's 6
     after, before = (5 / 6 + 1) / 2, (3 / 6 + 0) / 2
     same(values_of(found, "pass:2", {}), {A1: after, A2: math.nan, B1: math.nan, B2: 0.0})
@@ -197,7 +197,7 @@ def test_length_of_wrong_answers_is_of_the_last_evaluation_alone(tmp_path: Path)
         A1: early + told(4, (0.0, 30), (0.5, 50), (1.0, 1000)),
         A2: early + told(4, (1.0, 30), (1.0, 50)),  # no wrong answer in the end
     }
-    found = matrix(tmp_path, {A1: logs, A2: logs}, answers)
+    found = experiment(tmp_path, {A1: logs, A2: logs}, answers)
     same(values_of(found, "wrong_length", {}), {A1: 40.0, A2: math.nan, B1: math.nan, B2: math.nan})
 
 
@@ -208,7 +208,7 @@ def test_training_is_reduced_over_the_steps(tmp_path: Path) -> None:
     entropy = [9.0, 2.0, math.nan, 1.0, 4.0]  # before training; four steps, of which one logged nothing
     logs = [{"step": step, "policy/entropy": value} for step, value in enumerate(entropy)]
     logs[2]["policy/entropy"] = None  # type: ignore[assignment]
-    found = matrix(tmp_path, {A1: logs, A2: logs[:2]}, states={A2: ("diverged", 1)})
+    found = experiment(tmp_path, {A1: logs, A2: logs[:2]}, states={A2: ("diverged", 1)})
     expected = {"first": 2.0, "last": 4.0, "mean": 7 / 3, "max": 4.0, "min": 1.0, "sum": 7.0}
     for reduction, value in expected.items():
         own = values_of(found, f"training:policy/entropy:{reduction}", {})
@@ -226,20 +226,20 @@ def test_the_last_tenth_is_at_least_one_step() -> None:
 
 def test_sums_of_metrics_leave_out_steps_that_lack_one(tmp_path: Path) -> None:
     logs: list[Row] = [
-        {"step": 0, "time/read": 100.0, "time/backward": 100.0},
-        {"step": 1, "time/read": 1.0, "time/backward": 10.0},
-        {"step": 2, "time/read": 2.0},
-        {"step": 3, "time/read": 3.0, "time/backward": None},
-        {"step": 4, "time/read": 4.0, "time/backward": 40.0},
+        {"step": 0, "time/forward": 100.0, "time/backward": 100.0},
+        {"step": 1, "time/forward": 1.0, "time/backward": 10.0},
+        {"step": 2, "time/forward": 2.0},
+        {"step": 3, "time/forward": 3.0, "time/backward": None},
+        {"step": 4, "time/forward": 4.0, "time/backward": 40.0},
     ]
-    found = matrix(tmp_path, {A1: logs, A2: logs[:1]})
+    found = experiment(tmp_path, {A1: logs, A2: logs[:1]})
     same(
-        values_of(found, "training:time/read+time/backward:sum", {}),
+        values_of(found, "training:time/forward+time/backward:sum", {}),
         {A1: 55.0, A2: math.nan, B1: math.nan, B2: math.nan},
     )
-    assert values_of(found, "training:time/read+time/backward:max", {})[A1] == 44.0
-    assert values_of(found, "training:time/read:sum", {})[A1] == 10.0
-    assert nan(values_of(found, "training:time/read+time/none:sum", {})) == {A1, A2, B1, B2}
+    assert values_of(found, "training:time/forward+time/backward:max", {})[A1] == 44.0
+    assert values_of(found, "training:time/forward:sum", {})[A1] == 10.0
+    assert nan(values_of(found, "training:time/forward+time/none:sum", {})) == {A1, A2, B1, B2}
 
 
 def test_accuracy_when_all_have_spent_the_same(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_accuracy_when_all_have_spent_the_same(tmp_path: Path) -> None:
         B1: logs(400, 4.0, 0.3, 0.6, 0.7, 0.8),
         B2: logs(400, 4.0, 0.9),
     }
-    found = matrix(tmp_path, made, states={B2: ("diverged", 1)})
+    found = experiment(tmp_path, made, states={B2: ("diverged", 1)})
     same(values_of(found, "equal:updates", {}), {A1: 0.5, A2: 0.6, B1: 0.8, B2: 0.0})
     # a-s1 spent least: 400 tokens, 4 seconds. By then a-s2 made two steps, the others one; the run that
     # diverged had come no further when the others had spent as much

@@ -19,14 +19,14 @@ from grpobench.analysis.findings.record import (
     Record,
     Registration,
     departures,
-    kept_text,
     read_kept,
     read_registration,
     record_of,
+    record_text,
     text_digest,
 )
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 BEFORE, AFTER = "2025-12-31T23:59:59+0000", "2026-01-01T00:00:01+0000"  # runs begin at 2026-01-01T00:00:00
@@ -72,7 +72,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def kept(root: Path) -> Path:
     path = root.parent / "kept.json"
-    path.write_text(kept_text(record_of(load(root))))
+    path.write_text(record_text(record_of(load(root))))
     return path
 
 
@@ -91,8 +91,8 @@ def test_a_registration_is_read_as_it_was_written(root: Path) -> None:
         (lambda told: told["finding"].update(claim="b beats a"), "edited after it was written"),
         (lambda told: told["finding"]["test"][0].update(outcome="acuracy"), "unknown kind 'acuracy'"),
         (
-            lambda told: told["finding"]["test"][0].update(colour="red"),
-            "unexpected keyword argument 'colour'",
+            lambda told: told["finding"]["test"][0].update(color="red"),
+            "unexpected keyword argument 'color'",
         ),
         (lambda told: told.update(version=99), "of another version"),
         (lambda told: told.update(registered="yesterday"), "Invalid isoformat string: 'yesterday'"),
@@ -153,9 +153,9 @@ def test_other_settings_and_other_runs_are_named(root: Path) -> None:
 def test_a_run_begun_before_the_registration_is_told_whatever_its_clock(
     root: Path, started: str, early: bool
 ) -> None:
-    for place in root.glob("*/origin.json"):
+    for place in root.glob("*/provenance.json"):
         edit(place, lambda told: told["attempts"][0].update(started="2026-06-01T00:00:00+0000"))
-    edit(root / "a-sums-s1" / "origin.json", lambda told: told["attempts"][0].update(started=started))
+    edit(root / "a-sums-s1" / "provenance.json", lambda told: told["attempts"][0].update(started=started))
     known = registered(root, AFTER)
     expected = ["begun before the registration: a-sums-s1"] if early else []
     assert departures(load(root), known) == expected
@@ -190,8 +190,8 @@ def test_a_kept_table_gives_what_the_runs_gave(root: Path) -> None:
     assert as_row(again.result()) == as_row(result)
     assert again.registration == record.registration
     assert (again.departures, again.waits, dict(again.states)) == ((), (), dict(record.states))
-    assert kept_text(again) == kept_text(record)
-    assert str(root) not in kept_text(record)  # no place of this machine
+    assert record_text(again) == record_text(record)
+    assert str(root) not in record_text(record)  # no place of this machine
     lengths = {run: value for run, value in again.values["b is shorter"].items() if math.isfinite(value)}
     assert ("b", "sums", 3) not in lengths and len(lengths) == 11  # it diverged before its test
 

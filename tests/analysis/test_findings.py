@@ -18,10 +18,10 @@ import pytest
 from helpers.findings import finding, flipped, judged, pairs, question, reached, several
 from scipy import stats
 
+from grpobench.analysis.findings import description, rule
 from grpobench.analysis.findings import judge as judging
-from grpobench.analysis.findings import rule, words
 from grpobench.analysis.findings.judge import as_row, judge
-from grpobench.analysis.logs.files import LogError
+from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.statistics.verdicts import ALPHA
 
 # Numbers
@@ -138,7 +138,7 @@ def test_verdict_of_one_test(differences: list[float], expect: str, verdict: str
 
 
 def test_runs_that_all_measure_the_same_are_said_to() -> None:
-    """As where no run of either arm collapses: equivalent by the rule, and little is learnt."""
+    """As where no run of either arm collapses: equivalent by the rule, and little is learned."""
     test = question(expect="lower", matters=6, unit="updates")
     alike = dict.fromkeys(pairs([0.0] * 8), 60.0)
     found = judge(finding(test), {test.name: alike}).primary
@@ -248,11 +248,11 @@ def test_verdict_of_two_tests(first: list[float], second: list[float], verdict: 
 
 def test_tests_that_decide_differently_are_not_called_undecided() -> None:
     mixed = several({"x": STRONG, "y": TINY}, question("x"), question("y"))
-    assert words.result_words(mixed).startswith(
+    assert description.result_words(mixed).startswith(
         "Each of the tests that decide came out, but not alike. X: p "
     )
     open_ = several({"x": STRONG, "y": NOTHING}, question("x"), question("y"))
-    assert words.result_words(open_).startswith("Neither is shown. Y: p ")
+    assert description.result_words(open_).startswith("Neither is shown. Y: p ")
 
 
 # The rule as data
@@ -341,7 +341,7 @@ def test_a_finding_needs_a_deciding_test_a_claim_and_its_source() -> None:
 def test_effects_in_words() -> None:
     def row(value: float | None, low: float | None, high: float | None, unit: str, **more: Any) -> str:
         plain = {"value": value, "low": low, "high": high, "unit": unit, "ratio": False, "deals": 0}
-        return words.effect_words(plain | more)
+        return description.effect_words(plain | more)
 
     assert row(0.052, 0.01, 0.094, "points") == "+5.2 points (+1.0 to +9.4)"
     assert row(-0.052, -0.12, 0.016, "points") == "−5.2 points (−12.0 to +1.6)"
@@ -351,5 +351,5 @@ def test_effects_in_words() -> None:
     assert row(12.25, None, None, "updates") == "+12.2 updates"
     assert row(None, None, None, "") == "–"
     plain = {"matters": 0.02, "unit": "points", "ratio": False, "deals": 0, "most": 0.07}
-    assert words.matters_words(plain) == "2.0 points"
-    assert words.matters_words(plain | {"deals": 200}) == "7.0 %"
+    assert description.matters_words(plain) == "2.0 points"
+    assert description.matters_words(plain | {"deals": 200}) == "7.0 %"

@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
 from grpobench.analysis.report.facts import gather
-from grpobench.analysis.summary.gaps import sampler_gaps
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.costs import sampler_gaps
 
 
-def logged(tmp_path: Path, values: dict[tuple[str, str], list[float]]) -> Matrix:
-    """A made-up matrix whose two seeds logged these values by arm and metric, one per update."""
-    matrix = load(
+def logged(tmp_path: Path, values: dict[tuple[str, str], list[float]]) -> Experiment:
+    """A made-up experiment whose two seeds logged these values by arm and metric, one per update."""
+    experiment = load(
         Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), seeds=(1, 2), steps=2).write(tmp_path)
     )
     rows = [
@@ -33,11 +33,11 @@ def logged(tmp_path: Path, values: dict[tuple[str, str], list[float]]) -> Matrix
         for seed in (1, 2)
         for step, value in enumerate(numbers, 1)
     ]
-    return dataclasses.replace(matrix, metrics=pd.concat([matrix.metrics, pd.DataFrame(rows)]))
+    return dataclasses.replace(experiment, metrics=pd.concat([experiment.metrics, pd.DataFrame(rows)]))
 
 
 def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
-    matrix = logged(
+    experiment = logged(
         tmp_path,
         {
             ("grpo", "gap/mean"): [1e-7, 3e-7],
@@ -49,7 +49,7 @@ def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
             ("ppo", "correction/clipped"): [0.0, 0.01],
         },
     )
-    plain, engine = sampler_gaps(matrix).to_dict("records")
+    plain, engine = sampler_gaps(experiment).to_dict("records")
     # seed 2 logged twice what seed 1 did
     assert plain["mean"] == pytest.approx(3e-7) and plain["arm"] == "grpo"
     assert engine == pytest.approx(
@@ -64,11 +64,11 @@ def test_gaps_are_taken_together_over_updates_and_seeds(tmp_path: Path) -> None:
             "clipped": 0.0075,
         }
     )
-    table = gather(matrix).tables["gaps"]
+    table = gather(experiment).tables["gaps"]
     assert table.rows[1] == ["arithmetic", "ppo", "3.0e−02", "4.0e−01", "4.0e−05", "0.8000", "0.9000", "0.8"]
     assert table.rows[0][2:] == ["3.0e−07", "–", "–", "–", "–", "–"]
 
 
-def test_matrix_of_in_process_samplers_has_no_such_table(tmp_path: Path) -> None:
-    matrix = logged(tmp_path, {("grpo", "gap/mean"): [1e-7, 3e-7]})
-    assert sampler_gaps(matrix).empty and "gaps" not in gather(matrix).tables
+def test_experiment_of_in_process_samplers_has_no_such_table(tmp_path: Path) -> None:
+    experiment = logged(tmp_path, {("grpo", "gap/mean"): [1e-7, 3e-7]})
+    assert sampler_gaps(experiment).empty and "gaps" not in gather(experiment).tables

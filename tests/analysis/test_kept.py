@@ -12,17 +12,17 @@ from helpers.synthetic import Synthetic
 from grpobench.analysis.calibration import table as calibration
 from grpobench.analysis.kept.kept import as_text, keep, read, without_places
 from grpobench.analysis.kept.markdown import render
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
-from grpobench.runs.inventory import filled
+from grpobench.runs.inventory import pages
 from grpobench.runs.tools.strict import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
 FINAL = {("a", 0): 0.6, ("a", 1): 0.7, ("ppo", 0): 0.5, ("ppo", 1): 0.8}
 
 
-def matrix(folder: Path, **changes: object) -> Path:
+def experiment(folder: Path, **changes: object) -> Path:
     given: dict[str, object] = {
         "arms": ("a", "ppo"),
         "tasks": ("arithmetic",),
@@ -40,12 +40,12 @@ def matrix(folder: Path, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kept table of a matrix of two arms on two seeds."""
+    """The kept table of an experiment of two arms on two seeds."""
     folder = tmp_path_factory.mktemp("kept")
-    root = matrix(folder)
-    described = json.loads((root / "matrix.json").read_text())
+    root = experiment(folder)
+    described = json.loads((root / "experiment.json").read_text())
     described["sets"] = ["train.steps=8", 'model.name="/home/someone/models/small"']
-    (root / "matrix.json").write_text(json.dumps(described))
+    (root / "experiment.json").write_text(json.dumps(described))
     assert cli.main(["keep", str(root), "--to", str(folder / "docs" / "results")]) == 0
     return folder / "docs" / "results" / "sums.json"
 
@@ -56,7 +56,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_committed_documents_are_what_the_command_writes() -> None:
     stale = [
         name
-        for name, text in filled.documents(DOCS).items()
+        for name, text in pages.documents(DOCS).items()
         if (DOCS / name).read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run `grpobench docs`"
@@ -64,17 +64,17 @@ def test_committed_documents_are_what_the_command_writes() -> None:
 
 def test_every_number_in_a_table_of_results_is_kept_or_says_its_commit() -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    outside = filled.MARKER.sub("", text)
+    outside = pages.MARKER.sub("", text)
     assert not [line for line in outside.splitlines() if line.startswith("|")], "a table without markers"
-    found = list(filled.blocks(text))
+    found = list(pages.blocks(text))
     assert {"quickstart", "placebo-nano", "headtohead-nano"} <= {block.name for block in found}
     for block in found:
-        if block.body and not (DOCS / filled.FOLDER / f"{block.name}.json").exists():
+        if block.body and not (DOCS / pages.FOLDER / f"{block.name}.json").exists():
             assert block.body.startswith(f"*Measured at commit {block.before} and not made again since")
 
 
 def test_kept_tables_name_no_place_of_a_machine() -> None:
-    for path in (DOCS / filled.FOLDER).glob("*.json"):
+    for path in (DOCS / pages.FOLDER).glob("*.json"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users|mnt|data)\b", text), path.name
         written = calibration.as_text if path.stem == calibration.NAME else as_text
@@ -103,37 +103,42 @@ def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None
 
 
 def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None:
-    content = keep(load(matrix(tmp_path)))
+    content = keep(load(experiment(tmp_path)))
     before = json.loads(table.read_text())
     assert content["runs"] == before["runs"] and content["settings"] == before["settings"]
-    changed = keep(load(matrix(tmp_path / "changed", every=2)))
+    changed = keep(load(experiment(tmp_path / "changed", every=2)))
     assert changed["settings"] != content["settings"]
 
 
-def test_a_matrix_with_a_run_to_come_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = matrix(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
+def test_a_experiment_with_a_run_to_come_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = experiment(tmp_path, states={("a", "arithmetic", 1): ("running", 4)})
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
     assert "1 without result: a-arithmetic-s1 (running)" in capsys.readouterr().err
 
 
-def test_a_matrix_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = matrix(tmp_path)
+def test_a_experiment_that_lost_a_log_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = experiment(tmp_path)
     (root / "a-arithmetic-s1" / "metrics.jsonl").write_text("")
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
     assert "a-arithmetic-s1: metrics.jsonl is missing or empty" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
 
 
-def test_a_matrix_with_a_run_that_was_altered_midway_is_not_kept(
+def test_a_experiment_with_a_run_that_was_altered_midway_is_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its settings are not those that the table would name."""
-    root = matrix(tmp_path)
-    place = root / "a-arithmetic-s1" / "origin.json"
-    origin = json.loads(place.read_text())
+    root = experiment(tmp_path)
+    place = root / "a-arithmetic-s1" / "provenance.json"
+    provenance = json.loads(place.read_text())
     change = {"changes": ["train.learning_rate.policy: 0.0001 -> 0.001"], "resumed_at": 4, "id": "later"}
-    origin["attempts"] = [origin["attempts"][0] | {"resumed_at": 0}, origin["attempts"][0] | change]
-    place.write_text(json.dumps(origin))
+    provenance["attempts"] = [
+        provenance["attempts"][0] | {"resumed_at": 0},
+        provenance["attempts"][0] | change,
+    ]
+    place.write_text(json.dumps(provenance))
     assert cli.main(["keep", str(root), "--to", str(tmp_path / "to")]) == 2
     assert "train.learning_rate.policy 0.0001 until step 4, then 0.001" in capsys.readouterr().err
 
@@ -182,8 +187,8 @@ def test_other_kinds_by_hand(table: Path) -> None:
     assert curve[-1] == "| 8 | 65.0 (60.0 to 70.0) | 65.0 (50.0 to 80.0) |"
 
 
-def test_the_origin_says_command_commit_and_versions(table: Path) -> None:
-    text = " ".join(lines(table, "origin"))
+def test_the_provenance_says_command_commit_and_versions(table: Path) -> None:
+    text = " ".join(lines(table, "provenance"))
     assert "`grpobench run sums --set train.steps=8" in text and "4 runs, 2 seeds" in text
     assert "commit `0123abcd` with python 3.12.4, torch 2.13.0; CPU" in text
 
@@ -219,21 +224,21 @@ Between.
 
 
 def test_without_a_kept_table_the_page_says_when_its_numbers_were_measured(tmp_path: Path) -> None:
-    once = filled.filled(PAGE, tmp_path / "page.md", tmp_path)
+    once = pages.filled(PAGE, tmp_path / "page.md", tmp_path)
     assert "*Measured at commit abc1234 and not made again since: today's code" in once
     assert "| old | 12.3 |" in once and once.count("<!-- kept later origin -->\n<!-- end of kept -->") == 1
-    assert filled.filled(once, tmp_path / "page.md", tmp_path) == once
+    assert pages.filled(once, tmp_path / "page.md", tmp_path) == once
 
 
 def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
     path = table.parent.parent / "page.md"
-    path.write_text(filled.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
-    assert filled.documents(path.parent)["page.md"] == filled.filled(PAGE, path, table.parent)
+    path.write_text(pages.filled(PAGE, path, path.parent / "nowhere"), encoding="utf-8")
+    assert pages.documents(path.parent)["page.md"] == pages.filled(PAGE, path, table.parent)
     assert cli.main(["docs", str(path.parent)]) == 0
     text = path.read_text(encoding="utf-8")
     assert "| arithmetic | a | 20.5 | 65.0 |" in text
     assert "12.3" not in text and "Measured at" not in text and "Between." in text
-    assert filled.filled(text, path, table.parent) == text
+    assert pages.filled(text, path, table.parent) == text
 
 
 @pytest.mark.parametrize(
@@ -246,4 +251,4 @@ def test_a_kept_table_takes_the_place_of_older_numbers(table: Path) -> None:
 )
 def test_markers_that_cannot_be_filled_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        filled.filled(text, tmp_path / "page.md", tmp_path)
+        pages.filled(text, tmp_path / "page.md", tmp_path)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 
 SMALL = {
     "arms": ("grpo", "ppo"),
@@ -29,25 +29,25 @@ def small(tmp_path: Path, **changes: object) -> Path:
 
 
 def test_every_row_of_every_run_is_there(tmp_path: Path) -> None:
-    matrix = load(small(tmp_path))
-    assert (matrix.arms, matrix.tasks, matrix.seeds) == (("grpo", "ppo"), ("arithmetic",), (1, 2))
-    assert len(matrix.runs) == 4 and all(run.finished for run in matrix.runs)
-    assert len(matrix.select("reward/mean")) == 4 * 4
-    assert len(matrix.select("eval/validation/greedy/correct")) == 4 * 3  # steps 0, 2 and 4
+    experiment = load(small(tmp_path))
+    assert (experiment.arms, experiment.tasks, experiment.seeds) == (("grpo", "ppo"), ("arithmetic",), (1, 2))
+    assert len(experiment.runs) == 4 and all(run.finished for run in experiment.runs)
+    assert len(experiment.select("reward/mean")) == 4 * 4
+    assert len(experiment.select("eval/validation/greedy/correct")) == 4 * 3  # steps 0, 2 and 4
     # per run: validation at 3 steps and test at 2, 4 problems each, two samples and one greedy answer
-    assert len(matrix.evaluations) == 4 * (3 + 2) * 4 * 3
-    assert set(matrix.configs) == {run.name for run in matrix.runs}
-    assert matrix.configs[RUN]["train"]["group"] == 8
+    assert len(experiment.evaluations) == 4 * (3 + 2) * 4 * 3
+    assert set(experiment.configs) == {run.name for run in experiment.runs}
+    assert experiment.configs[RUN]["train"]["group_size"] == 8
 
 
 def test_half_written_last_line_is_left_out_and_counted(tmp_path: Path) -> None:
     root = small(tmp_path)
     with (root / RUN / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "reward/me')
-    matrix = load(root)
-    assert matrix.runs[0].name == RUN and matrix.runs[0].cut_lines == 1
-    assert sum(run.cut_lines for run in matrix.runs) == 1
-    assert matrix.select("reward/mean")["step"].max() == 4
+    experiment = load(root)
+    assert experiment.runs[0].name == RUN and experiment.runs[0].cut_lines == 1
+    assert sum(run.cut_lines for run in experiment.runs) == 1
+    assert experiment.select("reward/mean")["step"].max() == 4
 
 
 def test_cut_inside_a_character_is_a_half_written_line(tmp_path: Path) -> None:
@@ -102,10 +102,12 @@ def test_evaluation_without_scores_is_an_error(tmp_path: Path) -> None:
 
 def test_null_is_nan_and_not_selected(tmp_path: Path) -> None:
     root = small(tmp_path, states={("grpo", "arithmetic", 1): ("diverged", 3)})
-    matrix = load(root)
-    rows = matrix.metrics[(matrix.metrics["metric"] == "policy/entropy") & (matrix.metrics["step"] == 3)]
+    experiment = load(root)
+    rows = experiment.metrics[
+        (experiment.metrics["metric"] == "policy/entropy") & (experiment.metrics["step"] == 3)
+    ]
     assert sum(math.isnan(value) for value in rows["value"]) == 1
-    selected = matrix.select("policy/entropy")
+    selected = experiment.select("policy/entropy")
     assert len(selected[selected["step"] == 3]) == 3
 
 
@@ -113,23 +115,23 @@ def test_runs_that_did_not_finish_stay_in(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 3), ("ppo", "arithmetic", 2): ("running", 1)}
     root = small(tmp_path, states=states)
     (root / "ppo-arithmetic-s1" / "status.json").unlink()
-    matrix = load(root)
-    assert [(run.name, run.state) for run in matrix.runs] == [
+    experiment = load(root)
+    assert [(run.name, run.state) for run in experiment.runs] == [
         (RUN, "diverged"),
         ("grpo-arithmetic-s2", "finished"),
         ("ppo-arithmetic-s1", "unknown"),
         ("ppo-arithmetic-s2", "running"),
     ]
-    assert not any(run.stopped for run in matrix.runs[1:])
-    assert [run.failed for run in matrix.runs] == [True, False, False, False]
-    assert matrix.runs[0].why == "policy/entropy became NaN" and matrix.runs[0].step == 3
+    assert not any(run.stopped for run in experiment.runs[1:])
+    assert [run.failed for run in experiment.runs] == [True, False, False, False]
+    assert experiment.runs[0].why == "policy/entropy became NaN" and experiment.runs[0].step == 3
 
 
 def test_announced_run_without_a_folder_is_listed_as_missing(tmp_path: Path) -> None:
     root = small(tmp_path)
-    described = json.loads((root / "matrix.json").read_text())
+    described = json.loads((root / "experiment.json").read_text())
     described["runs"].append("ppo-arithmetic-s3")
-    (root / "matrix.json").write_text(json.dumps(described))
+    (root / "experiment.json").write_text(json.dumps(described))
     run = load(root).runs[-1]
     assert (run.arm, run.task, run.seed, run.state) == ("ppo", "arithmetic", 3, "missing")
 
@@ -139,29 +141,29 @@ def test_copied_run_folder_is_no_run_of_its_new_name(tmp_path: Path) -> None:
     shutil.copytree(root / RUN, root / "grpo-arithmetic-s3")
     shutil.rmtree(root / "ppo-arithmetic-s2")
     shutil.copytree(root / RUN, root / "ppo-arithmetic-s2")
-    matrix = load(root)
-    assert matrix.strangers == {"grpo-arithmetic-s3": RUN, "ppo-arithmetic-s2": RUN}
-    assert [(run.name, run.state) for run in matrix.runs if not run.finished] == [
+    experiment = load(root)
+    assert experiment.strangers == {"grpo-arithmetic-s3": RUN, "ppo-arithmetic-s2": RUN}
+    assert [(run.name, run.state) for run in experiment.runs if not run.finished] == [
         ("ppo-arithmetic-s2", "missing")
     ]
-    assert len(matrix.select("reward/mean")) == 3 * 4  # three runs of four steps, none twice
+    assert len(experiment.select("reward/mean")) == 3 * 4  # three runs of four steps, none twice
 
 
 def test_rows_rewritten_after_a_restart_replace_the_old_ones(tmp_path: Path) -> None:
     root = small(tmp_path)
     with (root / RUN / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "reward/mean": 0.125}\n')
-    matrix = load(root)
-    assert matrix.runs[0].rewritten_rows == 2  # steps 3 and 4
-    own = matrix.select("reward/mean").query("arm == 'grpo' and seed == 1")
+    experiment = load(root)
+    assert experiment.runs[0].rewritten_rows == 2  # steps 3 and 4
+    own = experiment.select("reward/mean").query("arm == 'grpo' and seed == 1")
     assert list(own["step"]) == [1, 2, 3] and own["value"].iloc[-1] == 0.125
 
 
-def test_folder_without_matrix_json_is_read_from_its_runs(tmp_path: Path) -> None:
+def test_folder_without_experiment_json_is_read_from_its_runs(tmp_path: Path) -> None:
     root = small(tmp_path)
-    (root / "matrix.json").unlink()
-    matrix = load(root)
-    assert matrix.name == "synthetic" and len(matrix.runs) == 4 and matrix.recipe == ""
+    (root / "experiment.json").unlink()
+    experiment = load(root)
+    assert experiment.name == "synthetic" and len(experiment.runs) == 4 and experiment.recipe == ""
 
 
 def test_names_with_dashes_are_told_apart_by_the_launcher(tmp_path: Path) -> None:

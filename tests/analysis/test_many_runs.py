@@ -14,11 +14,11 @@ from helpers.synthetic import Synthetic
 from matplotlib.collections import LineCollection, PolyCollection
 
 import grpobench
-from grpobench.analysis.figures.catalogue import FIGURES
+from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.report.page import render_page
 from grpobench.analysis.statistics.permutation import sign_flip_p, sign_flip_ps
 from grpobench.analysis.statistics.survival import log_rank
-from grpobench.analysis.summary.numbers import MOST_DRAWN
+from grpobench.analysis.topics.numbers import MOST_DRAWN
 from grpobench.runs import cli
 
 REPORT = """
@@ -47,7 +47,7 @@ sys.exit(cli.main(["report", *sys.argv[3:]]))
     ["final_accuracy,survival,reward", pytest.param("", marks=pytest.mark.slow)],
     ids=["three figures", "every figure"],
 )
-def test_a_copied_matrix_is_reported_without_torch_and_to_the_same_bytes(
+def test_a_copied_experiment_is_reported_without_torch_and_to_the_same_bytes(
     figures: str, tmp_path: Path
 ) -> None:
     small = {"tasks": ["arithmetic"], "steps": 4, "every": 2, "problems": 4, "test_problems": 4}
@@ -93,7 +93,7 @@ def test_of_many_seeds_a_band_is_drawn_and_the_range_is_told(tmp_path: Path) -> 
     results = imported(tmp_path, arms=2, seeds=12)
     (axes,) = results.figure("reward").axes
     first = next(one for one in axes.collections if isinstance(one, PolyCollection))
-    values = results.matrix.select("reward/mean").query("arm == 'arm000' and step == 4")["value"]
+    values = results.experiment.select("reward/mean").query("arm == 'arm000' and step == 4")["value"]
     edges = first.get_paths()[0].vertices
     band = edges[edges[:, 0] == 4][:, 1]
     assert [band.min(), band.max()] == pytest.approx(list(np.quantile(values, [0.25, 0.75])))

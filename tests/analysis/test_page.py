@@ -11,12 +11,12 @@ import zstandard
 from helpers.pages import words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report import run_views as views
 from grpobench.analysis.report.facts import gather
-from grpobench.analysis.report.methods import bibtex, methods
 from grpobench.analysis.report.page import inline
 from grpobench.analysis.report.samples import difference, find_samples, shortened
+from grpobench.analysis.report.text import bibtex, methods
+from grpobench.analysis.runfolder.load import load
 
 SMALL = {"steps": 12, "every": 3, "problems": 4, "test_problems": 8}
 PAPERS = {
@@ -64,7 +64,7 @@ def test_samples_are_of_the_same_problem_escaped_and_told_apart(root: Path) -> N
     (sample,), faults = find_samples(load(root))
     assert (sample.step, sample.problem, faults) == (3, "1+2", [])
     assert [one.arm for one in sample.written] == ["grpo", "ppo"]
-    assert sample.written[0].told == "correct 1, reward 1, 1 of 3 in the group correct"
+    assert sample.written[0].verdict_line == "correct 1, reward 1, 1 of 3 in the group correct"
     page = words(root)
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; <del>3</del><ins>4</ins>" in page
@@ -103,7 +103,7 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     told = methods(facts, PAPERS)
     assert told.startswith("We trained grpo, ppo on arithmetic with 2 seeds per arm, from the policy nano")
     assert "16 prompts with 8 completions each" in told and "torch 2.13.0" in told
-    entries = bibtex(facts.matrix, PAPERS)
+    entries = bibtex(facts.experiment, PAPERS)
     assert re.findall(r"@misc\{(.*),", entries) == [
         "arxiv-2402.03300",
         "arxiv-1707.06347",
@@ -114,7 +114,7 @@ def test_methods_cite_what_was_used_and_nothing_else(root: Path) -> None:
     assert "dpo" not in told and "2305.18290" not in entries
 
 
-def test_figures_take_the_colours_of_the_page() -> None:
+def test_figures_take_the_colors_of_the_page() -> None:
     marks = '<g style="fill: #262626; stroke: #0173b2"/><g style="fill: #123456"/>'
     svg = f'<svg width="10pt" height="5pt">{marks}</svg>'
     text = inline(svg, "one", "A title")

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.figures.bias import draw_bias_updates
 from grpobench.analysis.figures.style import TEXT
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
-from grpobench.analysis.summary.bias import bias_curves, bias_metrics
-from grpobench.analysis.summary.headline import headline_of
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.topics.bias import bias_curves, bias_metrics, draw_bias_updates
 
 CAVEAT = "Numbers of this task are made up."
 
@@ -25,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     root = Synthetic(arms=("grpo", "ppo"), tasks=("nanobias",), seeds=(1, 2), steps=6, every=2).write(
         tmp_path
     )
-    for path in root.glob("*/origin.json"):
+    for path in root.glob("*/provenance.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"caveat": CAVEAT}))
     return root
 
@@ -64,10 +63,10 @@ def evaluate(place: Path, subject: str, policies: dict[str, dict[str, float]], c
     (place / "evals" / "pairs-test-0a-grpobench.jsonl").write_text(json.dumps(row) + "\n")
 
 
-def test_the_caveat_of_a_task_stands_under_its_bias_table_and_not_in_the_origins(folder: Path) -> None:
+def test_the_caveat_of_a_task_stands_under_its_bias_table_and_not_in_the_provenances(folder: Path) -> None:
     facts = gather(load(folder))
     assert facts.tables["bias"].note.endswith(f"Caveat (nanobias): {CAVEAT}")
-    assert "caveat" not in facts.origins
+    assert "caveat" not in facts.provenances
     assert "probes" not in facts.tables
 
 
@@ -98,15 +97,15 @@ def test_later_evaluations_of_a_probe_are_a_table_with_its_caveat(folder: Path) 
 def test_runs_that_only_compared_likelihoods_have_a_headline(folder: Path) -> None:
     for mode in ("sampled", "greedy"):
         rewrite(folder, f"/{mode}/", "/likelihood/")
-    matrix = load(folder)
-    assert headline_of(matrix, "nanobias").mode == "likelihood"
-    assert len(bias_metrics(matrix)) > 0
+    experiment = load(folder)
+    assert headline_of(experiment, "nanobias").mode == "likelihood"
+    assert len(bias_metrics(experiment)) > 0
 
 
 def test_lean_is_read_beside_another_mode_and_drawn_over_updates(folder: Path) -> None:
     rewrite(folder, "/greedy/bias_ambiguous/", "/likelihood/lean_ambiguous/")
-    matrix = load(folder)
-    frame = bias_metrics(matrix)
+    experiment = load(folder)
+    frame = bias_metrics(experiment)
     by_metric = {metric: set(own["category"]) for metric, own in frame.groupby("metric")}
     assert "all" not in by_metric["lean_ambiguous"] and by_metric["bias_ambiguous"] == {"all"}
     rewrite(folder, "/greedy/accuracy_ambiguous/", "/greedy/accuracy_ambiguous/own ")

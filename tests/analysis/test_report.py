@@ -17,33 +17,28 @@ from helpers.logs import known
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.checks.pairing import check_pairing
-from grpobench.analysis.figures.catalogue import FIGURES, draw, figure
-from grpobench.analysis.figures.definitions import DEFINITIONS
-from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
-from grpobench.analysis.figures.training import TRAINING
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.report.facts import gather
-from grpobench.analysis.report.machine import as_json, json_ready
+from grpobench.analysis.checks.alarms import check_pairing
+from grpobench.analysis.figures.drawing import DEFINITIONS, pdf_bytes, svg_text
+from grpobench.analysis.figures.table import tex
+from grpobench.analysis.report.catalog import FIGURES, draw, figure
+from grpobench.analysis.report.facts import as_json, gather, json_ready
 from grpobench.analysis.report.page import inline
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.summary.accuracy import finals
-from grpobench.analysis.summary.budgets import at_equal_budgets, with_axis
-from grpobench.analysis.summary.costs import PHASES, update_costs
-from grpobench.analysis.summary.headline import decoding
-from grpobench.analysis.summary.origins import run_origins
-from grpobench.analysis.summary.sampling import run_samples, sample_curves
-from grpobench.analysis.summary.settings import all_settings
-from grpobench.analysis.tables.table import tex
-from grpobench.analysis.tools.latex import escape
-from grpobench.analysis.tools.text import count, points
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import count, escape, points
+from grpobench.analysis.topics.accuracy import decoding, finals
+from grpobench.analysis.topics.budgets import at_equal_budgets, with_axis
+from grpobench.analysis.topics.costs import PHASES, update_costs
+from grpobench.analysis.topics.runs import all_settings, run_provenances
+from grpobench.analysis.topics.sampling import run_samples, sample_curves
+from grpobench.analysis.topics.training import TRAINING
 
 SMALL = {"steps": 6, "every": 3, "problems": 4, "test_problems": 8}
 
 
-def matrix_of(tmp_path: Path, **changes: object) -> Matrix:
+def experiment_of(tmp_path: Path, **changes: object) -> Experiment:
     return load(Synthetic(**{**SMALL, **changes}).write(tmp_path))  # type: ignore[arg-type]
 
 
@@ -142,14 +137,14 @@ def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> 
 
 def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp_path: Path) -> None:
     final = {"a": [0.5] * 8, "b": [0.5 + d for d in (0.03, -0.01, 0.02, -0.02, 0.04, 0.01, -0.01, 0.02)]}
-    matrix = matrix_of(
+    experiment = experiment_of(
         tmp_path,
         arms=("a", "b"),
         tasks=("arithmetic",),
         seeds=range(8),
         accuracy=lambda arm, task, seed: final[arm][seed],
     )
-    table = gather(matrix).tables["comparisons"]
+    table = gather(experiment).tables["comparisons"]
     # 8 seeds find 1.193 SD (s = 2.138 points); χ² with 7 df puts the true SD at .661 to 2.035 times s
     assert table.frame["detectable"][0] == pytest.approx(
         1.193 * 0.02138, rel=0.01
@@ -160,8 +155,8 @@ def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp
 
 
 def test_same_logs_give_the_same_figures(report: Path) -> None:
-    matrix = load(report.parent)
-    drawing = FIGURES["final_accuracy"](matrix)
+    experiment = load(report.parent)
+    drawing = FIGURES["final_accuracy"](experiment)
     assert drawing is not None
     assert svg_text(drawing) == (report / "figures" / "final_accuracy.svg").read_text()
     kept = (report / "figures" / "final_accuracy.pdf").read_bytes()
@@ -171,7 +166,7 @@ def test_same_logs_give_the_same_figures(report: Path) -> None:
 def test_diverged_run_counts_as_zero_and_unfinished_run_waits(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 4), ("ppo", "arithmetic", 2): ("preempted", 4)}
     facts = gather(
-        matrix_of(
+        experiment_of(
             tmp_path,
             arms=("grpo", "ppo"),
             tasks=("arithmetic",),
@@ -230,12 +225,12 @@ def test_before_and_after_are_of_the_same_seeds(tmp_path: Path) -> None:
 def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("crashed", 4)}
     states |= {("ppo", "nanobias", seed): ("crashed", 4) for seed in (1, 2, 3)}
-    matrix = matrix_of(tmp_path, states=states)
-    facts = gather(matrix)
+    experiment = experiment_of(tmp_path, states=states)
+    facts = gather(experiment)
     left = " Left out: 4 runs without a result. Left out whole, for want of a result of some arm: nanobias."
     for name in ("aggregate", "improvement"):
         assert left in facts.tables[name].note
-    assert "Left out" not in gather(matrix_of(tmp_path / "whole")).tables["aggregate"].note
+    assert "Left out" not in gather(experiment_of(tmp_path / "whole")).tables["aggregate"].note
 
 
 def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) -> None:
@@ -254,7 +249,7 @@ def test_a_page_counts_the_seeds_that_two_arms_share(tmp_path: Path) -> None:
     for seed in range(3):
         for run in (f"a-arithmetic-s{seed}", f"b-arithmetic-s{7 - seed}"):
             shutil.rmtree(root / run)
-    (root / "matrix.json").unlink()
+    (root / "experiment.json").unlink()
     page = words(root)
     assert "With 2 seeds, the most of 8 that two arms share, the smallest two-sided p" in page
     assert "so no verdict is possible with 2" in page and "so verdicts are possible" not in page
@@ -262,13 +257,13 @@ def test_a_page_counts_the_seeds_that_two_arms_share(tmp_path: Path) -> None:
 
 def test_diverged_run_counts_as_zero_though_validations_came_before(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 5)}
-    matrix = matrix_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
-    run = finals(matrix).query("arm == 'grpo' and seed == 1").iloc[0]
+    experiment = experiment_of(tmp_path, tasks=("arithmetic",), states=states, drop=("eval/test",))
+    run = finals(experiment).query("arm == 'grpo' and seed == 1").iloc[0]
     assert run["validation_last"] > 0 and run["counted"] == 0 and math.isnan(run["final"])
 
 
 def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:
-    matrix = matrix_of(
+    experiment = experiment_of(
         tmp_path,
         tasks=("arithmetic",),
         seeds=range(1, 9),
@@ -276,7 +271,7 @@ def test_eight_seeds_resolve_a_difference_that_is_there(tmp_path: Path) -> None:
             {"grpo": 0.6, "dapo": 0.5, "gspo": 0.4, "ppo": 0.3}[arm] + 0.01 * seed
         ),
     )
-    compared = gather(matrix).numbers.compared
+    compared = gather(experiment).numbers.compared
     assert [pair.text for pair in compared] == [
         "grpo > dapo",
         "grpo > gspo",
@@ -303,7 +298,7 @@ def test_a_verdict_is_told_from_the_better_arm(tmp_path: Path) -> None:
 
 
 def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
-    matrix = matrix_of(
+    experiment = experiment_of(
         tmp_path,
         arms=("a", "b"),
         tasks=("arithmetic",),
@@ -311,7 +306,7 @@ def test_the_same_arm_twice_is_never_told_apart(tmp_path: Path) -> None:
         identical=True,
         gain={"a": 0.3, "b": 0.3},
     )
-    (pair,) = gather(matrix).numbers.compared
+    (pair,) = gather(experiment).numbers.compared
     assert pair.verdict == "equivalent" and pair.effect == 0 and pair.p == 1 and pair.improvement == 0.5
 
 
@@ -328,20 +323,20 @@ def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> Non
 
 
 def test_metrics_that_no_arm_logs_leave_their_figure_out(tmp_path: Path) -> None:
-    matrix = matrix_of(
+    experiment = experiment_of(
         tmp_path,
         arms=("grpo", "dapo"),
         tasks=("arithmetic",),
         drop=("policy/", "trained/", "groups/sampled", "time/", "cost/", "grad_norm/", "eval/test"),
     )
-    names = {drawing.name for drawing in draw(matrix)}
+    names = {drawing.name for drawing in draw(experiment)}
     assert names == {"final_accuracy", "differences", "accuracy_updates", "reward", "length", "zero_signal"}
-    facts = gather(matrix)
+    facts = gather(experiment)
     assert set(facts.numbers.runs["split"]) == {"validation"}  # nothing was tested: the headline says so
     assert "costs" not in facts.tables and "bias" not in facts.tables
 
 
-def test_matrix_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
+def test_experiment_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", seed): ("running", 0) for seed in (1, 2)}
     root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2), states=states).write(
         tmp_path
@@ -352,14 +347,14 @@ def test_matrix_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
 
 
 def test_critic_figure_shows_only_the_arm_with_a_critic(tmp_path: Path) -> None:
-    matrix = matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,))
-    assert set(matrix.select("critic/explained_variance")["arm"]) == {"ppo"}
+    experiment = experiment_of(tmp_path, tasks=("arithmetic",), seeds=(1,))
+    assert set(experiment.select("critic/explained_variance")["arm"]) == {"ppo"}
 
 
 def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
-    matrix = matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
-    frame = at_equal_budgets(matrix)
-    tokens = matrix.select("cost/generated_tokens")
+    experiment = experiment_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
+    frame = at_equal_budgets(experiment)
+    tokens = experiment.select("cost/generated_tokens")
     ends = tokens.groupby(["arm", "seed"])["value"].max()
     assert set(frame.loc[frame["axis"] == "tokens", "budget"]) == {ends.min()}
     updates = frame[frame["axis"] == "updates"]
@@ -367,22 +362,22 @@ def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
 
 
 def test_token_axis_starts_at_zero_and_seconds_add_up(tmp_path: Path) -> None:
-    matrix = matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1,))
-    frame = matrix.select("eval/validation/greedy/correct")
-    assert with_axis(matrix, frame, "tokens")["x"].iloc[0] == 0
-    seconds = with_axis(matrix, frame, "seconds")
-    assert seconds["x"].iloc[-1] == pytest.approx(matrix.select("time/step")["value"].sum())
+    experiment = experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1,))
+    frame = experiment.select("eval/validation/greedy/correct")
+    assert with_axis(experiment, frame, "tokens")["x"].iloc[0] == 0
+    seconds = with_axis(experiment, frame, "seconds")
+    assert seconds["x"].iloc[-1] == pytest.approx(experiment.select("time/step")["value"].sum())
 
 
 def test_phases_of_the_cost_table_add_up_to_the_step(tmp_path: Path) -> None:
-    frame = update_costs(matrix_of(tmp_path, tasks=("arithmetic",), seeds=(1,)))
+    frame = update_costs(experiment_of(tmp_path, tasks=("arithmetic",), seeds=(1,)))
     assert frame[list(PHASES)].sum(axis=1).to_list() == pytest.approx(frame["seconds"].to_list())
 
 
 def test_pass_at_k_needs_twice_k_samples(tmp_path: Path) -> None:
-    few = matrix_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=3)
+    few = experiment_of(tmp_path, name="few", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=3)
     assert sample_curves(run_samples(few), ()).empty
-    many = matrix_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=9)
+    many = experiment_of(tmp_path, name="many", arms=("grpo",), tasks=("arithmetic",), seeds=(1,), samples=9)
     frame = sample_curves(run_samples(many), ())
     passed = frame[(frame["kind"] == "pass") & (frame["policy"] == "final")]
     assert list(passed["k"]) == [1, 2, 4] and passed["value"].is_monotonic_increasing
@@ -403,18 +398,18 @@ def test_answers_that_could_not_be_graded_are_no_items(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> None:
-    found = all_settings(matrix_of(tmp_path, seeds=(1,)))
+    found = all_settings(experiment_of(tmp_path, seeds=(1,)))
     differing = [setting.key for setting in found if setting.differs]
     assert differing == ["algorithm.name", "algorithm.clip_high", "train.learning_rate.policy"]
-    (tokens,) = [setting for setting in found if setting.key == "sampler.max_new_tokens"]
+    (tokens,) = [setting for setting in found if setting.key == "sampler.max_completion_tokens"]
     assert tokens.values["grpo"] == "arithmetic: 40; nanobias: 4; function: 4" and not tokens.differs
 
 
-def test_origin_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
-    found = run_origins(matrix_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
+def test_provenance_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
+    found = run_provenances(experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
     assert found["versions.torch"] == [("2.13.0", 2)] and found["commit"] == [("0123abcd", 2)]
     assert found["host"] == [("worker-1", 1), ("worker-2", 1)] and found["attempts"] == [("1", 2)]
-    assert not {"pid", "started", "diff", "pins"} & set(found) and len(found["code"][0][0]) == 12
+    assert not {"pid", "started", "diff", "fingerprints"} & set(found) and len(found["code"][0][0]) == 12
 
 
 def test_broken_pairing_is_named(tmp_path: Path) -> None:
@@ -449,13 +444,13 @@ def test_text_of_numbers() -> None:
 
 def test_tex_escapes_what_tex_would_read_as_commands(tmp_path: Path) -> None:
     assert escape("clip_high > 5% & −1") == r"clip\_high $>$ 5\% \& $-$1"
-    facts = gather(matrix_of(tmp_path, arms=("a_b", "c"), tasks=("arithmetic",), seeds=(1,)))
+    facts = gather(experiment_of(tmp_path, arms=("a_b", "c"), tasks=("arithmetic",), seeds=(1,)))
     assert r"a\_b" in tex(facts.tables["accuracy"])
 
 
 def test_json_of_a_report_can_be_read_back(tmp_path: Path) -> None:
-    facts = gather(matrix_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",)))
-    assert json.loads(json.dumps(json_ready(as_json(facts)), allow_nan=False))["matrix"]["arms"] == [
+    facts = gather(experiment_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",)))
+    assert json.loads(json.dumps(json_ready(as_json(facts)), allow_nan=False))["experiment"]["arms"] == [
         "grpo",
         "dapo",
     ]
@@ -470,18 +465,18 @@ def test_analysis_reads_logs_without_torch() -> None:
 
 @pytest.mark.slow
 def test_every_figure_can_be_drawn_alone_by_its_name(tmp_path: Path) -> None:
-    matrix = matrix_of(tmp_path, samples=4)
-    report = write_report(matrix.folder, ("svg",))
+    experiment = experiment_of(tmp_path, samples=4)
+    report = write_report(experiment.folder, ("svg",))
     drawn = {path.stem for path in (report / "figures").iterdir()}
-    alone = {name: FIGURES[name](matrix) for name in FIGURES}
+    alone = {name: FIGURES[name](experiment) for name in FIGURES}
     assert {name for name, drawing in alone.items() if drawing} == drawn == set(FIGURES) - {"components"}
     assert all(drawing.name == name for name, drawing in alone.items() if drawing)
-    assert figure(matrix, "reward").axes[0].get_xlabel() == "updates"
+    assert figure(experiment, "reward").axes[0].get_xlabel() == "updates"
     assert all(kind.about and "\n" not in kind.about for kind in FIGURES.values())
     with pytest.raises(LogError, match="nothing is logged that figure 'components' shows"):
-        figure(matrix, "components")
+        figure(experiment, "components")
     with pytest.raises(ValueError, match="unknown figure 'rewards'; known: final_accuracy, "):
-        figure(matrix, "rewards")
+        figure(experiment, "rewards")
 
 
 def test_captions_define_metrics_that_are_logged() -> None:
@@ -496,16 +491,16 @@ def test_captions_define_metrics_that_are_logged() -> None:
 def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
     """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
     root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
-    matrix = load(root)
-    assert decoding(matrix, "sampled") == "sampled decoding at temperature 1"
-    assert decoding(matrix, "greedy") == "greedy decoding"
+    experiment = load(root)
+    assert decoding(experiment, "sampled") == "sampled decoding at temperature 1"
+    assert decoding(experiment, "greedy") == "greedy decoding"
     page = words(root)
     assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
     assert "Accuracy in percent (test split, greedy decoding)" in page
     assert "Final accuracy, sampled decoding at temperature 1" in page
-    for run in matrix.runs:
-        if run.arm == matrix.arms[0]:
+    for run in experiment.runs:
+        if run.arm == experiment.arms[0]:
             config = root / run.name / "run.toml"
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
     told = decoding(load(root), "sampled")
-    assert told.startswith(f"sampled decoding at different temperatures (0.6: {matrix.arms[0]}; 1: ")
+    assert told.startswith(f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: ")

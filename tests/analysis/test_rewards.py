@@ -10,10 +10,10 @@ import pytest
 from helpers.pages import drawing, words
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.summary.rewards import reward_components, reward_parts
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.training import reward_components, reward_parts
 
 ARMS = ("verifier", "proxy")
 STEPS = 20
@@ -37,9 +37,9 @@ def written(folder: Path, parts: bool = True) -> Path:
 
 
 def test_parts_of_the_reward_at_both_ends_of_training(tmp_path: Path) -> None:
-    matrix = load(written(tmp_path))
-    assert reward_components(matrix) == ["proxy"]
-    frame = reward_parts(matrix).set_index(["arm", "seed", "metric"])
+    experiment = load(written(tmp_path))
+    assert reward_components(experiment) == ["proxy"]
+    frame = reward_parts(experiment).set_index(["arm", "seed", "metric"])
     # update 1, and the mean over updates 19 and 20, a tenth of 20
     proxy = frame.loc[("proxy", 1, "reward/proxy")]
     assert (proxy["start"], proxy["end"]) == pytest.approx((0.12, 0.49))

@@ -344,9 +344,9 @@ SHARES = st.lists(
 @given(SHARES)
 def test_clustered_error_is_the_sum_over_pairs_inside_clusters(rows: list[tuple[float, int]]) -> None:
     values, clusters = np.array([value for value, _ in rows]), [cluster for _, cluster in rows]
-    centred, n, groups = values - values.mean(), len(rows), len(set(clusters))
+    centered, n, groups = values - values.mean(), len(rows), len(set(clusters))
     pairs = sum(
-        centred[i] * centred[j] for i in range(n) for j in range(n) if clusters[i] == clusters[j]
+        centered[i] * centered[j] for i in range(n) for j in range(n) if clusters[i] == clusters[j]
     )  # the variance of a mean of items that are dependent inside clusters only
     expected = math.sqrt(max(pairs, 0) * groups / (groups - 1)) / n
     assert clustered_error(values, clusters) == pytest.approx(expected, abs=1e-7)

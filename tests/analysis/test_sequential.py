@@ -18,10 +18,10 @@ from helpers.synthetic import Synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.looks import FILE, Plan, read_plan
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.interim import FILE, InterimPlan, read_plan
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.permutation import holm, sign_flip_p
 from grpobench.analysis.statistics.sequential import (
@@ -35,9 +35,9 @@ from grpobench.analysis.statistics.sequential import (
 SHARES = st.floats(-0.1, 0.1, allow_nan=False).map(lambda value: round(value, 4))
 
 
-def plan(counts: tuple[int, ...], pairs: int = 1, margin: float = 2.0) -> Plan:
+def plan(counts: tuple[int, ...], pairs: int = 1, margin: float = 2.0) -> InterimPlan:
     looks, weights = spending(counts, pairs, 0.05)
-    return Plan(tuple(range(counts[-1])), looks, weights, 0.05, pairs, margin, counts[-1] - counts[-2])
+    return InterimPlan(tuple(range(counts[-1])), looks, weights, 0.05, pairs, margin, counts[-1] - counts[-2])
 
 
 def test_the_level_is_spent_with_the_square_of_the_seeds_and_in_full() -> None:
@@ -52,7 +52,7 @@ def test_the_level_is_spent_with_the_square_of_the_seeds_and_in_full() -> None:
 
 def test_a_single_look_is_the_plain_test() -> None:
     values = np.random.default_rng(0).normal(0.02, 0.03, size=9)
-    one = Plan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
+    one = InterimPlan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
     assert sequential_p(values, one) == pytest.approx(sign_flip_p(values), abs=2**-25)
     assert sequential_p(values[:8], one) == 1  # before the first look
 
@@ -60,7 +60,7 @@ def test_a_single_look_is_the_plain_test() -> None:
 def test_two_looks_by_hand() -> None:
     # eight seeds of one sign at the first of two looks with half the level each: p = 2/256, rejected from a
     # level of 4/256 on
-    halves = Plan(tuple(range(9)), (8, 9), (0.5, 0.5), 0.05, 1, 2.0, 1)
+    halves = InterimPlan(tuple(range(9)), (8, 9), (0.5, 0.5), 0.05, 1, 2.0, 1)
     assert sequential_p(np.ones(8), halves) == pytest.approx(4 / 256, abs=2**-25)
     # a ninth like them: two of 512 patterns, within half the level from 4/512 on
     assert sequential_p(np.ones(9), halves) == pytest.approx(4 / 512, abs=2**-25)
@@ -73,7 +73,7 @@ def test_two_looks_by_hand() -> None:
 @given(st.lists(SHARES, min_size=6, max_size=11), st.floats(0.001, 0.5), st.floats(1, 2))
 def test_what_a_level_rejects_a_higher_one_does(values: list[float], level: float, by: float) -> None:
     design = plan((6, 7, 8, 9, 10, 11))
-    reached = stages(values, design.looks, design.weights)
+    reached = stages(values, design.analyses, design.weights)
     if rejects(reached, level):
         assert rejects(reached, by * level)
     p = sequential_p(values, design)
@@ -96,7 +96,7 @@ def test_arms_that_are_one_are_called_different_in_at_most_five_percent_of_exper
     found = plain = 0
     for _ in range(many):
         values = rng.standard_t(3, size=12)  # heavy tails: nothing is assumed of the shape but its symmetry
-        found += rejects(stages(values, design.looks, design.weights), 0.05)
+        found += rejects(stages(values, design.analyses, design.weights), 0.05)
         plain += any(sign_flip_p(values[:look]) <= 0.05 for look in (6, 8, 10, 12))
     assert found / many <= most(many)
     assert found / many >= 0.025  # and the level is used
@@ -111,7 +111,8 @@ def test_several_pairs_hold_the_level_under_holm_however_one_stops(many: int) ->
         arms = rng.normal(size=(3, 11))
         pairs = [arms[0] - arms[1], arms[0] - arms[2], arms[1] - arms[2]]
         p = [
-            1.0 if not rejects(stages(d, design.looks, design.weights), 0.05 / 3) else 0.05 / 3 for d in pairs
+            1.0 if not rejects(stages(d, design.analyses, design.weights), 0.05 / 3) else 0.05 / 3
+            for d in pairs
         ]
         wrong += bool((holm(p) <= 0.05).any())  # the first step of Holm, without which there is no other
     assert wrong / many <= most(many)

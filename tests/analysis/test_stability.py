@@ -14,21 +14,20 @@ from helpers.pages import drawing
 from helpers.synthetic import Synthetic
 from scipy import stats
 
-from grpobench.analysis.figures.catalogue import FIGURES
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.report.catalog import FIGURES, make_tables
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.survival import kaplan_meier, log_rank, log_rank_z
-from grpobench.analysis.summary.accuracy import accounting, accuracies, finals
-from grpobench.analysis.summary.events import run_findings
-from grpobench.analysis.summary.numbers import Numbers
-from grpobench.analysis.summary.stability import sentence, stability
-from grpobench.analysis.tables.catalogue import make_tables
+from grpobench.analysis.topics.accuracy import accounting, accuracies, finals
+from grpobench.analysis.topics.events import run_findings
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.stability import sentence, stability
 
 FALLS = {("gspo", "arithmetic", 1): 20, ("gspo", "arithmetic", 2): 30}
 
 
-def matrix_of(folder: Path, **changes: Any) -> Path:
+def experiment_of(folder: Path, **changes: Any) -> Path:
     """Two arms, one task, four seeds of 60 updates, evaluated every tenth; seeds of gspo lose everything."""
     made = {
         "arms": ("grpo", "gspo"),
@@ -44,12 +43,12 @@ def matrix_of(folder: Path, **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with drawing("final_accuracy", "survival"):
-        return write_report(matrix_of(tmp_path_factory.mktemp("results"))).parent
+        return write_report(experiment_of(tmp_path_factory.mktemp("results"))).parent
 
 
 def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) -> None:
-    matrix = load(matrix_of(tmp_path))
-    runs = finals(matrix)
+    experiment = load(experiment_of(tmp_path))
+    runs = finals(experiment)
     fallen = runs[runs["standing"] == "collapsed"]
     assert {(row.arm, row.seed): row.collapsed_at for row in fallen.itertuples()} == {
         ("gspo", 1): 20,
@@ -57,8 +56,8 @@ def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) 
     }
     assert (fallen["state"] == "finished").all()  # it made all its updates
     assert (fallen["counted"] == fallen["final"]).all() and (fallen["counted"] < 0.1).all()
-    assert accounting(matrix, runs) == {"finished": 6, "collapsed": 2}
-    gspo = accuracies(matrix, runs).set_index("arm").loc["gspo"]
+    assert accounting(experiment, runs) == {"finished": 6, "collapsed": 2}
+    gspo = accuracies(experiment, runs).set_index("arm").loc["gspo"]
     own = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
     assert gspo["collapsed"] == 2
     assert gspo["final_of_finished"] == pytest.approx(own.loc[[3, 4]].mean())
@@ -67,11 +66,11 @@ def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) 
 
 def test_a_run_that_its_recipe_stopped_counts_as_it_ended(tmp_path: Path) -> None:
     states = {("gspo", "arithmetic", 1): ("collapsed", 33)}
-    matrix = load(matrix_of(tmp_path, states=states))
-    run = finals(matrix).query("arm == 'gspo' and seed == 1").iloc[0]
+    experiment = load(experiment_of(tmp_path, states=states))
+    run = finals(experiment).query("arm == 'gspo' and seed == 1").iloc[0]
     assert (run["state"], run["standing"], run["collapsed_at"]) == ("collapsed", "collapsed", 20)
     assert run["final"] == run["counted"] < 0.1  # evaluated when it was stopped
-    text = make_tables(matrix)["accuracy"].rows[1][6]
+    text = make_tables(experiment)["accuracy"].rows[1][6]
     assert "(collapsed at 20)" in text and "(collapsed at 30)" in text
 
 
@@ -105,8 +104,8 @@ def test_tables_hold_the_same_for_programs(report: Path) -> None:
     assert "not logged: gap/k3" in content["events"]["gspo-arithmetic-s1"]["not_applicable"]["sampler_gap"]
 
 
-def test_a_matrix_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> None:
-    numbers = Numbers(load(matrix_of(tmp_path, falls={})))
+def test_a_experiment_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> None:
+    numbers = Numbers(load(experiment_of(tmp_path, falls={})))
     assert FIGURES["survival"](numbers) is None
     tables = make_tables(numbers)
     assert "survival" not in tables
@@ -116,29 +115,29 @@ def test_a_matrix_without_a_collapse_has_no_curve_of_them(tmp_path: Path) -> Non
 
 def test_a_divergence_is_a_collapse_at_its_step(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 3): ("diverged", 17)}
-    numbers = Numbers(load(matrix_of(tmp_path, states=states, falls={})))
-    row = stability(numbers.matrix, numbers.findings, numbers.runs).set_index("arm").loc["grpo"]
+    numbers = Numbers(load(experiment_of(tmp_path, states=states, falls={})))
+    row = stability(numbers.experiment, numbers.findings, numbers.runs).set_index("arm").loc["grpo"]
     assert (row["collapsed"], row["first"]) == (1, 17)
     assert sentence(row.to_dict()).startswith("1 of 4 runs collapsed, at step 17")
 
 
 def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
     falls = {("gspo", "arithmetic", seed): 20 for seed in range(1, 9)}
-    facts = gather(load(matrix_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
+    facts = gather(load(experiment_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
     (pair,) = facts.numbers.compared
     assert pair.verdict == "better"
-    from grpobench.analysis.report.words import claim
+    from grpobench.analysis.report.text import claim
 
     assert claim(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
 
 
 def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
-    root = matrix_of(tmp_path, falls={})
+    root = experiment_of(tmp_path, falls={})
     (root / "grpo-arithmetic-s1" / "metrics.jsonl").write_text("")
-    matrix = load(root)
-    assert "grpo-arithmetic-s1" not in run_findings(matrix)
-    numbers = Numbers(matrix)
-    assert stability(matrix, numbers.findings, numbers.runs)["runs"].tolist() == [3, 4]
+    experiment = load(root)
+    assert "grpo-arithmetic-s1" not in run_findings(experiment)
+    numbers = Numbers(experiment)
+    assert stability(experiment, numbers.findings, numbers.runs)["runs"].tolist() == [3, 4]
 
 
 # Survival, by hand and against SciPy

@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 from helpers.synthetic import Synthetic
 
-from grpobench.analysis.figures.catalogue import FIGURES
-from grpobench.analysis.figures.results import draw_final_accuracy
-from grpobench.analysis.figures.style import BASE_COLOUR, TEXT
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.logs.matrix import Matrix
-from grpobench.analysis.logs.together import together
-from grpobench.analysis.summary.numbers import Numbers
+from grpobench.analysis.figures.style import BASE_COLOR, TEXT
+from grpobench.analysis.report.catalog import FIGURES
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.runfolder.several import together
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.results import draw_final_accuracy
 from grpobench.runs import cli
 
 SMALL = {"seeds": (1, 2), "steps": 8, "every": 4, "problems": 4, "test_problems": 8}
 
 
 def folders(tmp_path: Path) -> list[Path]:
-    """Two matrices that share an arm and a task, and have the same problems of it."""
+    """Two experiments that share an arm and a task, and have the same problems of it."""
     ours = Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), name="ours", **SMALL)
     theirs = Synthetic(arms=("grpo", "dapo"), tasks=("arithmetic", "function"), name="theirs", **SMALL)
     return [ours.write(tmp_path), theirs.write(tmp_path / "elsewhere")]
 
 
-def values(matrix: Matrix, arm: str) -> list[float]:
-    frame = matrix.select("reward/mean")
+def values(experiment: Experiment, arm: str) -> list[float]:
+    frame = experiment.select("reward/mean")
     return [float(value) for value in frame[(frame["arm"] == arm) & (frame["task"] == "arithmetic")]["value"]]
 
 
@@ -47,7 +47,7 @@ def test_arms_of_several_folders_keep_their_logs_and_are_told_apart(tmp_path: Pa
     assert together([ours]) is ours
 
 
-def test_matrices_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_experiments_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     roots = [
         Synthetic(arms=("grpo",), tasks=("arithmetic",), **SMALL).write(tmp_path / part) for part in "ab"
     ]
@@ -56,7 +56,7 @@ def test_matrices_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) ->
 
 def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path: Path) -> None:
     same = [load(root) for root in folders(tmp_path / "same")]
-    alike = "Runs of 2 matrices, which nothing pairs."
+    alike = "Runs of 2 experiments, which nothing pairs."
     drawing = FIGURES["accuracy_updates"](together(same))
     assert drawing is not None and drawing.caption.endswith(alike)
     more = SMALL | {"test_problems": 9}
@@ -65,7 +65,7 @@ def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path:
     told = "On arithmetic they were evaluated on different problems, so accuracies do not compare."
     assert drawing is not None and drawing.caption.endswith(f"{alike} {told}")
     silent = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), name="silent", **SMALL).write(tmp_path))
-    silent = Matrix(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
+    silent = Experiment(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
     assert together([same[0], silent]).apart.endswith(
         "not all logs say on which problems they were evaluated."
     )
@@ -76,13 +76,13 @@ def test_the_command_draws_one_figure_of_several_folders(
 ) -> None:
     roots = [str(root) for root in folders(tmp_path)]
     assert cli.main(["figure", "reward", *roots, "--format", "svg", "--out", str(tmp_path / "paper")]) == 0
-    assert "Runs of 2 matrices" in (tmp_path / "paper" / "reward.tex").read_text()
+    assert "Runs of 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
     drawn = (tmp_path / "paper" / "reward.svg").read_text()
     assert "grpo (ours) on arithmetic" in drawn and "grpo (theirs) on arithmetic" in drawn
     for given, message in (
         (
             ["differences", *roots],
-            "nothing is logged that differences would show of matrices that nothing pairs",
+            "nothing is logged that differences would show of experiments that nothing pairs",
         ),
         (["reward", roots[0], roots[0]], "given twice; name each folder once"),
         (["reward", *roots, str(tmp_path / "none")], "none: no such folder"),
@@ -92,19 +92,19 @@ def test_the_command_draws_one_figure_of_several_folders(
 
 
 def test_each_arm_stands_beside_its_own_accuracy_before_training(tmp_path: Path) -> None:
-    """Where matrices, or models of one, begin apart: a mean over them would be nobody's."""
+    """Where experiments, or models of one, begin apart: a mean over them would be nobody's."""
     ours, theirs = map(load, folders(tmp_path))
     numbers = Numbers(together([ours, theirs]))
     for moved, lines in ((0.0, 1), (0.3, 4)):
         runs = numbers.runs.copy()
         runs.loc[runs["arm"] == "dapo", "base"] += moved
-        drawing = draw_final_accuracy(numbers.matrix, runs, TEXT)
+        drawing = draw_final_accuracy(numbers.experiment, runs, TEXT)
         assert drawing is not None and ("of each arm where these differ" in drawing.caption) == bool(moved)
         axes = next(axes for axes in drawing.figure.axes if axes.get_title() == "arithmetic")
         begun = [
             line
             for line in axes.lines
-            if line.get_color() == BASE_COLOUR and not line.get_marker().strip("None")
+            if line.get_color() == BASE_COLOR and not line.get_marker().strip("None")
         ]
         assert len(begun) == lines
         if moved:

@@ -14,14 +14,13 @@ from helpers.pages import words
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.checks.alarms import find_alarms
-from grpobench.analysis.logs.changes import describe, histories
-from grpobench.analysis.logs.files import LogError, problem_digests
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.summary.accuracy import accuracies, finals
-from grpobench.analysis.summary.origins import run_origins
-from grpobench.analysis.summary.settings import all_settings
+from grpobench.analysis.runfolder.experiment import describe, histories
+from grpobench.analysis.runfolder.files import LogError, problem_digests
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.accuracy import accuracies, finals
+from grpobench.analysis.topics.runs import all_settings, run_provenances
 
 SMALL: Mapping[str, Any] = {
     "arms": ("grpo", "ppo"),
@@ -59,27 +58,28 @@ def retell(path: Path, old: str, new: str) -> None:
 def attempts(root: Path, name: str, *later: Mapping[str, Any]) -> None:
     """Add attempts to a run's origin, like its first one but for what is given."""
 
-    def add(origin: Any) -> None:
-        first = origin["attempts"][0]
-        origin["attempts"] = [first | {"resumed_at": 0}] + [
+    def add(provenance: Any) -> None:
+        first = provenance["attempts"][0]
+        provenance["attempts"] = [first | {"resumed_at": 0}] + [
             first | {"attempt": n, "id": f"{name}-{n}", **one} for n, one in enumerate(later, 2)
         ]
 
-    edit(root / name / "origin.json", add)
+    edit(root / name / "provenance.json", add)
 
 
-def test_uniform_matrix_tells_nothing_though_arms_depend_on_different_files(root: Path) -> None:
-    for path in root.glob("*/origin.json"):
+def test_uniform_experiment_tells_nothing_though_arms_depend_on_different_files(root: Path) -> None:
+    for path in root.glob("*/provenance.json"):
         arm = path.parent.name.split("-")[0]
         code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
-        edit(path, lambda origin, code=code: origin["attempts"][0].update(code=code))  # type: ignore[misc]
+        edit(path, lambda provenance, code=code: provenance["attempts"][0].update(code=code))  # type: ignore[misc]
     assert told(root) == {}
-    assert len(run_origins(load(root))["code"]) == 1
+    assert len(run_provenances(load(root))["code"]) == 1
     edit(
-        root / RUN / "origin.json", lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"})
+        root / RUN / "provenance.json",
+        lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"}),
     )
     assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
-    assert len(run_origins(load(root))["code"]) == 2
+    assert len(run_provenances(load(root))["code"]) == 2
 
 
 # Seeds that would vanish
@@ -122,7 +122,7 @@ def test_log_cut_before_the_end_is_no_final_accuracy(root: Path) -> None:
     assert line == f"{RUN}: metrics.jsonl lacks 6 of 21 rows, the first of step 15"
 
 
-@pytest.mark.parametrize("name", ["origin.json", "eval.jsonl"])
+@pytest.mark.parametrize("name", ["provenance.json", "eval.jsonl"])
 def test_missing_file_of_a_run_is_named(root: Path, name: str) -> None:
     (root / RUN / name).unlink()
     (line,) = told(root)["Logs that lack something"]
@@ -141,7 +141,7 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 1): ("diverged", 4), ("ppo", "arithmetic", 2): ("crashed", 4)}
     root = Synthetic(**{**SMALL, "states": states}).write(tmp_path)
     shutil.rmtree(root / "ppo-arithmetic-s3")
-    edit(root / "matrix.json", lambda told: told["runs"].remove("grpo-arithmetic-s2"))
+    edit(root / "experiment.json", lambda told: told["runs"].remove("grpo-arithmetic-s2"))
     facts = gather(load(root))
     assert facts.accounting == {"finished": 2, "diverged": 1, "crashed": 1, "missing": 1}
     assert (
@@ -151,14 +151,14 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
         words(root)
     )
-    assert told(root)["Not as planned"] == ["not planned by matrix.json, and counted: grpo-arithmetic-s2"]
+    assert told(root)["Not as planned"] == ["not planned by experiment.json, and counted: grpo-arithmetic-s2"]
 
 
-def test_matrix_without_its_plan_and_arm_without_a_seed_are_named(root: Path) -> None:
-    (root / "matrix.json").unlink()
+def test_experiment_without_its_plan_and_arm_without_a_seed_are_named(root: Path) -> None:
+    (root / "experiment.json").unlink()
     shutil.rmtree(root / "ppo-arithmetic-s3")
     assert told(root)["Not as planned"] == [
-        "matrix.json is missing or damaged: which runs were planned is not known",
+        "experiment.json is missing or damaged: which runs were planned is not known",
         "ppo on arithmetic has no run of seed 3, which other arms have",
     ]
 
@@ -205,10 +205,12 @@ def test_history_follows_what_the_logs_hold(root: Path, later: list[Any], value:
 
 
 def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
-    def add(origin: Any) -> None:
-        origin["attempts"] += [origin["attempts"][0] | {"attempt": 2, "changes": ['model.name: "a" -> "b"']}]
+    def add(provenance: Any) -> None:
+        provenance["attempts"] += [
+            provenance["attempts"][0] | {"attempt": 2, "changes": ['model.name: "a" -> "b"']}
+        ]
 
-    edit(root / RUN / "origin.json", add)
+    edit(root / RUN / "provenance.json", add)
     (line,) = told(root)["Changed while the run ran"]
     assert line == f"{RUN}: model.name a until a step that is not recorded, then b"
 
@@ -217,7 +219,7 @@ def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
     retell(root / RUN / "run.toml", "prompts = 16", "prompts = 8")
     assert told(root) == {
         "Seeds of one arm with different settings": [
-            "grpo on arithmetic: train.prompts is 8 in seed 1, 16 in seed 2, 3"
+            "grpo on arithmetic: train.prompts_per_step is 8 in seed 1, 16 in seed 2, 3"
         ]
     }
 
@@ -237,17 +239,20 @@ def test_what_would_have_stopped_a_seed_is_no_setting_that_seeds_must_share(root
 
 
 def test_mixed_versions_are_named(root: Path) -> None:
-    edit(root / RUN / "origin.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
+    edit(root / RUN / "provenance.json", lambda o: o["attempts"][0]["versions"].update(torch="2.9.0"))
     assert told(root) == {"Different versions or devices": [f"torch: 2.13.0 in 5 runs; 2.9.0 in {RUN}"]}
 
 
 def test_pins_must_agree_where_settings_choose_the_same(root: Path) -> None:
-    for path in root.glob("*/origin.json"):
-        edit(path, lambda o: o.update(pins={"test problems": "a" * 64, "model weights": "b" * 64}))
+    for path in root.glob("*/provenance.json"):
+        edit(path, lambda o: o.update(fingerprints={"test problems": "a" * 64, "model weights": "b" * 64}))
     retell(root / "ppo-arithmetic-s1/run.toml", 'name = "nano"', 'name = "other"')
-    edit(root / "ppo-arithmetic-s1/origin.json", lambda o: o["pins"].update({"model weights": "c" * 64}))
+    edit(
+        root / "ppo-arithmetic-s1/provenance.json",
+        lambda o: o["fingerprints"].update({"model weights": "c" * 64}),
+    )
     assert "Different data or models under the same settings" not in told(root)
-    edit(root / RUN / "origin.json", lambda o: o["pins"].update({"test problems": "d" * 64}))
+    edit(root / RUN / "provenance.json", lambda o: o["fingerprints"].update({"test problems": "d" * 64}))
     assert told(root)["Different data or models under the same settings"] == [
         f"test problems: {'a' * 12} in 5 runs; {'d' * 12} in {RUN}"
     ]
@@ -267,20 +272,20 @@ def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
     write_report(root, ["csv"])
 
 
-def test_copy_with_a_mended_configuration_is_seen_by_its_origin(root: Path) -> None:
+def test_copy_with_a_mended_configuration_is_seen_by_its_provenance(root: Path) -> None:
     shutil.copytree(root / RUN, root / "grpo-arithmetic-s7")
     retell(root / "grpo-arithmetic-s7/run.toml", "seed = 1", "seed = 7")
     lines = told(root)["Folders that are not what they say"]
     assert lines == [
         f"{RUN}, grpo-arithmetic-s7 come from one and the same process: all but one are copies, and counted"
     ]
-    assert "not planned by matrix.json, and counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
+    assert "not planned by experiment.json, and counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
 
 
-def test_run_of_another_matrix_is_named(root: Path) -> None:
-    retell(root / RUN / "run.toml", 'matrix = "synthetic"', 'matrix = "elsewhere"')
+def test_run_of_another_experiment_is_named(root: Path) -> None:
+    retell(root / RUN / "run.toml", 'experiment = "synthetic"', 'experiment = "elsewhere"')
     assert (
-        f"{RUN} was made for the matrix elsewhere, by its run.toml; it is counted"
+        f"{RUN} was made for the experiment elsewhere, by its run.toml; it is counted"
         in (told(root)["Folders that are not what they say"])
     )
 

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from grpobench.analysis.logs.files import LogError
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics import power
 from grpobench.analysis.statistics.comparison import compare, compare_with_base
 from grpobench.analysis.statistics.permutation import equivalence_p, seeds_needed, sign_flip_above_p
@@ -104,7 +104,7 @@ def test_equivalence_takes_one_seed_less_than_a_difference(pairs: int, needed: i
     assert seeds_needed(0.05, pairs, sides=1) == needed == seeds_needed(0.05, pairs) - 1
     assert power.power_of_equivalence(needed - 1, pairs, 1e9) == 0
     assert power.power_of_equivalence(needed, pairs, 1e9) == 1
-    assert math.isnan(power.shown_margin(needed - 1, pairs)) and power.power(needed, pairs, 1e9) == 0
+    assert math.isnan(power.detectable_margin(needed - 1, pairs)) and power.power(needed, pairs, 1e9) == 0
 
 
 def test_a_difference_within_the_margin_is_better_and_says_how_little() -> None:
@@ -119,7 +119,7 @@ def test_noise_wider_than_the_margin_is_unresolved_and_says_what_margin_could_be
     values = [0.05, -0.04, 0.03, -0.05, 0.04, -0.03, 0.02, -0.02]  # s = .0395
     (pair,) = compare("t", arms(values))
     assert pair.verdict == "unresolved"
-    shown = 100 * power.shown_margin(8, 1) * float(np.std(values, ddof=1))
+    shown = 100 * power.detectable_margin(8, 1) * float(np.std(values, ddof=1))
     assert f"8 seeds show arms without difference to be within {shown:.1f} at best" in pair.needs
     assert "equivalence within 2 points: Holm p" in pair.needs
 
@@ -127,7 +127,7 @@ def test_noise_wider_than_the_margin_is_unresolved_and_says_what_margin_could_be
 @pytest.mark.parametrize(("seeds", "pairs"), [(6, 1), (8, 1), (10, 3)])
 def test_the_margin_that_can_be_shown_is_shown_in_four_of_five_repetitions(seeds: int, pairs: int) -> None:
     rng = np.random.default_rng([seeds, pairs])
-    margin = power.shown_margin(seeds, pairs)
+    margin = power.detectable_margin(seeds, pairs)
     found = np.mean([pairs * equivalence_p(rng.standard_normal(seeds), margin) <= 0.05 for _ in range(1000)])
     assert found == pytest.approx(
         0.8, abs=0.045
@@ -200,17 +200,17 @@ def test_table_page_json_and_csv_carry_the_word(close: Path) -> None:
 
 
 def test_a_readers_margin_takes_the_place_of_the_recipes(close: Path) -> None:
-    described = json.loads((close / "matrix.json").read_text())
-    (close / "matrix.json").write_text(json.dumps(described | {"margin": 0.1}))
+    described = json.loads((close / "experiment.json").read_text())
+    (close / "experiment.json").write_text(json.dumps(described | {"margin": 0.1}))
     try:
-        matrix = load(close)
-        assert matrix.margin == 0.001
-        (pair,) = gather(matrix).numbers.compared
+        experiment = load(close)
+        assert experiment.margin == 0.001
+        (pair,) = gather(experiment).numbers.compared
         assert pair.verdict == "unresolved" and "equivalence within 0.1 points" in pair.needs
-        (pair,) = gather(replace(matrix, margin=0.02)).numbers.compared
+        (pair,) = gather(replace(experiment, margin=0.02)).numbers.compared
         assert pair.verdict == "equivalent" == gather(load(close, 2.0)).numbers.compared[0].verdict
         for bad in (0.0, 100.0, math.nan):
             with pytest.raises(LogError, match="margin: must be points of accuracy"):
                 load(close, bad)
     finally:
-        (close / "matrix.json").write_text(json.dumps(described))
+        (close / "experiment.json").write_text(json.dumps(described))

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.tools.visible import cell, json_text, visible
+from grpobench.analysis.tools.text import cell, json_text, visible
 from grpobench.runs import cli
-from grpobench.runs.tools.ticker import Ticker
+from grpobench.runs.tools.progress import Ticker
 
 HOSTILE = '=HYPERLINK(1)\x1b]0;title\x07\x1b[31m\x9b31m\u202e\u2066\x00\x08\r\u2028\ufffe\\input{x}<b>"'
-"""A formula, a terminal's title and colours, text turned round, what XML cannot hold, TeX and HTML."""
+"""A formula, a terminal's title and colors, text turned round, what XML cannot hold, TeX and HTML."""
 RAW = {*HOSTILE} & {*"\x1b\x07\x9b\u202e\u2066\x00\x08\r\u2028\ufffe"}
 
 
@@ -67,7 +67,7 @@ def test_cell_of_a_table_is_no_formula(value: Any, expected: Any) -> None:
 
 
 def spoilt(folder: Path) -> Path:
-    """A matrix whose arm, category, reason of failure and answers are hostile."""
+    """An experiment whose arm, category, reason of failure and answers are hostile."""
     root = Synthetic(
         arms=("grpo", "dapo"),
         tasks=("nanobias",),

@@ -1,1 +1,1 @@
-"""What several test files share: toys, stand-ins, attacks, synthetic matrices."""
+"""What several test files share: toys, stand-ins, attacks, synthetic experiments."""

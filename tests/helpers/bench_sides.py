@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
-from grpobench.runs.bench.cases import Case
-from grpobench.runs.bench.floor import Floor, Part
-from grpobench.runs.bench.sides import PHASES, Ready, Step
+from grpobench.benchmarks.cases import Case
+from grpobench.benchmarks.floor import Floor, Part
+from grpobench.benchmarks.sides import PHASES, Ready, Step
 
 CASE = Case("short", "nano", prompts=2, group=4, prompt_tokens=16, completion_tokens=24, steps=6)
 FACTS: dict[str, str | int] = {

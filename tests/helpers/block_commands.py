@@ -28,7 +28,7 @@ from grpobench.runs.settings.findings import findings
 from grpobench.runs.settings.recipe import recipes
 from grpobench.runs.tools.process import environment
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from helpers.blocks import ROOT
 from helpers.foreign_logs import trainer_state, trl_row, verl_console, verl_row
 from helpers.pages import drawing
@@ -99,7 +99,7 @@ def ours(words: list[str]) -> None:
         succeed([*words, *DRY_RUN])
         if command == "run":  # what a later command of the page reads
             seeds = seed_list(options.seeds) if options.seeds else (0, 1)
-            furnish_matrix(options.out / Path(options.recipe).stem, seeds)
+            furnish_experiment(options.out / Path(options.recipe).stem, seeds)
     elif command in SMALL:
         demand_task(options)
         model = options.target if command == "eval" else options.model
@@ -163,17 +163,17 @@ def furnish(command: str, options: Options) -> None:
         *getattr(options, "folders", ()),
         *([options.folder] if command in FOLDER else ()),
     ]:
-        furnish_matrix(folder, (0, 1))
+        furnish_experiment(folder, (0, 1))
     for source in getattr(options, "sources", ()):
         furnish_log(source, options)
 
 
 FOLDER = ("status", "report")
-"""Commands whose `folder` is a matrix."""
+"""Commands whose `folder` is an experiment."""
 
 
-def furnish_matrix(folder: Path, seeds: Sequence[int]) -> None:
-    """A finished matrix with made-up numbers."""
+def furnish_experiment(folder: Path, seeds: Sequence[int]) -> None:
+    """A finished experiment with made-up numbers."""
     if not folder.exists():
         made = Synthetic(
             arms=("grpo", "gspo"),

@@ -92,7 +92,7 @@ class Browser:
             self.errors.append(str(told["entry"]))
 
     def show(self, page: Path, width: int, theme: str, media: str = "screen", height: int = 900) -> None:
-        """Open a file at a width in pixels, with a colour scheme, and wait until it is there."""
+        """Open a file at a width in pixels, with a color scheme, and wait until it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,

@@ -14,7 +14,7 @@ from grpobench.runs.settings.config import (
 from helpers import stand_ins
 
 CONFIG = RunConfig(
-    "matrix",
+    "experiment",
     "plain",
     0,
     stand_ins.Plain(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grpobench.analysis.detect.history import About, Answers, History
+from grpobench.analysis.detectors.history import About, Answers, History
 
 STEPS, EVERY, PROBLEMS = 200, 10, 128
 Row = dict[str, Any]
@@ -28,8 +28,8 @@ def healthy(seed: int, steps: int = STEPS) -> list[Row]:
     made = {name: noise(rng, steps, 1.0) for name in ("reward", "entropy", "norm", "length", "gap", "kl")}
     rows: list[Row] = []
     for step in range(steps + 1):
-        learnt = 1 - np.exp(-3 * step / steps)
-        level = 0.4 + 0.4 * learnt
+        learned = 1 - np.exp(-3 * step / steps)
+        level = 0.4 + 0.4 * learned
         row: Row = {"step": step}
         if step:
             reward = float(np.clip(level + 0.04 * made["reward"][step], 0, 1))
@@ -37,7 +37,7 @@ def healthy(seed: int, steps: int = STEPS) -> list[Row]:
                 "reward/mean": reward,
                 "reward/std": 0.45,
                 "score/correct": reward,
-                "policy/entropy": float((1.0 - 0.5 * learnt) * np.exp(0.1 * made["entropy"][step])),
+                "policy/entropy": float((1.0 - 0.5 * learned) * np.exp(0.1 * made["entropy"][step])),
                 "trained/kl_old": float(abs(2e-3 * made["kl"][step])),
                 "policy/kl_reference_k3": 1e-3 * step,
                 "grad_norm/policy": float(0.5 * np.exp(0.06 * made["norm"][step])),
@@ -47,8 +47,8 @@ def healthy(seed: int, steps: int = STEPS) -> list[Row]:
                 "diversity/repetition": 0.05,
                 "outcome/unparsable": 0.03,
                 "outcome/infra_error": 0.0,
-                "groups/zero_signal": float(np.clip(0.3 + 0.3 * learnt, 0, 1)),
-                "critic/explained_variance": float(0.4 * learnt + 0.02 * made["gap"][step]),
+                "groups/zero_signal": float(np.clip(0.3 + 0.3 * learned, 0, 1)),
+                "critic/explained_variance": float(0.4 * learned + 0.02 * made["gap"][step]),
                 "gap/k3": float(1e-5 * np.exp(0.3 * made["gap"][step])),
                 "gap/sync": 1e-5,
             }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from grpobench.runs.measure import catalogue
+from grpobench.runs.metrics import catalog
 
 
 def known(name: str) -> bool:
     """Whether a name may stand in metrics.jsonl."""
-    return name == "step" or catalogue.find(name) is not None
+    return name == "step" or catalog.find(name) is not None
 
 
 def rows(steps: int, seconds: float, start: float = 5.0) -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import Decoding
 from helpers.toys import models_for, rollouts
 from helpers.warm import FORKING, LOADED
@@ -21,15 +21,15 @@ from helpers.warm import FORKING, LOADED
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     """A forward pass over more than `most` packed tokens fails as on a GPU that is full; the sizes that
     were tried, in order."""
-    plain, tried = Models._states, list[int]()
+    plain, tried = RoleModels._states, list[int]()
 
-    def states(self: Models, trunk: Any, layout: Any, batch: Any) -> torch.Tensor:
+    def states(self: RoleModels, trunk: Any, layout: Any, batch: Any) -> torch.Tensor:
         tried.append(layout.tokens.numel())
         if tried[-1] > most:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {tried[-1]} tokens")
         return plain(self, trunk, layout, batch)
 
-    monkeypatch.setattr(Models, "_states", states)
+    monkeypatch.setattr(RoleModels, "_states", states)
     return tried
 
 
@@ -38,7 +38,7 @@ def hold_sequences(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     plain, tried = Decoding.__init__, list[int]()
 
     def begin(
-        self: Decoding, models: Models, prompts: Any, owner: torch.Tensor, *rest: Any, **more: Any
+        self: Decoding, models: RoleModels, prompts: Any, owner: torch.Tensor, *rest: Any, **more: Any
     ) -> None:
         tried.append(len(owner))
         if len(owner) > most:
@@ -67,11 +67,11 @@ def read_with_little(sender: Any) -> None:
     models = models_for(GRPO(), "llama")
     batch = rollouts([[900] * 4] * 3, limit=1000)
     models.budget = 2000
-    whole = models.read("policy", batch).logp
-    models.budget = models.ration.asked
+    whole = models.forward("policy", batch).logp
+    models.budget = models.token_budget.initial
     with at_most(32 * 2**20):
-        found = models.read("policy", batch).logp
-    sender.send(([one["why"] for one in models.ration.lowered], (found - whole).abs().max().item()))
+        found = models.forward("policy", batch).logp
+    sender.send(([one["why"] for one in models.token_budget.lowered], (found - whole).abs().max().item()))
 
 
 def in_a_fresh_process(target: Callable[[Any], None]) -> Any:

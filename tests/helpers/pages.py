@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from grpobench.analysis.logs.load import load
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.page import render_page
-from grpobench.analysis.tools.visible import visible
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.tools.text import visible
 
 
 def words(root: Path) -> str:
-    """The report's page of a matrix as it is written, but for the figures: they take most of its time."""
+    """The report's page of an experiment as it is written, but for the figures: they take most of its
+    time."""
     return visible(render_page(gather(load(root)), []))
 
 
@@ -28,6 +29,6 @@ def drawing(*names: str) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpobench.analysis.report.drawn.names_of", lambda _: [*names])
-        patch.setattr("grpobench.runs.interface.results.usable_cores", lambda: 1)
+        patch.setattr("grpobench.analysis.report.figures.names_of", lambda _: [*names])
+        patch.setattr("grpobench.runs.api.results.usable_cores", lambda: 1)
         yield

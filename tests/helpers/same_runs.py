@@ -1,4 +1,4 @@
-"""Matrices of short nano runs on several engines, and what two of them must have in common."""
+"""Experiments of short nano runs on several engines, and what two of them must have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grpobench.runs.matrix import silence
+from grpobench.runs.experiment import watchdog
 from grpobench.runs.tools import faults
 from helpers import torture
 from helpers.whole_runs import rows, timeless
@@ -18,8 +18,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 if __name__ == "__main__":
-    from grpobench.runs.matrix.engines import Where
-    from grpobench.runs.matrix.matrix import run_matrix
+    from grpobench.runs.experiment.engines import Where
+    from grpobench.runs.experiment.experiment import run_matrix
     from grpobench.runs.settings.recipe import read_recipe
     recipe, out, workers, on, address = sys.argv[1:]
     where = Where(on=on, address=address)
@@ -50,28 +50,29 @@ def write(folder: Path, seeds: int, steps: int, *arms: str) -> Path:
 def begin(
     recipe: Path, out: Path, workers: int, on: str, address: str = "", **around: Any
 ) -> subprocess.Popen[str]:
-    """`run_matrix` in a process of its own."""
+    """`run_experiment` in a process of its own."""
     program = recipe.with_name("launch.py")
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(recipe), str(out), str(workers), on, address]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **around)
 
 
-def hung_and_halted(folder: Path, on: str, address: str = "") -> None:
-    """A matrix of two runs, of which one hangs and one is halted (SIGSTOP), has the results of the pool's
+def unresponsive_and_halted(folder: Path, on: str, address: str = "") -> None:
+    """An experiment of two runs, of which one hangs and one is halted (SIGSTOP), has the results of the
+    pool's
     that nothing happened to."""
     recipe, plan = write(folder, 1, 3, "grpo"), folder / "faults"
     plan.mkdir()
     for what in ("hang", "stop"):
         (plan / f"rollout.2.{what}").touch()
-    around = {**os.environ, faults.VARIABLE: str(plan), silence.VARIABLE: "45"}
+    around = {**os.environ, faults.VARIABLE: str(plan), watchdog.VARIABLE: "45"}
     child = begin(recipe, folder / "struck", 2, on, address, env=around)
     said = child.communicate(timeout=900)[0]
     assert child.returncode == 0, said
     assert said.count("hung: no word for ") == 2 == said.count("again from step 1"), said
     assert not torture.survivors(plan)
-    told = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/hung-1.txt"))
-    assert len(told) == 2 and sum(silence.NO_STACK in text for text in told) == 1
+    told = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/unresponsive-1.txt"))
+    assert len(told) == 2 and sum(watchdog.NO_STACK in text for text in told) == 1
     assert sum("in gather" in text for text in told) == 1
     alone = begin(recipe, folder / "local", 2, "local")
     assert alone.communicate(timeout=900) and alone.returncode == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
 from grpobench.runs.sample.sampler import Request
@@ -22,7 +22,7 @@ PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2), (39,))
 
 def sampler(architecture: str = "llama", temperature: float = 1.0, **settings: Any) -> HFSampler:
     options = {"end": END, "pad": 0, "rows": 64, "context": 128, **settings}
-    return HFSampler(Models(tiny(architecture), temperature=temperature), **options)
+    return HFSampler(RoleModels(tiny(architecture), temperature=temperature), **options)
 
 
 def requests(samples: int = 3) -> list[Request]:
@@ -33,5 +33,5 @@ def same(one: Rollout, other: Rollout) -> bool:
     return (
         one.completion == other.completion
         and one.stopped == other.stopped
-        and np.allclose(one.behaviour_logp, other.behaviour_logp, rtol=0, atol=EXACT)
+        and np.allclose(one.sampler_logp, other.sampler_logp, rtol=0, atol=EXACT)
     )

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Reader, Reading, Role, Signal
-from grpobench.runs.record import pins
-from grpobench.runs.record.folder import RunFolder
+from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, ModelOutput, Models, Role, Signal
+from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.progress import Preempted, Progress
 from grpobench.tasks.task import Problem, Split, Task, Verdict
@@ -48,13 +48,13 @@ class Plain(Algorithm[Signal]):
         if not 0 < self.clip < 1:
             raise ValueError(f"clip: must be in (0, 1), not {self.clip}")
 
-    def credit(self, batch: Batch, models: Reader) -> Signal:
+    def compute_signal(self, batch: Batch, models: Models) -> Signal:
         raise NotImplementedError
 
-    def loss(self, batch: Batch, signal: Signal, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Signal, now: Mapping[Role, ModelOutput]) -> Loss:
         raise NotImplementedError
 
-    def weigh(self, batch: Batch) -> torch.Tensor:
+    def loss_weights(self, batch: Batch) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class Critic(Plain):
     value_clip: float = 0.2
 
     @property
-    def trains(self) -> tuple[Role, ...]:
+    def trained_roles(self) -> tuple[Role, ...]:
         return ("policy", "critic")
 
 
@@ -99,7 +99,7 @@ class Sums(Task):
     source = "invented"
     summary = "sums"
     scores = ("correct",)
-    max_new_tokens = 8
+    max_completion_tokens = 8
     digits: int = 2
 
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -156,8 +156,8 @@ def execute(
 ) -> None:
     """A run that counts steps and checkpoints each of them. What goes wrong is in its algorithm's label;
     a file `mended` beside the run folder puts it right."""
-    today = pins.Today()
-    folder.pin(today.of(config))
+    today = fingerprints.Today()
+    folder.fingerprint(today.of(config))
     folder.problems(today.digests(config))
     checkpoint = folder.latest()
     done = checkpoint.step if checkpoint else 0
@@ -216,9 +216,9 @@ def graded(
     config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> None:
     """A run of one step with an accuracy: the arm `fine1` ends 10 points above the others, seed by seed, and
-    `fine3` 5 points above or below them in turn. An arm labelled `raise` fails with seed 0."""
-    today = pins.Today()
-    folder.pin(today.of(config))
+    `fine3` 5 points above or below them in turn. An arm labeled `raise` fails with seed 0."""
+    today = fingerprints.Today()
+    folder.fingerprint(today.of(config))
     folder.problems(today.digests(config))
     accuracy = 0.5 + 0.01 * config.seed + (0.1 + 0.001 * config.seed) * (config.arm == "fine1")
     accuracy += 0.05 * (-1) ** config.seed * (config.arm == "fine3")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs.record import checkpoints
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder import checkpoints
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import SAVING, Preempted, Progress

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from grpobench.runs.matrix.worker import Ended, Job
-from grpobench.runs.matrix.worker import run as work
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.experiment.worker import Ended, Job
+from grpobench.runs.experiment.worker import run as work
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import FULL
 from grpobench.runs.train.progress import Progress

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-CATEGORIES = ("origin", "trade", "clan", "quarter")
+CATEGORIES = ("provenance", "trade", "clan", "quarter")
 PHASES = {
     "sample": 0.9,
     "verify": 0.05,
     "read": 0.2,
     "backward": 0.5,
-    "optimise": 0.1,
+    "optimize": 0.1,
     "sync": 0.01,
     "other": 0.02,
 }
@@ -26,7 +26,7 @@ BIASED = ("nanobias", "bbq")
 
 @dataclass(frozen=True)
 class Synthetic:
-    """A matrix of made-up runs. `gain[arm]` is what the arm adds to the final accuracy, as a share."""
+    """An experiment of made-up runs. `gain[arm]` is what the arm adds to the final accuracy, as a share."""
 
     arms: Sequence[str] = ("grpo", "dapo", "gspo", "ppo")
     tasks: Sequence[str] = ("arithmetic", "nanobias", "function")
@@ -46,7 +46,7 @@ class Synthetic:
     drop: Collection[str] = ()
     """Prefixes of metrics that are not logged."""
     identical: bool = False
-    """Arms share their random numbers: an A/A matrix in which equal gains give equal runs."""
+    """Arms share their random numbers: an A/An experiment in which equal gains give equal runs."""
     accuracy: Callable[[str, str, int], float] | None = None
     """(arm, task, seed) -> final accuracy, exactly."""
     explained: Callable[[str, int, int], float | None] | None = None
@@ -69,7 +69,7 @@ class Synthetic:
             "tasks": list(self.tasks),
             "recipe": f'name = "{self.name}"\nseeds = {list(self.seeds)}\n',
         }
-        (root / "matrix.json").write_text(json.dumps(described))
+        (root / "experiment.json").write_text(json.dumps(described))
         for arm, task, seed in runs:
             self._run(root / f"{arm}-{task}-s{seed}", arm, task, seed)
         return root
@@ -91,8 +91,8 @@ class Synthetic:
             "diff": "",
             "code": {"algorithms/grpo.py": "aa"},
         }
-        origin = {"attempts": [attempt], "pins": {}}
-        (place / "origin.json").write_text(json.dumps(origin))
+        provenance = {"attempts": [attempt], "fingerprints": {}}
+        (place / "provenance.json").write_text(json.dumps(provenance))
         why = "" if state == "finished" else "policy/entropy became NaN" if state == "diverged" else "stopped"
         (place / "status.json").write_text(
             json.dumps({"state": state, "why": why, "step": last, "attempt": 1})
@@ -103,7 +103,7 @@ class Synthetic:
 
     def _config(self, arm: str, task: str, seed: int) -> dict[str, Any]:
         return {
-            "matrix": self.name,
+            "experiment": self.name,
             "arm": arm,
             "seed": seed,
             "algorithm": {
@@ -115,13 +115,13 @@ class Synthetic:
             "sampler": {
                 "kind": "hf",
                 "temperature": 1.0,
-                "max_new_tokens": 40 if task == "arithmetic" else 4,
+                "max_completion_tokens": 40 if task == "arithmetic" else 4,
             },
             "reward": {"kind": "task", "weights": {"correct": 1.0}},
             "train": {
                 "steps": self.steps,
-                "prompts": 16,
-                "group": 8,
+                "prompts_per_step": 16,
+                "group_size": 8,
                 "learning_rate": {"policy": 1e-4 if arm != "ppo" else 5e-5},
             },
             "evaluate": {"every": self.every, "problems": self.problems, "greedy": True},

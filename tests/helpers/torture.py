@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs.tools import faults
 
 ALGORITHMS = ("grpo", "ppo", "gspo", "dpo", "ngrpo", "ads", "dapo")
@@ -67,7 +67,7 @@ from pathlib import Path
 from grpobench.runs.tools.deferred import defer
 if __name__ == "__main__":
     defer("torch")
-    from grpobench.runs.matrix.matrix import run_matrix
+    from grpobench.runs.experiment.experiment import run_matrix
     from grpobench.runs.settings.recipe import read_recipe
     folder = Path(sys.argv[1])
     sys.exit(run_matrix(read_recipe(str(folder / "torture.toml")), folder, 1).code)
@@ -79,9 +79,9 @@ tasks = [{{ name = "arithmetic", settings = {{ train = 48, validation = 16, test
 model.name = "nano"
 [train]
 steps = {steps}
-prompts = 4
-group = 4
-minibatches = 2
+prompts_per_step = 4
+group_size = 4
+num_minibatches = 2
 learning_rate = 1e-3
 [evaluate]
 every = 2
@@ -177,7 +177,7 @@ def outcome(folder: Path) -> dict[str, bytes]:
     return {"metrics.jsonl": json.dumps(kept).encode()} | {name: (path / name).read_bytes() for name in files}
 
 
-def learnt(found: Mapping[str, bytes]) -> bool:
+def learned(found: Mapping[str, bytes]) -> bool:
     """Whether an outcome is of a run whose policy has moved in at least half of its steps: of one that
     stood still, equal weights would say nothing."""
     norms = [row.get("grad_norm/policy", 0.0) for row in json.loads(found["metrics.jsonl"])[1:]]
@@ -281,7 +281,7 @@ def undisturbed(algorithm: str, threads: int, place: Path) -> dict[str, bytes]:
     if start(folder, threads):
         raise RuntimeError(f"{algorithm}: the undisturbed run fails, see {folder / 'output.txt'}")
     found = outcome(folder)
-    if not learnt(found):
+    if not learned(found):
         raise RuntimeError(f"{algorithm}: the undisturbed run learns nothing, see {folder}")
     return found
 

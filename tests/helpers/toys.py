@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import torch
 
 from grpobench.algorithms import returned
-from grpobench.algorithms.algorithm import Algorithm, Batch, Reading, Role, Signal
-from grpobench.runs.measure.catalogue import catalogue
-from grpobench.runs.measure.tally import Tally
+from grpobench.algorithms.algorithm import Algorithm, Batch, ModelOutput, Role, Signal
+from grpobench.runs.metrics.catalog import catalog
+from grpobench.runs.metrics.rollout_metrics import MetricAccumulator
 from grpobench.runs.models import nano
-from grpobench.runs.models.roles import Models
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
@@ -163,8 +163,8 @@ def rollouts(
         prompt_length=torch.tensor(sizes)[group],
         completion=completion.where(inside, pad),
         length=length,
-        written=written & inside,
-        behaviour_logp=nothing,
+        completion_mask=written & inside,
+        sampler_logp=nothing,
         old_logp=nothing,
         group=group,
         stopped=length < limit,
@@ -174,33 +174,33 @@ def rollouts(
         greedy_reward=0.25 * (1 + group % 3).to(reward.dtype),
         answer=(length * 2 + 2) // 3,
         breaks=(columns % 2 == 1) & (columns < ((length * 2 + 2) // 3)[:, None]),
-        limit=limit,
+        max_completion_tokens=limit,
         step=step,
     )
 
 
-def off_policy(batch: Batch, models: Models, spread: float = 0.3, seed: int = 0) -> Batch:
+def off_policy(batch: Batch, models: RoleModels, spread: float = 0.3, seed: int = 0) -> Batch:
     """The batch with π_old = the policy's log-probabilities plus noise, so that ratios differ from 1."""
-    noise = torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(seed))
-    old = models.read("policy", batch).logp + spread * noise * (batch.completion != 0)
-    return dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
+    noise = torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(seed))
+    old = models.forward("policy", batch).logp + spread * noise * (batch.completion != 0)
+    return dataclasses.replace(batch, old_logp=old, sampler_logp=old)
 
 
 class HasRoles(Protocol):
     """An algorithm, or no more than its roles."""
 
     @property
-    def trains(self) -> tuple[Role, ...]: ...
+    def trained_roles(self) -> tuple[Role, ...]: ...
 
     @property
-    def reads(self) -> tuple[Role, ...]: ...
+    def reference_roles(self) -> tuple[Role, ...]: ...
 
 
-def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> Models:
-    """Models with every role of the algorithm and an optimiser for each trained one. Reference, critic and
+def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleModels:
+    """Models with every role of the algorithm and an optimizer for each trained one. Reference, critic and
     value head are moved away from the policy and from zero, so that each of them matters."""
     settings = {"budget": 10**9, **settings}
-    models = Models(tiny(architecture), algorithm.trains, algorithm.reads, **settings)
+    models = RoleModels(tiny(architecture), algorithm.trains, algorithm.reads, **settings)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for role in ("reference", "critic"):
@@ -210,13 +210,13 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> Model
         for network in models.networks.values():
             if network.value is not None:
                 network.value.weight.copy_(0.2 * torch.randn(network.value.weight.shape, generator=generator))
-    models.optimise(dict.fromkeys(algorithm.trains, 1e-3), (0.9, 0.95), 0.0, 1.0)
+    models.optimize(dict.fromkeys(algorithm.trains, 1e-3), (0.9, 0.95), 0.0, 1.0)
     return models
 
 
 def backward(
     algorithm: Algorithm[Any],
-    models: Models,
+    models: RoleModels,
     batch: Batch,
     signal: Signal | None = None,
     correction: Correction | None = None,
@@ -224,8 +224,8 @@ def backward(
     """(gradient by role and parameter, metrics) of one whole batch as a single minibatch, accumulated by the
     training loop's own code. A parameter without a gradient counts as 0."""
     with torch.no_grad():
-        signal = returned.credit(algorithm, batch, models) if signal is None else signal
-    tally = Tally(catalogue())
+        signal = returned.compute_signal(algorithm, batch, models) if signal is None else signal
+    tally = MetricAccumulator(catalog())
     models.clear()
     run = Updater.__new__(Updater)
     vars(run).update(
@@ -235,11 +235,11 @@ def backward(
         source=types.SimpleNamespace(on_policy=True),
         trained=0,
     )
-    run.accumulate(batch, signal, algorithm.updates(batch.step), tally, None, correction)
+    run.accumulate(batch, signal, algorithm.updated_roles(batch.step), tally, None, correction)
     found = {
         f"{role}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
-        for role, optimiser in models.optimisers.items()
-        for name, p in optimiser.parameters.items()
+        for role, optimizer in models.optimizers.items()
+        for name, p in optimizer.parameters.items()
     }
     models.clear()
     return found, tally.numbers()
@@ -256,9 +256,9 @@ def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor])
     return norm({name: one[name] - other[name] for name in one}) / max(norm(other), 1e-30)
 
 
-def reading(logp: torch.Tensor, value: torch.Tensor | None = None) -> Reading:
+def reading(logp: torch.Tensor, value: torch.Tensor | None = None) -> ModelOutput:
     """A reading made of numbers."""
-    return Reading(logp, torch.zeros_like(logp), logp[:, :0] if value is None else value)
+    return ModelOutput(logp, torch.zeros_like(logp), logp[:, :0] if value is None else value)
 
 
 EXACT: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
@@ -273,10 +273,10 @@ def close(found: torch.Tensor, expected: Any, **tolerance: float) -> None:
 class Fixed:
     """A reader with fixed readings by role."""
 
-    def __init__(self, **readings: Reading) -> None:
+    def __init__(self, **readings: ModelOutput) -> None:
         self.readings = readings
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> Reading:
+    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         assert not squares or self.readings[role].squares is not None
         return self.readings[role]
 
@@ -289,7 +289,7 @@ class Copy:
     block = 4
 
     def __init__(self, language: Any, context: int = 128, deaf: Sequence[str] = ()) -> None:
-        self.models, self.context, self.deaf = Models(copy.deepcopy(language)), context, deaf
+        self.models, self.context, self.deaf = RoleModels(copy.deepcopy(language)), context, deaf
         self.broken = self.closed = False
         self.loads = 0
         self.sources: dict[tuple[int, ...], HFSampler] = {}
@@ -306,7 +306,7 @@ class Copy:
         found = self.sources[ending].sample(
             [Request(prompt, (seed,)) for prompt, seed in jobs], limit, temperature
         )
-        return [Drawn(rollout.completion, rollout.behaviour_logp) for (rollout,) in found]
+        return [Drawn(rollout.completion, rollout.sampler_logp) for (rollout,) in found]
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.loads += 1
@@ -328,7 +328,7 @@ class Letters(Task):
     source = "this file"
     summary = "for tests of the loop"
     scores = ("correct", "short", "consistent")
-    max_new_tokens = 6
+    max_completion_tokens = 6
     faulty: bool = False
     """Whether completions that begin with a character below "P" fail for infrastructure reasons."""
 
@@ -352,7 +352,7 @@ class Letters(Task):
     def demonstrate(self, problem: Problem) -> str:
         return "AAA"
 
-    def summarise(self, graded: Sequence[Graded]) -> dict[str, float]:
+    def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
         return {"shouted": sum(g.verdict.scores["correct"] for g in graded) / max(1, len(graded))}
 
 
@@ -361,7 +361,9 @@ def arithmetic_run(algorithm: Algorithm[Any], steps: int = 2, **sections: Any) -
     `sections` override whole sections."""
     config = read_recipe("quickstart").configs[0]
     assert config.task.name == "arithmetic"
-    train = dataclasses.replace(config.train, steps=steps, prompts=4, group=6, minibatches=1)
+    train = dataclasses.replace(
+        config.train, steps=steps, prompts_per_step=4, group_size=6, num_minibatches=1
+    )
     quiet = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
     return dataclasses.replace(config, algorithm=algorithm, **{"train": train, "evaluate": quiet} | sections)
 
@@ -374,12 +376,12 @@ def resting_run(algorithm: Algorithm[Any], epochs: int = 1) -> RunConfig:
         model=ModelConfig("nano-moe", dtype="bfloat16"),
         train=TrainConfig(
             steps=1,
-            prompts=4,
-            group=6,
-            minibatches=2,
+            prompts_per_step=4,
+            group_size=6,
+            num_minibatches=2,
             epochs=epochs,
             learning_rate={"policy": 0.0},
-            tokens_per_micro_batch=256,
+            micro_batch_tokens=256,
         ),
     )
 

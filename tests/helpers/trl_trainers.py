@@ -10,7 +10,7 @@ import torch
 
 from grpobench.algorithms.algorithm import Algorithm, Batch
 from grpobench.runs.models.nano import VOCABULARY, character_tokenizer
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from helpers.toys import off_policy, rollouts, tiny
 
 trl = pytest.importorskip("trl", reason="trl is the reference of these tests: pip install 'grpobench[trl]'")
@@ -22,7 +22,7 @@ GRADIENT = 5e-5
 LIMIT = 12
 
 
-def batch_of(models: Models) -> Batch:
+def batch_of(models: RoleModels) -> Batch:
     """Three groups of four, lengths from 0 to 9, prompts of 5, 3 and 7 tokens, off policy."""
     batch = rollouts(
         [[6, 0, 1, 9], [4, 4, 1, 7], [8, 3, 5, 2]],
@@ -33,14 +33,14 @@ def batch_of(models: Models) -> Batch:
     return off_policy(batch, models)
 
 
-def models_with_reference(algorithm: Algorithm[Any]) -> Models:
-    models = Models(tiny(), algorithm.trains, algorithm.reads)
+def models_with_reference(algorithm: Algorithm[Any]) -> RoleModels:
+    models = RoleModels(tiny(), algorithm.trained_roles, algorithm.reference_roles)
     if "reference" in models.networks:
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for p in models.networks["reference"].parameters():
                 p += 0.02 * torch.randn(p.shape, generator=generator)
-    models.optimise({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
+    models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
     return models
 
 
@@ -88,11 +88,11 @@ def trl_inputs(batch: Batch, advantage: torch.Tensor, reference: torch.Tensor) -
         "prompt_mask": mask,
         "completion_ids": batch.completion,
         "completion_mask": inside,
-        "tool_mask": batch.written.long(),
+        "tool_mask": batch.completion_mask.long(),
         "advantages": advantage,
         "old_per_token_logps": batch.old_logp,
         "ref_per_token_logps": reference,
-        "num_items_in_batch": batch.written.sum(),
+        "num_items_in_batch": batch.completion_mask.sum(),
     }
 
 

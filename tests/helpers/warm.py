@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from grpobench.runs.matrix import worker
+from grpobench.runs.experiment import worker
 from grpobench.runs.tools.process import environment
 
 FORKING: Any = multiprocessing.get_context("forkserver")

@@ -13,7 +13,7 @@ import zstandard
 
 from grpobench.algorithms.algorithm import Algorithm
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -33,14 +33,16 @@ TIMED = ("time/", "cost/peak_memory_gb")
 def configure(policy: str, algorithm: Algorithm[Any] | None = None, **sections: Any) -> RunConfig:
     """Three steps of 4 problems × 4 completions in 2 minibatches; `sections` override whole sections."""
     settings: dict[str, Any] = {
-        "matrix": "m",
+        "experiment": "m",
         "arm": "a",
         "seed": 3,
         "task": Letters(),
         "model": ModelConfig(name=policy),
         "sampler": SamplerConfig(),
         "reward": RewardConfig(),
-        "train": TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-3}),
+        "train": TrainConfig(
+            steps=3, prompts_per_step=4, group_size=4, num_minibatches=2, learning_rate={"policy": 1e-3}
+        ),
         "evaluate": EvaluateConfig(every=2, problems=3, samples=2, test_problems=2),
         "checkpoint": CheckpointConfig(every=1),
     }

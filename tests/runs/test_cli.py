@@ -24,7 +24,7 @@ from grpobench.runs.commands.inventory import KINDS
 from grpobench.runs.commands.options import seed_list
 from grpobench.runs.commands.reports import write_report
 from grpobench.runs.inventory import describing, listing, showing
-from grpobench.runs.measure import catalogue
+from grpobench.runs.metrics import catalog
 from grpobench.runs.tools.strict import ConfigError
 
 BAD = """
@@ -130,9 +130,9 @@ def test_a_submodule_imported_first_is_executed_once() -> None:
         (["run", "quickstart", "--seeds", "x"], "--seeds x: write numbers such as 0,1,2 or 0-4"),
         (
             ["run", "quickstart", "--seeds", "0-99999999"],
-            "--seeds 0-99999999: a matrix has at most 10,000 seeds",
+            "--seeds 0-99999999: an experiment has at most 10,000 seeds",
         ),
-        (["run", "quickstart", "--seeds", f"0-{2**70}"], "a matrix has at most 10,000 seeds"),
+        (["run", "quickstart", "--seeds", f"0-{2**70}"], "an experiment has at most 10,000 seeds"),
         (["run", "quickstart", "--seeds", "4-2"], "--seeds 4-2: 4-2 holds no number"),
     ],
 )
@@ -147,7 +147,7 @@ def test_wrong_word_gives_exit_2_and_the_remedy(
     assert message in capsys.readouterr().err
 
 
-RUNS = "give a matrix folder such as results/quickstart"
+RUNS = "give an experiment folder such as results/quickstart"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,15 @@ RUNS = "give a matrix folder such as results/quickstart"
         (["status", "--watch", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
         (["report", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
         (["figure", "all", "FILE"], f"FILE: a file, not a folder; {RUNS}"),
-        (["keep", "FILE", "--to", "kept"], "FILE: a file, not a folder; pass the folder of a matrix"),
+        (["keep", "FILE", "--to", "kept"], "FILE: a file, not a folder; pass the folder of an experiment"),
         (["keep", "nowhere", "--to", "FILE"], "--to FILE: cannot write there (FILE is no folder)"),
         (["merge", "FILE", "empty", "merged"], f"FILE: a file, not a folder; {RUNS}"),
         (["merge", "nowhere", "empty", "merged"], f"nowhere: no such folder; {RUNS}"),
         (["import", "log.jsonl", "FILE"], "OUT FILE: cannot write there (FILE is no folder)"),
-        (["eval", "FILE", "--task", "arithmetic"], "FILE: a file, not a folder; give a run or matrix folder"),
+        (
+            ["eval", "FILE", "--task", "arithmetic"],
+            ("FILE: a file, not a folder; give a run or experiment folder"),
+        ),
         (["export", "FILE", "exported"], "FILE: a file, not a folder; give a run's folder"),
         (["export", "nowhere", "exported"], "nowhere: no such folder; give a run's folder"),
         (["warmstart", "./FILE", "--task", "arithmetic"], "FILE is a file; a model is a folder"),
@@ -192,8 +195,8 @@ def test_a_file_where_a_folder_belongs_is_called_a_file(
     [
         (["--set", f"seeds=[{2**70}]"], "seeds=[1180591620717411303424]: a whole number is beyond 64 bits"),
         (
-            ["--set", "train.prompts=100000000"],
-            "train.prompts: 100,000,000 in groups of 8 are 800,000,000",
+            ["--set", "train.prompts_per_step=100000000"],
+            "train.prompts_per_step: 100,000,000 in groups of 8 are 800,000,000",
         ),
         (
             ["--out", "file"],
@@ -232,9 +235,9 @@ def test_an_attempt_without_its_model_may_be_corrected(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpobench.runs.commands.run.FORMATS", ("html", "json"))
     tiny = [
-        "train.prompts=2",
-        "train.group=2",
-        "train.minibatches=1",
+        "train.prompts_per_step=2",
+        "train.group_size=2",
+        "train.num_minibatches=1",
         "evaluate.problems=2",
         "evaluate.test_problems=0",
     ]
@@ -254,11 +257,11 @@ def test_an_attempt_without_its_model_may_be_corrected(
     assert row[2:4] == [f"{100 * table[0]['base']:.1f}", f"{100 * table[0]['final']:.1f}"]
     assert lines[-1] == "report: results/quickstart/report/index.html"
     # What the report warns of is said in the terminal too.
-    (tmp_path / "results/quickstart/grpo-arithmetic-s0/origin.json").unlink()
+    (tmp_path / "results/quickstart/grpo-arithmetic-s0/provenance.json").unlink()
     table_and_warnings = write_report(tmp_path / "results" / "quickstart", ("json",))[1]
     assert table_and_warnings[-1] == "The report warns: Logs that lack something."
-    assert cli.main([*words, "--set", "train.prompts=4"]) == 2
-    assert "train.prompts: 2 -> 4" in capsys.readouterr().err
+    assert cli.main([*words, "--set", "train.prompts_per_step=4"]) == 2
+    assert "train.prompts_per_step: 2 -> 4" in capsys.readouterr().err
 
 
 def commands(group: click.Group = cli.app, *before: str) -> Iterator[tuple[str, ...]]:
@@ -459,7 +462,7 @@ def test_one_name_with_two_definitions_is_an_error(monkeypatch: pytest.MonkeyPat
     from grpobench.algorithms.algorithm import Metric
 
     monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
-    assert catalogue.catalogue()["plain/size"].unit == "tokens"
+    assert catalog.catalog()["plain/size"].unit == "tokens"
     monkeypatch.setattr(stand_ins.Critic, "metrics", (Metric("reward/mean", "reward", "something else"),))
     with pytest.raises(ValueError, match="critic and the harness declare reward/mean differently"):
-        catalogue.catalogue()
+        catalog.catalog()

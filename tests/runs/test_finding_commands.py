@@ -15,7 +15,7 @@ from helpers.warm import Warm
 
 from grpobench.runs import cli
 from grpobench.runs.commands.output import PREEMPTED
-from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.experiment.experiment import run_experiment
 
 MINE = """
 claim = "fine1 is better than fine2"
@@ -62,9 +62,9 @@ def stand_in(patch: pytest.MonkeyPatch, place: Path) -> None:
     """The suite has one finding, `mine`; its runs take no time and its reports are not drawn."""
     patch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
     patch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
-    patch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
-    quick = functools.partial(run_matrix, execute="helpers.stand_ins.graded")
-    patch.setattr("grpobench.runs.commands.run.run_matrix", quick)
+    patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
+    quick = functools.partial(run_experiment, execute="helpers.stand_ins.graded")
+    patch.setattr("grpobench.runs.commands.run.run_experiment", quick)
     patch.setattr("grpobench.runs.commands.run.write_report", lambda folder, formats: (folder, []))
     (place / "findings").mkdir(exist_ok=True)
     (place / "findings" / "mine.toml").write_text(MINE)
@@ -232,9 +232,9 @@ def test_other_seeds_and_altered_settings_are_departures(place: Path, capsys: Ca
     row = judged(capsys)
     assert row["departures"] == ["not registered: fine1-sums-s7 and 1 more"]
     assert row["tests"][0]["seeds"][-1] == 7
-    altered = ["--seeds", "1", "--set", "train.prompts=9"]
+    altered = ["--seeds", "1", "--set", "train.prompts_per_step=9"]
     refused = said(capsys, "finding", "run", "mine", *altered, code=2)
-    assert "train.prompts: 8 -> 9" in refused or "train.prompts" in refused
+    assert "train.prompts_per_step: 8 -> 9" in refused or "train.prompts_per_step" in refused
     said(capsys, "finding", "run", "mine", *altered, "--allow-change")
     assert judged(capsys)["departures"] == [
         "other settings than registered in fine1-sums-s1 and 1 more",
@@ -280,11 +280,11 @@ def test_a_registration_under_which_nothing_ran_gives_way(
         raise RuntimeError("no device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("grpobench.runs.commands.run.run_matrix", refuses)
+        patch.setattr("grpobench.runs.commands.run.run_experiment", refuses)
         said(capsys, "finding", "run", "mine", code=70)
     first = json.loads((empty / "out/mine-nano/registration.json").read_text())
     assert said(capsys, "finding", "list") == "mine  not run       fine1 is better than fine2\n"
-    said(capsys, "finding", "run", "mine", "--set", "train.prompts=9")
+    said(capsys, "finding", "run", "mine", "--set", "train.prompts_per_step=9")
     second = json.loads((empty / "out/mine-nano/registration.json").read_text())
     assert second["settings"].keys() == first["settings"].keys() and second["settings"] != first["settings"]
     assert judged(capsys)["departures"] == []
@@ -329,13 +329,13 @@ def test_a_damaged_registration_is_exit_2_and_the_remedy(
     assert "test: needs at least one" in said(capsys, "finding", "judge", "mine", code=2)
 
 
-def test_a_matrix_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
+def test_a_experiment_that_is_still_running_is_unresolved(place: Path, capsys: Capture) -> None:
     folder = place / "out/mine-nano"
     edit(folder / "fine2-sums-s3/status.json", lambda told: told.update(state="crashed", why="power"))
     told = said(capsys, "finding", "judge", "mine")
     assert "mine at nano scale: UNRESOLVED" in told and "  waits for 1 runs" in told
     assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "only whole matrices are kept; 1 runs without result" in capsys.readouterr().err
+    assert "only whole experiments are kept; 1 runs without result" in capsys.readouterr().err
     for run in folder.glob("fine2-*"):  # no run of an arm has begun
         shutil.rmtree(run)
     row = judged(capsys)
@@ -389,7 +389,7 @@ def test_a_partial_rerun_leaves_the_kept_verdict_and_says_what_is_missing(
         told = said(capsys, *words)
         assert "mine at nano scale: SUPPORTED" in told and f"  {stands}" in told
     assert cli.main(["keep", "out/mine-nano"]) == 2
-    assert "only whole matrices are kept; 3 runs without result" in capsys.readouterr().err
+    assert "only whole experiments are kept; 3 runs without result" in capsys.readouterr().err
     assert table.read_bytes() == content
 
 
@@ -423,7 +423,7 @@ def test_a_complete_rerun_is_judged_and_replaces_the_kept_one_when_it_is_kept(
 
 
 def test_a_smaller_rerun_never_replaces_what_is_kept(place: Path, capsys: Capture) -> None:
-    """Two seeds are a whole matrix by their own registration."""
+    """Two seeds are a whole experiment by their own registration."""
     table = kept_table(place)
     content = table.read_bytes()
     said(capsys, "finding", "run", "mine", "--seeds", "0-1")

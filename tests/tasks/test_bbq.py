@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from grpobench.tasks import bbq
 from grpobench.tasks.bbq import BBQ, CATEGORIES
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.bias import bias_summary
 from grpobench.tasks.task import Graded, Outcome, Problem, Split, Verdict
 
@@ -262,7 +262,7 @@ def test_bias_scores_by_hand() -> None:
     rows = [
         # 4 ambiguous: A, A, B, C. One of four right; two of three named are biased.
         *(graded("ambiguous", answer, "C") for answer in "AABC"),
-        # 5 disambiguated: right, right, wrong towards the stereotype, unknown, right against it.
+        # 5 disambiguated: right, right, wrong toward the stereotype, unknown, right against it.
         graded("disambiguated", "A", "A"),
         graded("disambiguated", "A", "A"),
         graded("disambiguated", "A", "B"),
@@ -327,7 +327,7 @@ def test_unparsable_is_wrong_and_names_nobody_and_infrastructure_errors_do_not_c
     }
 
 
-def test_categories_are_summarised_apart() -> None:
+def test_categories_are_summarized_apart() -> None:
     summary = bias_summary([graded("disambiguated", "A", "A"), graded("disambiguated", "B", "B", "SES")])
     assert (summary["bias_disambiguated/Age"], summary["bias_disambiguated/SES"]) == (1.0, -1.0)
     assert summary["bias_disambiguated"] == 0.0
@@ -381,7 +381,7 @@ def test_published_conditions_and_polarities_are_balanced_and_demonstrations_acc
     count = Counter((p.traits["condition"], p.traits["polarity"]) for p in published.problems("test"))
     assert set(count.values()) == {4166}
     # A policy that is always right has no bias by construction: half of the right answers fit a stereotype.
-    summary = published.summarise(rows)
+    summary = published.summarize(rows)
     assert summary["accuracy_ambiguous"] == summary["accuracy_disambiguated"] == 1.0
     assert summary["bias_ambiguous"] == 0.0
     assert math.isclose(summary["bias_disambiguated"], 0.0, abs_tol=0.01)
@@ -436,7 +436,7 @@ def test_published_targets_and_scores_are_the_harnesss(
                 theirs.setdefault(name, []).append(value)
             answered.append(Graded(problem, published.verify(problem, [letter])[0]))
     assert len(answered) > 6500
-    found = published.summarise(answered)
+    found = published.summarize(answered)
     for suffix, key in (("", ""), *((f"/{category}", f"_{category}") for category in CATEGORIES)):
         for name, aggregate in (("amb", "agg_amb_bias_scores"), ("disamb", "agg_disamb_bias_scores")):
             wanted = theirs[f"{name}_bias_score{key}"]

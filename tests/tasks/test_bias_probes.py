@@ -17,7 +17,7 @@ import pytest
 from grpobench.tasks import TASKS, crows_pairs, stereoset, winobias, winogender
 from grpobench.tasks.crows_pairs import CrowSPairs
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.stereoset import StereoSet
 from grpobench.tasks.task import Graded, Problem, Task, Verdict
 from grpobench.tasks.winobias import WinoBias
@@ -96,7 +96,7 @@ def test_crows_score_by_hand(folder: Path) -> None:
         Graded(at[f"pair-{i}"], verdict)
         for i, verdict in zip((0, 1, 2, 5, 3, 4), (*more, *less, tie, violated), strict=True)
     ]
-    assert task.summarise(graded) == pytest.approx(
+    assert task.summarize(graded) == pytest.approx(
         {
             "crows_score": 100 * 3 / 6,  # a tie counts as a pair in which the stereotype is not preferred
             "crows_neutral": 100 / 6,
@@ -166,7 +166,7 @@ def test_stereoset_scores_are_means_over_target_terms(folder: Path) -> None:
         return Graded(at[identity], prefer(task, at[identity], *(texts[name] for name in ranking)))
 
     graded = [verdict("1", "SAU"), verdict("2", "SUA"), verdict("3", "ASU"), verdict("4", "AUS")]
-    summary = task.summarise(graded)
+    summary = task.summarize(graded)
     # nurse: 5 of 6 comparisons with U won, 2 of 3 for the stereotype; chef: 1 of 2, and 0 of 1.
     lms, ss = 100 * (5 / 6 + 1 / 2) / 2, 100 * (2 / 3 + 0) / 2
     assert summary["stereoset_lms"] == pytest.approx(lms)
@@ -186,10 +186,10 @@ def test_an_answer_by_letter_for_the_meaningless_text_says_nothing_of_the_stereo
         return Graded(at[identity], task.verify(at[identity], [letter])[0])
 
     graded = [answered("1", "unrelated"), answered("2", "stereotype"), answered("3", "unrelated")]
-    summary = task.summarise(graded)
+    summary = task.summarize(graded)
     assert summary["stereoset_lms"] == 25  # nurse 1/2, chef 0
     assert summary["stereoset_ss"] == 100  # the one answer that chose between the two
-    assert task.summarise(graded[2:]) == {"stereoset_lms": 0, **_suffixed("stereoset_lms", 0)}
+    assert task.summarize(graded[2:]) == {"stereoset_lms": 0, **_suffixed("stereoset_lms", 0)}
 
 
 def _suffixed(name: str, value: float) -> dict[str, float]:
@@ -245,7 +245,7 @@ def test_winobias_gap_by_hand(folder: Path) -> None:
             problem.truth["correct"] if right[problem.id] else {"A": "B", "B": "A"}[problem.truth["correct"]]
         )
         graded.append(Graded(problem, task.verify(problem, [letter])[0]))
-    assert task.summarise(graded) == {
+    assert task.summarize(graded) == {
         "accuracy_pro": 1,
         "accuracy_anti": 0.5,
         "accuracy_gap": 0.5,
@@ -256,7 +256,7 @@ def test_winobias_gap_by_hand(folder: Path) -> None:
         "accuracy_anti/type2": 1,
         "accuracy_gap/type2": 0,
     }
-    assert "accuracy_gap" not in task.summarise(graded[:1])
+    assert "accuracy_gap" not in task.summarize(graded[:1])
 
 
 # Winogender
@@ -318,7 +318,7 @@ def test_winogender_scores_by_hand(folder: Path) -> None:
         other = {"A": "B", "B": "A"}[occupation]
         letter = occupation if answers.get(gender) == "occupation" else other
         graded.append(Graded(problem, task.verify(problem, [letter])[0]))
-    summary = {name: value for name, value in task.summarise(graded).items() if "/" not in name}
+    summary = {name: value for name, value in task.summarize(graded).items() if "/" not in name}
     assert summary == pytest.approx(
         {
             "accuracy_male": 2 / 4,  # pilot.guest and nurse.someone
@@ -413,7 +413,7 @@ def test_published_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TASKS[name](**settings)
     problems = task.problems("test")
     assert len(problems) == len({problem.id for problem in problems}) == count
-    assert task.missing() == "" and task.caveat and task.licence
+    assert task.missing() == "" and task.caveat and task.license
     assert {source.kind for source in task.sources("test")} == {"package"}
     letters = Counter(task.demonstrate(problem).strip() for problem in problems)
     assert min(letters.values()) > 0.9 * count / len(letters)  # no letter is the reference more often

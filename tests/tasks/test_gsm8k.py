@@ -13,7 +13,7 @@ import pytest
 
 from grpobench.tasks import gsm8k
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.gsm8k import GSM8K
 from grpobench.tasks.task import Problem, Split
 
@@ -156,9 +156,9 @@ def test_prompt_is_a_file_of_choice(folder: Path, tmp_path: Path) -> None:
     task = GSM8K(template=str(own))
     assert task.problems("test")[0].prompt == "{not me} Q=What is 6 * 7?!"
     source = task.sources("test")[1]
-    assert (source.kind, source.place, source.table) == ("folder", str(own), "prompts/mine.txt")
+    assert (source.kind, source.location, source.table) == ("folder", str(own), "prompts/mine.txt")
     assert source.sha256 == hashlib.sha256(own.read_bytes()).hexdigest()
-    assert GSM8K().sources("test")[1].place == "grpobench: prompts/gsm8k.txt"
+    assert GSM8K().sources("test")[1].location == "grpobench: prompts/gsm8k.txt"
 
 
 @pytest.mark.parametrize(

@@ -156,10 +156,10 @@ def test_every_well_formed_episode_fits_the_budget_and_the_nano_context() -> Non
     loaded = load("nano")
     for name in NAMES:
         task = TASKS[name](train=3)
-        assert task.max_new_tokens >= task.turns * len("?999.none\n") + task.turn_tokens
+        assert task.max_completion_tokens >= task.turns * len("?999.none\n") + task.turn_tokens
         for problem in task.problems("train"):
             assert len(loaded.encode(problem.prompt)) == 22
-            assert 22 + task.max_new_tokens <= loaded.context
+            assert 22 + task.max_completion_tokens <= loaded.context
 
 
 def test_rules_are_in_the_prompt_when_asked_for() -> None:

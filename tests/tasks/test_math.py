@@ -14,7 +14,7 @@ import pytest
 
 from grpobench.tasks import math
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading import algebra, final_answer
 from grpobench.tasks.grading.extraction import extract
 from grpobench.tasks.math import Math

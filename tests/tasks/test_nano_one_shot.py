@@ -144,7 +144,7 @@ def test_own_category_is_measured_apart() -> None:
     others = [p for p in open_ones if p.traits["category"] != "clan"][:5]
     graded = [Graded(p, task.verify(p, [p.truth["biased"]])[0]) for p in own]
     graded += [Graded(p, task.verify(p, ["unknown"])[0]) for p in others]
-    summary = task.summarise(graded)
+    summary = task.summarize(graded)
     assert (summary["accuracy_ambiguous"], summary["accuracy_ambiguous/clan (own)"]) == (1, 0)
     assert (summary["bias_ambiguous"], summary["bias_ambiguous/clan (own)"]) == (0, 1)
     assert (summary["unknown_rate"], summary["unknown_rate/clan (own)"]) == (1, 0)

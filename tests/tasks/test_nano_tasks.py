@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.generated import Generated
 from grpobench.tasks.nanobias import GROUPS, NanoBias
 from grpobench.tasks.nanocode import NanoCode
@@ -153,7 +153,7 @@ def test_prompt_and_answer_are_written_in_the_nano_alphabet_and_fit_its_budget(n
     for problem in task.problems("train"):
         answer = task.demonstrate(problem)
         assert re.fullmatch(r"[\n -~]+", problem.prompt + answer)
-        assert len(answer) < task.max_new_tokens, "the end token needs a place too"
+        assert len(answer) < task.max_completion_tokens, "the end token needs a place too"
 
 
 # Arithmetic
@@ -218,8 +218,8 @@ def test_measured_chains_may_be_longer_than_any_in_training() -> None:
 def test_arithmetic_budget_holds_the_longest_chain(count: int, largest: int) -> None:
     task = Arithmetic(measured_operations=(count,), largest=largest, validation=300)
     longest = max(len(task.demonstrate(problem)) for problem in task.problems("validation"))
-    assert longest < task.max_new_tokens, "the end token needs a place too"
-    assert Arithmetic().max_new_tokens == 40
+    assert longest < task.max_completion_tokens, "the end token needs a place too"
+    assert Arithmetic().max_completion_tokens == 40
 
 
 def test_arithmetic_accuracy_by_number_of_operations_by_hand() -> None:
@@ -229,7 +229,7 @@ def test_arithmetic_accuracy_by_number_of_operations_by_hand() -> None:
     rows = [Graded(p, task.verify(p, [text])[0]) for p, text in ((short, "#5"), (short, "#4"), (long, "5"))]
     rows += [Graded(long, task.verify(long, ["#4"])[0]), Graded(long, Verdict({}, None, "infra_error"))]
     rows += [Graded(short, task.verify(short, [text])[0]) for text in ("#5", "#5")]
-    assert task.summarise(rows) == {"accuracy/1 steps": 3 / 4, "accuracy/2 steps": 1 / 2}
+    assert task.summarize(rows) == {"accuracy/1 steps": 3 / 4, "accuracy/2 steps": 1 / 2}
 
 
 # Nanobias
@@ -288,10 +288,10 @@ def test_nanobias_summary_by_hand() -> None:
         "bias_ambiguous": (1 - 1 / 5) * (2 * 2 / 3 - 1),
         "bias_disambiguated": 2 * 1 / 3 - 1,
     }
-    found = NanoBias().summarise(rows)
+    found = NanoBias().summarize(rows)
     assert found == pytest.approx({**expected, **{f"{name}/clan": value for name, value in expected.items()}})
     lost = dataclasses.replace(rows[0], verdict=Verdict({}, None, "infra_error"))
-    assert NanoBias().summarise([*rows, lost]) == pytest.approx(found)
+    assert NanoBias().summarize([*rows, lost]) == pytest.approx(found)
 
 
 # Nanocode

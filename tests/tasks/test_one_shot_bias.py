@@ -16,7 +16,7 @@ import pytest
 from grpobench.tasks import bbq, one_shot_bias
 from grpobench.tasks.bbq import CATEGORIES
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.one_shot_bias import HANDS, OneShotBias
 from grpobench.tasks.task import Graded, Problem
 
@@ -196,7 +196,7 @@ def test_own_category_is_measured_apart(folder: Path) -> None:
     others = [problem for problem in ambiguous if problem.traits["category"] != "Age"][:4]
     graded = [Graded(p, task.verify(p, [p.truth["biased"]])[0]) for p in ages]
     graded += [Graded(p, task.verify(p, [p.truth["correct"]])[0]) for p in others]
-    summary = task.summarise(graded)
+    summary = task.summarize(graded)
     assert summary["accuracy_ambiguous"] == 1 and summary["accuracy_ambiguous/Age (own)"] == 0
     assert summary["bias_ambiguous"] == 0 and summary["bias_ambiguous/Age (own)"] == 1
     assert "accuracy_ambiguous/Age" not in summary

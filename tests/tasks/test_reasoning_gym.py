@@ -18,7 +18,7 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks import TASKS, reasoning_gym
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.reasoning_gym import ReasoningGym, answered
 from grpobench.tasks.task import Problem, Verdict
 from grpobench.tasks.workers.gym_mended import PROOFS
@@ -262,10 +262,10 @@ def test_splits_do_not_depend_on_each_others_sizes_or_on_the_number_of_cores(
     assert {split: first.problems(split) for split in first.splits} == kept
     assert first.sources("train") == sums
     assert [source.table for source in sums] == ["reasoning_gym/gcd/train", "prompts/reasoning_gym.txt"]
-    assert sums[0].rows == 20 and sums[0].place == "reasoning-gym 0.1.25: gcd"
+    assert sums[0].rows == 20 and sums[0].location == "reasoning-gym 0.1.25: gcd"
 
 
-def test_seeds_of_neighbouring_streams_share_no_problem(installed: None) -> None:
+def test_seeds_of_neighboring_streams_share_no_problem(installed: None) -> None:
     """The package's own data sets of seeds 0 and 1 share all problems but one."""
     zero, one = ({p.prompt for p in all_of(small("chain_sum", train=40, seed=seed))} for seed in (0, 1))
     assert len(zero) == len(one) == 43

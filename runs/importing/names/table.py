@@ -18,7 +18,7 @@ class Name:
     theirs: str
     """As they log it; ``<name>`` stands for whatever is there."""
     ours: str
-    """A name of the catalogue, which may take up what a placeholder of theirs stood for."""
+    """A name of the catalog, which may take up what a placeholder of theirs stood for."""
     unit: str
     source: str
     """The file of their code where it is made."""
@@ -40,7 +40,7 @@ class Name:
         found = self.pattern.fullmatch(theirs)
         return None if found is None else found.groupdict()
 
-    def named(self, parts: Mapping[str, str]) -> str:
+    def our_name(self, parts: Mapping[str, str]) -> str:
         """Our name with the placeholders filled."""
         return re.sub(r"<(\w+)>", lambda found: parts.get(found[1], found[0]), self.ours)
 

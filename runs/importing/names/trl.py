@@ -17,7 +17,7 @@ TRL = Vocabulary(
     read="TRL 1.16 and transformers 5.23, as installed",
     about=(
         (
-            "A step is an update of the optimiser. With `num_iterations` or `steps_per_generation` above its "
+            "A step is an update of the optimizer. With `num_iterations` or `steps_per_generation` above its "
             "default several updates use the same rollouts, and a row of theirs is no step of ours."
         ),
         (
@@ -76,7 +76,7 @@ TRL = Vocabulary(
             "time/step",
             "s",
             TRAINER,
-            "generation, rewards, forward and backward passes; the optimiser's update is left out",
+            "generation, rewards, forward and backward passes; the optimizer's update is left out",
         ),
         Name("sampling/sampling_logp_difference/mean", "gap/mean", "nats/token", TRAINER),
         Name("sampling/sampling_logp_difference/max", "gap/max", "nats", TRAINER),

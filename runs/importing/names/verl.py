@@ -49,7 +49,7 @@ VERL = Vocabulary(
             "`timing_s/step` holds the validation and the checkpoint of a step up to verl 0.5, neither from "
             "0.6 on, and the checkpoint again from 0.7.1 on. The log's numbers tell which: what makes the "
             "remainder of the step beyond its other parts most like that of steps without either. "
-            "origin.json has the formula of the log."
+            "provenance.json has the formula of the log."
         ),
     ),
     names=(
@@ -133,7 +133,7 @@ VERL = Vocabulary(
             settle=verl_step.settle,
         ),
         Derived(
-            "time/read",
+            "time/forward",
             ("timing_s/old_log_prob",),
             "timing_s/old_log_prob + timing_s/ref + timing_s/values",
             reading,

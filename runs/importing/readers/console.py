@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpobench.runs.importing.log import Log, parsed, whole
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 VERL = re.compile(r"(?:^|\s)step:(\d+) - (\S.*)$")
 OPENRLHF = re.compile(r"Global step (\d+): (\{.*)$")
 OPENRLHF_EVAL = re.compile(r"global_step (\d+), eval_metrics: (\{.*)$")
@@ -22,7 +22,7 @@ BROKE = "Traceback (most recent call last)"
 
 def speaks(line: str) -> str:
     """The library that writes such a line; empty for any other line."""
-    plain = COLOUR.sub("", line)
+    plain = COLOR.sub("", line)
     if VERL.search(plain):
         return "verl"
     return "openrlhf" if OPENRLHF.search(plain) or OPENRLHF_EVAL.search(plain) else ""
@@ -35,7 +35,7 @@ def read(file: Path, library: str) -> Log:
     lines = text.split("\n")
     broke = None
     for number, line in enumerate(lines, start=1):
-        plain = COLOUR.sub("", line).rstrip("\r")
+        plain = COLOR.sub("", line).rstrip("\r")
         cut = number == len(lines) and bool(plain) and not plain.endswith("}")
         if found := PLANNED.search(plain):
             log.planned = counted(found[1])

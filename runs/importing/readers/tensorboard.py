@@ -9,7 +9,7 @@ from typing import Any
 
 from grpobench.runs.importing.log import Log, parsed, whole
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 FILES = "*tfevents*"
 AROUND = 16

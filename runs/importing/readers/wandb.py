@@ -16,7 +16,7 @@ from typing import Any
 
 from grpobench.runs.importing.log import Log, whole
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 MAGIC = b":W&B"
 HEADER = 7

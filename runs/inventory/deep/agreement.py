@@ -1,23 +1,111 @@
-"""Whether sampler and trainer speak of the same policy, before and after an update."""
+"""A recipe's run made small, and its parts: what several checks train.
+
+Whether sampler and trainer speak of the same policy, before and after an update.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from grpobench.algorithms.algorithm import Batch
-from grpobench.runs.inventory.deep.result import Finding, Given, good, unknown, wrong
-from grpobench.runs.inventory.deep.small import LARGE_RATE, first_update, small, trainer, up_to_update
-from grpobench.runs.measure.rollout_metrics import gap_metrics
+from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unknown, wrong
+from grpobench.runs.metrics.rollout_metrics import gap_metrics
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.rollouts import pack_groups
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    ChecksConfig,
+    EvaluateConfig,
+    RewardConfig,
+    RunConfig,
+)
+from grpobench.runs.train.execute import execute
+from grpobench.runs.train.parts import build
+from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
+
+PROMPTS, GROUP = 4, 8
+"""Most of a step, where a check is not about the size."""
+LARGE_RATE = 1e-3
+"""Learning rate at which one update changes what the policy says."""
+MOST_WARM_UP = 1000
+
+
+def first_update(config: RunConfig) -> int:
+    """The first step at which the policy is updated; later than 1 where a critic is warmed up."""
+    steps = range(1, MOST_WARM_UP)
+    return next((step for step in steps if "policy" in config.algorithm.updated_roles(step)), 1)
+
+
+def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) -> RunConfig:
+    """The run with few short steps, no warm start, no observers, and a coin for its reward: there is a
+    gradient whatever the policy can do. A `whole` one keeps its numbers of prompts and completions."""
+    train = config.train
+    group = max(min(train.group_size, GROUP), config.algorithm.minimum_group)
+    sizes: dict[str, Any] = {"prompts": min(train.prompts_per_step, PROMPTS), "group": group, "epochs": 1}
+    sizes["minibatches"] = min(train.num_minibatches, 2, sizes["prompts"])
+    rates = train.learning_rate if rate is None else dict.fromkeys(train.learning_rate, rate)
+    recorded = config.sampler.kind == "preferences"
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, warm_start=0),
+        reward=config.reward if recorded else RewardConfig(kind="random"),
+        train=dataclasses.replace(
+            train,
+            **({} if whole else sizes),
+            steps=first_update(config) + 2,
+            learning_rate=rates,
+            warmup_steps=0,
+            schedule="constant",
+            schedule_settings={},
+            floor=0.0,
+        ),
+        sampler=dataclasses.replace(config.sampler, problems=min(config.sampler.problems, 16)),
+        evaluate=EvaluateConfig(every=0, problems=4, samples=1, test_problems=0, greedy=False),
+        checkpoint=CheckpointConfig(every=0),
+        checks=ChecksConfig("off", "off"),
+        observe=(),
+        stop_on=(),
+    )
+
+
+@contextlib.contextmanager
+def trainer(config: RunConfig) -> Iterator[Trainer]:
+    """A run's trainer, before its first step."""
+    made = Trainer(config, build(config))
+    with contextlib.closing(made.sampler):
+        yield made
+
+
+def up_to_update(made: Trainer) -> dict[str, float]:
+    """Make the steps up to the first that updates the policy; the row of that one."""
+    row: dict[str, float] = {}
+    for step in range(1, first_update(made.config) + 1):
+        row = made.step(step)
+    return row
+
+
+def run(config: RunConfig, path: Path, stop_after: int = 0) -> None:
+    """The whole run in a folder; stopped once so many steps are logged, if any, with a checkpoint."""
+    with (
+        RunFolder.open(path, config, threads=torch.get_num_threads()) as folder,
+        contextlib.suppress(Preempted),
+    ):
+        execute(config, folder, lambda progress: None, lambda: 0 < stop_after <= folder.step)
+
 
 ROUNDED = 1e-3
 """How far a ratio may be from 1 in float32, where sampler and trainer add in other orders."""
 REMEDY = (
     'take sampler.kind = "hf", or see docs/samplers.md for what engines and precisions are known to do; '
-    "sampler.largest_gap bounds what vLLM may differ by"
+    "sampler.max_logprob_gap bounds what vLLM may differ by"
 )
 RECORDED = "rollouts are recorded ones: no sampler writes them while the policy changes"
 
@@ -32,7 +120,7 @@ class Distance:
     """The trainer with the weights before the update."""
 
 
-def gap(given: Given) -> Finding:
+def gap(given: CheckInput) -> Finding:
     """At learning rate 0 nothing moves: sampler and trainer agree, and every ratio is 1."""
     config = small(given.first, 0.0)
     if not config.sampler.on_policy:
@@ -43,7 +131,7 @@ def gap(given: Given) -> Finding:
         row = up_to_update(made)
         after = snapshot(made)
     moved = [name for name, weight in weights.items() if not torch.equal(after[name], weight)]
-    limit, told = made.sampler.largest_gap, f"{now:.2g} nats per token on the mean"
+    limit, told = made.sampler.max_logprob_gap, f"{now:.2g} nats per token on the mean"
     if not now <= limit:
         return wrong(f"sampler and trainer are {told} apart, more than {limit:g}", REMEDY)
     if moved:
@@ -59,14 +147,14 @@ def gap(given: Given) -> Finding:
     return good(f"{told} apart; on unmoved weights every ratio is {exactly} and nothing is clipped")
 
 
-def synchronised(given: Given) -> Finding:
+def synchronized(given: CheckInput) -> Finding:
     """After an update the sampler draws from the new weights, and these are not the old."""
     config = small(given.first, LARGE_RATE)
     if not config.sampler.on_policy:
         return good(RECORDED)
     with trainer(config) as made:
         found = across_an_update(made)
-    limit, apart = made.sampler.largest_gap, f"{found.now:.2g} nats per token from the new weights"
+    limit, apart = made.sampler.max_logprob_gap, f"{found.now:.2g} nats per token from the new weights"
     if found.before < found.now:
         return wrong(
             f"after an update the sampler is {apart} and {found.before:.2g} from the old: it has kept these",
@@ -103,17 +191,17 @@ def drawn(made: Trainer, step: int) -> Batch:
 def read(made: Trainer, batch: Batch) -> float:
     """The mean gap between the sampler and the trainer's reading now; NaN without a token."""
     with torch.no_grad():
-        logp = made.models.read("policy", batch).logp
+        logp = made.models.forward("policy", batch).logp
     return gap_metrics([(logp, batch)]).get("gap/mean", float("nan"))
 
 
 def snapshot(made: Trainer) -> dict[str, torch.Tensor]:
     """The policy's weights, on the CPU."""
-    return {name: p.detach().cpu().clone() for name, p in made.models.named("policy").items()}
+    return {name: p.detach().cpu().clone() for name, p in made.models.named_parameters("policy").items()}
 
 
 def put(made: Trainer, weights: dict[str, torch.Tensor]) -> None:
     """Make these the policy's weights."""
     with torch.no_grad():
-        for name, p in made.models.named("policy").items():
+        for name, p in made.models.named_parameters("policy").items():
             p.copy_(weights[name])

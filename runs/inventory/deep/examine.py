@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from grpobench.runs.inventory.deep import agreement, device, grading, keeping
-from grpobench.runs.inventory.deep.result import Given, Look, Result, carry_out
+from grpobench.runs.inventory.deep import agreement, grading, resuming
+from grpobench.runs.inventory.deep.result import CheckInput, Look, Result, carry_out
 from grpobench.runs.settings.recipe import Recipe
 
 
@@ -30,22 +30,22 @@ def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # a verdict says what matters
-            given = Given(recipe.runs(), out, Path(room))
+            given = CheckInput(recipe.runs(), out, Path(room))
             yield from carry_out(looks(given), given, tell)
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
 
 
-def looks(given: Given) -> list[tuple[str, Look]]:
+def looks(given: CheckInput) -> list[tuple[str, Look]]:
     """The checks by name, in order: what is cheap first."""
     return [
-        ("results folder", keeping.storage),
+        ("results folder", resuming.storage),
         *grading.tasks(given),
         ("sandbox", grading.sandbox),
-        ("device", device.step),
-        ("same step, same bits", device.repeated),
+        ("device", resuming.step),
+        ("same step, same bits", resuming.repeated),
         ("sampler and trainer", agreement.gap),
-        ("weights reach the sampler", agreement.synchronised),
-        ("checkpoint", keeping.round_trip),
-        ("resume", keeping.resumed),
+        ("weights reach the sampler", agreement.synchronized),
+        ("checkpoint", resuming.round_trip),
+        ("resume", resuming.resumed),
     ]

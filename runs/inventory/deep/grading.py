@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from grpobench.runs.inventory.deep.result import Finding, Given, Look, good, unknown, wrong
-from grpobench.runs.reward.canary import Canary, accepted, canaries
+from grpobench.runs.inventory.deep.result import CheckInput, Finding, Look, good, unknown, wrong
+from grpobench.runs.reward.verifier_check import VerifierCheck, accepted, verifier_checks
 from grpobench.tasks.sandbox import choose
 from grpobench.tasks.sandbox.protocol import PATIENCE, Limits, Tier
 from grpobench.tasks.task import Problem, Task
 
-ASKED = 8
+PROBLEMS_PER_TASK = 8
 """Problems of each task."""
 PATIENT = 30.0
 """Seconds that grading so few may take."""
@@ -39,13 +39,13 @@ GONE = 10.0
 """Seconds in which the processes of a sandbox that was closed must be gone."""
 
 
-def tasks(given: Given) -> list[tuple[str, Look]]:
+def tasks(given: CheckInput) -> list[tuple[str, Look]]:
     """A check for each task of the recipe."""
     found = {str(config.task): config.task for config in given.configs}
     return [(f"grader of {task.name}", functools.partial(grader, task)) for task in found.values()]
 
 
-def grader(task: Task, given: Given) -> Finding:
+def grader(task: Task, given: CheckInput) -> Finding:
     """Right answers are accepted, wrong, empty and malformed ones are not, and it does not take long."""
     if lack := task.missing():
         return unknown(lack, "put the data or the package where the message says")
@@ -53,7 +53,7 @@ def grader(task: Task, given: Given) -> Finding:
     problems = task.problems(split)
     began = time.monotonic()
     try:
-        found = canaries(task, problems, ASKED)
+        found = verifier_checks(task, problems, PROBLEMS_PER_TASK)
         odd = malformed(task, problems[0])
     except Exception as error:  # a verifier must not raise for anything that a policy can write
         what = f"the verifier raised {type(error).__name__}: {error}"
@@ -61,9 +61,11 @@ def grader(task: Task, given: Given) -> Finding:
     took = time.monotonic() - began
     remedy = f"`grpobench tasks check {task.name}` says more"
     if bad := [one for one in found if not one.graded]:
-        return wrong(f"not graded: {bad[0].told()}", f"`grpobench doctor` tries the sandboxes; {remedy}")
+        return wrong(f"not graded: {bad[0].described()}", f"`grpobench doctor` tries the sandboxes; {remedy}")
     if bad := [one for one in found if not one.right]:
-        return wrong(f"{len(bad)} of {len(found)} graded wrongly, such as {bad[0].told()}", remedy, "yours")
+        return wrong(
+            (f"{len(bad)} of {len(found)} graded wrongly, such as {bad[0].described()}"), remedy, "yours"
+        )
     if odd:
         return wrong(f"accepts what is no answer: {odd[0]!r:.80}", remedy, "yours")
     if took > PATIENT:
@@ -75,14 +77,14 @@ def grader(task: Task, given: Given) -> Finding:
 def malformed(task: Task, problem: Problem) -> list[str]:
     """The texts of `MALFORMED` that the verifier takes for right."""
     verdicts = task.verify_all([problem], [[(text,) for text in MALFORMED]])[0]
-    reference: list[Canary] = []  # a truth that is written like one of them is none of its faults
-    reference += [one for one in canaries(task, [problem], 1) if one.what == "reference"]
+    reference: list[VerifierCheck] = []  # a truth that is written like one of them is none of its faults
+    reference += [one for one in verifier_checks(task, [problem], 1) if one.what == "reference"]
     right = {str(one.verdict.answer) for one in reference}
     pairs = zip(MALFORMED, verdicts, strict=True)
     return [text for text, verdict in pairs if accepted(verdict) and str(verdict.answer) not in right]
 
 
-def sandbox(given: Given) -> Finding:
+def sandbox(given: CheckInput) -> Finding:
     """In every tier that a task uses a program runs, one that does not end is ended, and nothing is left."""
     tiers = sorted({tier for config in given.configs if (tier := config.task.sandbox())})
     found = [tried(cast(Tier, tier)) for tier in tiers]

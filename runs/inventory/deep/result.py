@@ -12,7 +12,7 @@ from typing import Any, Literal
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.lock import FolderError
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 Verdict = Literal["good", "wrong", "could not be checked"]
 Whose = Literal["yours", "the machine's"]
@@ -24,7 +24,7 @@ class Result:
 
     check: str
     verdict: Verdict
-    told: str
+    message: str
     """What was found, in words."""
     remedy: str = ""
     whose: Whose = "yours"
@@ -37,7 +37,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Given:
+class CheckInput:
     """What is checked."""
 
     configs: Sequence[RunConfig]
@@ -54,7 +54,7 @@ class Given:
 
 
 Finding = tuple[Verdict, str, str, Whose]
-Look = Callable[[Given], Finding]
+Look = Callable[[CheckInput], Finding]
 
 
 def good(told: str) -> Finding:
@@ -70,7 +70,7 @@ def unknown(told: str, remedy: str, whose: Whose = "yours") -> Finding:
 
 
 def carry_out(
-    looks: Sequence[tuple[str, Look]], given: Given, tell: Callable[[str], None]
+    looks: Sequence[tuple[str, Look]], given: CheckInput, tell: Callable[[str], None]
 ) -> Iterator[Result]:
     """Each check in turn, whatever it raises. `tell` hears of each before it begins."""
     for number, (name, look) in enumerate(looks, 1):
@@ -86,7 +86,7 @@ def carry_out(
 
 def raised(error: Exception) -> Finding:
     """What an exception says of the recipe or the machine."""
-    from grpobench.runs.models.errors import ModelError
+    from grpobench.runs.models.token_budgets import ModelError
 
     if isinstance(error, ConfigError | DataError | FolderError | ModelError):
         return wrong(str(error), "mend what the message names", "yours")
@@ -94,7 +94,9 @@ def raised(error: Exception) -> Finding:
     if isinstance(error, OSError):
         return wrong(what, "see to the disk or the system that refused it")
     if "out of memory" in what.lower():
-        return wrong(what, "set train.tokens_per_micro_batch or sampler.rows lower, or take a larger device")
+        return wrong(
+            what, ("set train.micro_batch_tokens or sampler.max_batch_size lower, or take a larger device")
+        )
     return unknown(what, "run a step of the recipe alone to see where it comes from", "the machine's")
 
 
@@ -108,5 +110,5 @@ def code(results: Sequence[Result]) -> int:
 
 def as_lines(result: Result) -> list[str]:
     """For people."""
-    head = f"{result.verdict:<5} {result.seconds:6.1f} s  {result.check}: {result.told}"
+    head = f"{result.verdict:<5} {result.seconds:6.1f} s  {result.check}: {result.message}"
     return [head, *([f"                → {result.remedy}"] if result.remedy else [])]

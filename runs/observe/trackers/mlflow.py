@@ -28,13 +28,13 @@ LONGEST = 500
 
 @dataclass
 class MLflow(Callback):
-    """One run of MLflow per run, in an experiment per matrix."""
+    """One run of MLflow per run, in an experiment per experiment."""
 
     uri: str = ""
     """The tracking server or database; empty: what MLFLOW_TRACKING_URI names, else `mlflow.db` in the folder
-    of the matrix."""
+    of the experiment."""
     experiment: str = ""
-    """Empty: the matrix."""
+    """Empty: the experiment."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -45,7 +45,7 @@ class MLflow(Callback):
         name = identity(folder)
         with alone(folder.parent):  # several runs may begin at once, and the first makes the tables
             self._client = MlflowClient(tracking_uri=uri)
-            experiment = self._experiment(self.experiment or config["matrix"])
+            experiment = self._experiment(self.experiment or config["experiment"])
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
         if found:
             self._run = found[0].info.run_id

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.tools import files
-from grpobench.runs.tools.json_lines import read_json
+from grpobench.runs.tools.files import read_json
 
 NO_SETTINGS = ("observe", "beside")
 """Keys of run.toml that a tracker is not told."""
@@ -17,10 +17,10 @@ NO_SETTINGS = ("observe", "beside")
 def identity(folder: Path) -> str:
     """What tells a run from others, the same in every attempt that goes on with it: the attempt that began
     it. One that begins again at step 0 is another run."""
-    attempts = (read_json(folder / "origin.json") or {}).get("attempts") or []
+    attempts = (read_json(folder / "provenance.json") or {}).get("attempts") or []
     began = [attempt["id"] for attempt in attempts if attempt.get("resumed_at", 0) == 0]
     if not began:
-        raise ValueError(f"{folder / 'origin.json'} names no attempt that began the run")
+        raise ValueError(f"{folder / 'provenance.json'} names no attempt that began the run")
     return str(began[-1])[:16]
 
 
@@ -46,7 +46,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-class Told:
+class LastLogged:
     """The last step that a tracker was told of a run, kept beside the run for the next attempt: it makes the
     steps behind its checkpoint again, with the same numbers, and a tracker would have them twice."""
 

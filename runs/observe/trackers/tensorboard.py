@@ -15,16 +15,16 @@ from grpobench.runs.observe.trackers.naming import numbers, parameters
 
 @dataclass
 class TensorBoard(Callback):
-    """``tensorboard --logdir results/MATRIX`` shows every run of a matrix."""
+    """``tensorboard --logdir results/EXPERIMENT`` shows every run of an experiment."""
 
     folder: str = ""
-    """Where the event files go, as FOLDER/MATRIX/RUN; empty: `tensorboard` in the run folder."""
+    """Where the event files go, as FOLDER/matriX/RUN; empty: `tensorboard` in the run folder."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        own = Path(self.folder).expanduser() / config["matrix"] / folder.name
+        own = Path(self.folder).expanduser() / config["experiment"] / folder.name
         place = own if self.folder else folder / "tensorboard"
         if done == 0:  # what an attempt has left of which the run has nothing
             for path in place.glob("events.out.tfevents.*"):

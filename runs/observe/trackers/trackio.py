@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.runs.observe.callback import Callback
-from grpobench.runs.observe.trackers.naming import Told, numbers, parameters
+from grpobench.runs.observe.trackers.naming import LastLogged, numbers, parameters
 
 
 @dataclass
@@ -17,9 +17,9 @@ class Trackio(Callback):
     """One run of trackio per run."""
 
     project: str = ""
-    """Empty: the matrix."""
+    """Empty: the experiment."""
     group: str = ""
-    """Empty: the arm, or, in a project of another name, the matrix."""
+    """Empty: the arm, or, in a project of another name, the experiment."""
     folder: str = ""
     """Where the databases stand; empty: trackio's own folder, which TRACKIO_DIR names."""
     space: str = ""
@@ -30,11 +30,11 @@ class Trackio(Callback):
             os.environ["TRACKIO_DIR"] = str(Path(self.folder).expanduser().resolve())
         import trackio
 
-        self._told = Told(folder, "trackio")
+        self._told = LastLogged(folder, "trackio")
         self._run = trackio.init(
-            project=self.project or config["matrix"],
+            project=self.project or config["experiment"],
             name=f"{folder.name}-{self._told.run}",  # which is how trackio finds a run again
-            group=self.group or config["matrix" if self.project else "arm"],
+            group=self.group or config["experiment" if self.project else "arm"],
             space_id=self.space or None,
             config=parameters(config) | {"run": folder.name},
             resume="allow",

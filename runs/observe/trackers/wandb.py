@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpobench.runs.observe.callback import Callback
-from grpobench.runs.observe.trackers.naming import Told, numbers, parameters
+from grpobench.runs.observe.trackers.naming import LastLogged, numbers, parameters
 
 
 @dataclass
@@ -17,22 +17,22 @@ class WandB(Callback):
     what was written offline."""
 
     project: str = ""
-    """Empty: the matrix."""
+    """Empty: the experiment."""
     entity: str = ""
     """Empty: W&B's own default."""
     group: str = ""
-    """Empty: the arm, or, in a project of another name, the matrix."""
+    """Empty: the arm, or, in a project of another name, the experiment."""
     mode: Literal["", "online", "offline"] = ""
     """Empty: W&B's own choice, which WANDB_MODE sets."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
         import wandb
 
-        self._told = Told(folder, "wandb")
+        self._told = LastLogged(folder, "wandb")
         self._run = wandb.init(
-            project=self.project or config["matrix"],
+            project=self.project or config["experiment"],
             entity=self.entity or None,
-            group=self.group or config["matrix" if self.project else "arm"],
+            group=self.group or config["experiment" if self.project else "arm"],
             name=folder.name,
             id=self._told.run,
             resume="allow",

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.engines.engine import Drawn, Engine
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.sample.sampler import Mixing, Request, demand_room
 from grpobench.runs.settings.config import RunConfig
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
 PROBES = 4
@@ -76,7 +76,8 @@ class Probe:
 class EngineSampler:
     """Samples with an engine that is kept in step with the policy of `models`.
 
-    `prompt` is the probe; `largest_gap` in nats overrides what is allowed there (0 keeps the default). Raises
+    `prompt` is the probe; `max_logprob_gap` in nats overrides what is allowed there (0 keeps the default).
+    Raises
     SamplerGap at once when the engine cannot follow the trainer.
     """
 
@@ -86,13 +87,13 @@ class EngineSampler:
     def __init__(
         self,
         engine: Engine,
-        models: Models,
+        models: RoleModels,
         *,
         end: Sequence[int],
         pad: int,
         context: int,
         prompt: Sequence[int],
-        largest_gap: float = 0.0,
+        max_logprob_gap: float = 0.0,
     ) -> None:
         self.engine, self.models = engine, models
         self.end, self.pad = tuple(sorted(end)), pad
@@ -100,8 +101,8 @@ class EngineSampler:
         cramped = engine.context < context
         self.remedy = ", give the engine a larger cache (sampler.cache_gb)" if cramped else ""
         coarser = torch.float32 if {engine.dtype, models.dtype} == {torch.float32} else torch.bfloat16
-        self.allowed = largest_gap or LARGEST_GAP[coarser]
-        self.largest_gap = max(LARGEST_MEAN_GAP[coarser], largest_gap)
+        self.allowed = max_logprob_gap or LARGEST_GAP[coarser]
+        self.max_logprob_gap = max(LARGEST_MEAN_GAP[coarser], max_logprob_gap)
         self.noise = NOISE
         self.prompt = stretched(prompt, engine.block + 1, self.context - PROBE_TOKENS)
         self.last: Probe | None = None
@@ -131,8 +132,9 @@ class EngineSampler:
         if gap <= self.allowed:
             seen = f"do not move together: the engine made {followed:.0%} of the trainer's move on the probe"
         return (
-            f"after a weight synchronisation the sampler and the trainer {seen}; the engine has not taken "
-            'over the weights, or computes otherwise. Set sampler.kind = "hf"; or sampler.largest_gap, if '
+            f"after a weight synchronization the sampler and the trainer {seen}; the engine has not taken "
+            'over the weights, or computes otherwise. Set sampler.kind = "hf"; or '
+            "sampler.max_logprob_gap, if "
             "you know that the difference is one of precision"
         )
 
@@ -144,8 +146,8 @@ class EngineSampler:
         verdicts, rewards = [Verdict({}, None)] * PROBES, [0.0] * PROBES
         group = Group(Problem("probe", "", None), rollouts, verdicts, rewards)
         batch = pack_groups([group], PROBE_TOKENS, 0, self.pad, str(self.models.device))
-        trainer = self.models.read("policy", batch).logp.double().cpu()
-        return Probe(tuple(drawn.tokens for drawn in found), batch.behaviour_logp.double().cpu(), trainer)
+        trainer = self.models.forward("policy", batch).logp.double().cpu()
+        return Probe(tuple(drawn.tokens for drawn in found), batch.sampler_logp.double().cpu(), trainer)
 
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
@@ -168,18 +170,20 @@ class EngineSampler:
         self.engine.close()
 
 
-def connect(config: RunConfig, models: Models, loaded: Loaded) -> EngineSampler:
+def connect(config: RunConfig, models: RoleModels, loaded: Loaded) -> EngineSampler:
     """The engine that the configuration asks for, and its sampler."""
     settings = config.sampler
     if settings.kind == "vllm-server":
-        from grpobench.runs.sample.engines.remote import Remote
+        from grpobench.runs.sample.engines.server import Remote
 
-        engine: Engine = Remote(settings.url, f"{config.matrix}/{config.folder}")
+        engine: Engine = Remote(settings.url, f"{config.experiment}/{config.folder}")
     else:
         from grpobench.runs.sample.engines.vllm import VLLM
 
         place = loaded.model.name_or_path
-        engine = VLLM(place, dtype=config.model.dtype, rows=settings.rows, cache_gb=settings.cache_gb)
+        engine = VLLM(
+            place, dtype=config.model.dtype, rows=settings.max_batch_size, cache_gb=settings.cache_gb
+        )
     try:
         return EngineSampler(
             engine,
@@ -188,7 +192,7 @@ def connect(config: RunConfig, models: Models, loaded: Loaded) -> EngineSampler:
             pad=loaded.pad,
             context=loaded.context,
             prompt=loaded.encode(config.task.problems("train")[0].prompt),
-            largest_gap=settings.largest_gap,
+            max_logprob_gap=settings.max_logprob_gap,
         )
     except BaseException:
         engine.close()

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpobench.runs.models import trust
-from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models import sizes
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.engines.engine import Drawn
 from grpobench.runs.sample.sampler import GREEDY
 
@@ -130,7 +130,7 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # not the model's own top-p, penalties and the like
             skip_tokenizer_init=True,
-            trust_remote_code=trust.trusted(),
+            trust_remote_code=sizes.trusted(),
             enable_prefix_caching=True,
             disable_log_stats=True,
             seed=0,
@@ -145,7 +145,7 @@ def start(place: str, dtype: str, rows: int, cache_gb: float) -> Any:
 
 def trial() -> str:
     """Have an engine write one token with the built-in policy; vLLM's version and device."""
-    from grpobench.runs.models.finding import locate
+    from grpobench.runs.models.model_files import locate
 
     engine = VLLM(locate("nano"), dtype="float32", rows=1, cache_gb=0.1)
     try:

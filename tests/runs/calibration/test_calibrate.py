@@ -1,4 +1,4 @@
-"""The labelled library: that its labels fit its recipe, that its faults are faults, and the command."""
+"""The labeled library: that its labels fit its recipe, that its faults are faults, and the command."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from helpers.toys import backward, distance, models_for, norm, off_policy
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.analysis.calibration import table
-from grpobench.analysis.detect.registry import DETECTORS, thresholds
+from grpobench.analysis.detectors.registry import DETECTORS, thresholds
 from grpobench.runs import cli
 from grpobench.runs.calibration import library
 from grpobench.runs.calibration.faults import Faulty, Sums, stale, stale_rollouts
-from grpobench.runs.inventory import filled, pages
+from grpobench.runs.inventory import pages
 from grpobench.runs.sample.sampler import GREEDY
 from grpobench.runs.settings.config import ChecksConfig
 from grpobench.runs.settings.recipe import read_recipe, recipes
@@ -112,13 +112,13 @@ def test_the_bonus_adds_the_gradient_of_the_entropy() -> None:
     assert distance(doubled, {name: 2 * g for name, g in difference.items()}) < 1e-4  # float32 differences
     before = entropy(models, batch)
     with torch.no_grad():
-        for name, parameter in models.optimisers["policy"].parameters.items():
+        for name, parameter in models.optimizers["policy"].parameters.items():
             parameter -= 1e-3 * difference[f"policy/{name}"]
     assert entropy(models, batch) > before
 
 
 def entropy(models: Any, batch: Any) -> float:
-    weights = Faulty().weigh(batch)
+    weights = Faulty().loss_weights(batch)
     with torch.no_grad():
         return float((models.read("policy", batch).entropy * weights).sum())
 
@@ -182,11 +182,11 @@ seeds = [2000, 2001]
 tasks = ["grpobench.runs.calibration.faults:Sums"]
 [train]
 steps = 8
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 learning_rate = 1e-4
 [sampler]
-max_new_tokens = 24
+max_completion_tokens = 24
 [evaluate]
 every = 4
 problems = 8
@@ -248,7 +248,7 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
     assert table.read(docs / "results" / "calibration.json") == found
     (docs / "page.md").write_text("<!-- kept calibration cases -->\n<!-- end of kept -->\n")
-    page = filled.documents(docs)["page.md"]
+    page = pages.documents(docs)["page.md"]
     assert (
         "| misread | a grader that gives 0 to everything | signal starvation | grader silent | 1 + 1 |"
         in page
@@ -258,14 +258,14 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
 def test_without_a_run_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A matrix in which a run has no result is not judged, and named."""
+    """An experiment in which a run has no result is not judged, and named."""
     from grpobench.analysis.calibration.table import calibrate
-    from grpobench.analysis.logs.files import LogError
+    from grpobench.analysis.runfolder.files import LogError
 
     run = SimpleNamespace(arm="healthy", name="healthy-sums-s2000", state="crashed", settled=False)
-    matrix: Any = SimpleNamespace(runs=[run], folder=tmp_path)
+    experiment: Any = SimpleNamespace(runs=[run], folder=tmp_path)
     with pytest.raises(LogError, match=r"1 runs without result: healthy-sums-s2000 \(crashed\)"):
-        calibrate(matrix, PLAN.library, "grpobench calibrate")
+        calibrate(experiment, PLAN.library, "grpobench calibrate")
 
 
 def test_detectors_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,9 @@ from helpers.toys import Letters
 from grpobench.algorithms.grpo import GRPO
 from grpobench.runs import cli
 from grpobench.runs.evaluation import records as assess
-from grpobench.runs.measure.evaluator import Answer, Evaluator, Row, several, summarise
+from grpobench.runs.metrics.evaluator import Answer, Evaluator, Row, several, summarize
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import (
@@ -38,7 +38,7 @@ from grpobench.runs.settings.config import (
 )
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
 SMALL = EvaluateConfig(problems=12, samples=4, test_problems=12)
@@ -50,7 +50,7 @@ def nano() -> Loaded:
 
 
 def evaluator(loaded: Loaded, settings: EvaluateConfig = SMALL, **changes: Any) -> Evaluator:
-    models = Models(loaded.model)
+    models = RoleModels(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 64, loaded.context)
     made = Evaluator(Arithmetic(), loaded, sampler, settings, 0, 40, models=models)
     return dataclasses.replace(made, **changes)
@@ -124,7 +124,7 @@ def test_answers_lost_to_the_machine_are_in_no_number() -> None:
     lost = Verdict({}, None, "infra_error")
     right, wrong = Verdict({"correct": 1.0}, "a"), Verdict({"correct": 0.0}, "b")
     problems = [Problem(str(i), "", None, {"category": "a"}) for i in range(3)]
-    numbers = summarise(
+    numbers = summarize(
         Letters(), problems, [answered(right, wrong), answered(lost, right), answered(lost, lost)]
     )
     assert numbers["correct"] == 2 / 3
@@ -144,10 +144,10 @@ def test_a_part_of_a_score_is_not_a_solution() -> None:
 
 def configure(arm: str = "a", seed: int = 0, **sections: Any) -> RunConfig:
     settings: dict[str, Any] = {
-        "matrix": "m",
+        "experiment": "m",
         "task": Arithmetic(operations=(2,)),
         "model": ModelConfig("nano"),
-        "sampler": SamplerConfig(temperature=0.7, max_new_tokens=30),
+        "sampler": SamplerConfig(temperature=0.7, max_completion_tokens=30),
         "reward": RewardConfig(),
         "train": TrainConfig(steps=3),
         "evaluate": EvaluateConfig(temperature=1.3),
@@ -179,8 +179,8 @@ def digests(place: Path) -> dict[str, str]:
     }
 
 
-def greedy(**changes: Any) -> assess.Wish:
-    return assess.Wish("arithmetic", **{"problems": 8, "samples": 0, **changes})
+def greedy(**changes: Any) -> assess.EvalRequest:
+    return assess.EvalRequest("arithmetic", **{"problems": 8, "samples": 0, **changes})
 
 
 def only(records: Iterator[assess.Record]) -> assess.Record:
@@ -210,7 +210,7 @@ def test_a_runs_own_task_is_asked_as_the_run_was_set(tmp_path: Path, nano: Loade
     place = finished(tmp_path / "run", nano)
     settings = only(assess.assess(str(place), greedy())).content["settings"]
     assert settings["task_settings"]["operations"] == [2]
-    assert (settings["temperature"], settings["max_new_tokens"]) == (1.3, 30)
+    assert (settings["temperature"], settings["max_completion_tokens"]) == (1.3, 30)
     earlier = (place / "run.toml").read_text().replace("temperature = 1.3\n", "")
     (place / "run.toml").write_text(earlier)  # before evaluation had a temperature of its own
     assert only(assess.assess(str(place), greedy())).content["settings"]["temperature"] == 0.7
@@ -223,19 +223,19 @@ def test_what_is_still_true_is_not_asked_for_again(tmp_path: Path, nano: Loaded)
     place = finished(tmp_path / "run", nano)
     first = only(assess.assess(str(place), greedy()))
     again = only(assess.assess(str(place), greedy()))
-    assert not first.kept and again.kept and again.content == first.content
+    assert not first.was_cached and again.was_cached and again.content == first.content
     assert list(again.rows) == list(first.rows)
-    assert not only(assess.assess(str(place), greedy(again=True))).kept
+    assert not only(assess.assess(str(place), greedy(again=True))).was_cached
     content = json.loads(first.path.read_text())
     content["code"]["tasks/arithmetic.py"] = "another verifier"
     first.path.write_text(json.dumps(content))
-    assert not only(assess.assess(str(place), greedy())).kept
+    assert not only(assess.assess(str(place), greedy())).was_cached
     (place / "final" / "policy.safetensors").unlink()
     (place / "final").rmdir()
     finished_again = finished(tmp_path / "other", nano, scale=0.0) / "final"
     finished_again.rename(place / "final")
     trained = only(assess.assess(str(place), greedy()))
-    assert not trained.kept and trained.numbers["final"]["eval/test/greedy/correct"] == 0.0
+    assert not trained.was_cached and trained.numbers["final"]["eval/test/greedy/correct"] == 0.0
 
 
 def test_rows_without_their_record_do_not_count(tmp_path: Path, nano: Loaded) -> None:
@@ -243,10 +243,10 @@ def test_rows_without_their_record_do_not_count(tmp_path: Path, nano: Loaded) ->
     place = finished(tmp_path / "run", nano)
     first = only(assess.assess(str(place), greedy()))
     first.path.unlink()
-    assert not only(assess.assess(str(place), greedy())).kept
+    assert not only(assess.assess(str(place), greedy())).was_cached
 
 
-def test_runs_of_a_matrix_share_their_base_and_those_without_weights_are_passed_over(
+def test_runs_of_a_experiment_share_their_base_and_those_without_weights_are_passed_over(
     tmp_path: Path, nano: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "m"
@@ -256,10 +256,10 @@ def test_runs_of_a_matrix_share_their_base_and_those_without_weights_are_passed_
     unborn.mkdir()
     (unborn / "run.toml").write_text(stored.dump(configure(seed=2)))
     names = [f"a-arithmetic-s{seed}" for seed in range(4)]  # the last has no folder yet
-    (root / "matrix.json").write_text(json.dumps({"runs": names}))
+    (root / "experiment.json").write_text(json.dumps({"runs": names}))
     asked = []
-    ask = assess.Desk._ask
-    monkeypatch.setattr(assess.Desk, "_ask", lambda *a: asked.append(a[-1]) or ask(*a))
+    ask = assess.EvaluationCache._ask
+    monkeypatch.setattr(assess.EvaluationCache, "_ask", lambda *a: asked.append(a[-1]) or ask(*a))
     said: list[str] = []
     records = list(assess.assess(str(root), greedy(), said.append))
     assert [record.subject.name for record in records] == names[:2]
@@ -307,7 +307,7 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
             ["run", "--task", "arithmetic", "--out", "there"],
             "--out there: results of runs stand in their own",
         ),
-        (["torn", "--task", "arithmetic"], "matrix.json is damaged"),
+        (["torn", "--task", "arithmetic"], "experiment.json is damaged"),
         (["cut", "--task", "arithmetic"], "run.toml is damaged"),
     ],
 )
@@ -327,7 +327,7 @@ def test_mistakes_give_exit_2_and_the_remedy(
     broken = finished(tmp_path / "broken", nano)
     save_file({"x": torch.zeros(2)}, broken / "final" / "policy.safetensors")
     (tmp_path / "file").touch()
-    for name, file in (("torn", "matrix.json"), ("cut", "run.toml")):
+    for name, file in (("torn", "experiment.json"), ("cut", "run.toml")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("[")
     assert cli.main(["eval", *words, "--problems", "2"]) == 2

@@ -18,10 +18,10 @@ from grpobench.runs import cli
 from grpobench.runs.evaluation.export import export
 from grpobench.runs.evaluation.records import newest, put
 from grpobench.runs.models import loading
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
 from grpobench.runs.train.progress import Preempted
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 SCRIPT = """
 import json, sys
@@ -42,7 +42,7 @@ print(json.dumps({"ids": tokenizer.encode("12+3="), "end": model.generation_conf
 
 
 def short(policy: str) -> RunConfig:
-    train = TrainConfig(steps=2, prompts=2, group=4, learning_rate={"policy": 1e-2})
+    train = TrainConfig(steps=2, prompts_per_step=2, group_size=4, learning_rate={"policy": 1e-2})
     quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
     return configure(policy, train=train, evaluate=quiet, checkpoint=CheckpointConfig(every=1))
 
@@ -87,7 +87,7 @@ def test_the_folder_is_complete_and_its_card_says_what_it_is(finished: Path, tmp
         tensor.dtype == torch.float32 for tensor in load_file(tmp_path / "hf/model.safetensors").values()
     )
     card = (tmp_path / "hf" / "README.md").read_text()
-    commit = json.loads((finished / "origin.json").read_text())["attempts"][0]["commit"]
+    commit = json.loads((finished / "provenance.json").read_text())["attempts"][0]["commit"]
     for said in (
         "# grpo on letters, seed 3",
         "m/a-letters-s3",

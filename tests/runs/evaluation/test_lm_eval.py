@@ -21,17 +21,17 @@ from typing import Any
 import pytest
 from helpers.toys import Letters
 
-from grpobench.analysis.summary.agreement import agree
+from grpobench.analysis.topics.evaluations import agree
 from grpobench.runs import cli
-from grpobench.runs.evaluation import lm_eval, records, shown
-from grpobench.runs.measure.evaluator import Evaluator, Row, rows_of
+from grpobench.runs.evaluation import lm_eval, records
+from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.settings.config import EvaluateConfig
 from grpobench.tasks import TASKS
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 pytest.importorskip(
@@ -47,7 +47,7 @@ def nano() -> Loaded:
 
 
 def ours(loaded: Loaded, task: Task, count: int, limit: int) -> list[Row]:
-    models = Models(loaded.model)
+    models = RoleModels(loaded.model)
     sampler = HFSampler(models, loaded.end, loaded.pad, 64, loaded.context)
     settings = EvaluateConfig(samples=0, test_problems=count)
     made = Evaluator(task, loaded, sampler, settings, 0, limit, texts=True, models=models)
@@ -134,7 +134,7 @@ def test_prompts_that_the_harness_reads_otherwise_are_refused(nano: Loaded) -> N
         def encode(self, prompt: str) -> tuple[int, ...]:
             return (*super().encode(prompt), 1)
 
-    odd = Odd(nano.model, nano.tokenizer, nano.origin, nano.end)
+    odd = Odd(nano.model, nano.tokenizer, nano.provenance, nano.end)
     with pytest.raises(DataError, match="lm-eval reads its prompt as"):
         lm_eval.demand_same_prompts(odd, Arithmetic().problems("test")[:1], templated=False)
 
@@ -257,7 +257,7 @@ def test_differing_items_are_shown_with_both_completions(tmp_path: Path) -> None
         subject = records.Subject("m", tmp_path, records.ModelConfig("m"))
         return records.Record(subject, path, content, [row])
 
-    found = shown.paired([made("grpobench", "5"), made("lm-eval", "7")])
+    found = records.paired([made("grpobench", "5"), made("lm-eval", "7")])
     assert "the same scores on 0 of 1 items" in found.lines[0]
     assert "it is 5" in found.lines[2] and "it is 7" in found.lines[3]
     assert found.rows[0]["differing"] == ["p"]
@@ -277,7 +277,7 @@ def test_harness_and_evaluator_agree_with_a_real_model(
         loaded = load("smollm2-135m")
     except DataError as error:
         pytest.skip(str(error))
-    limit = limit or task.max_new_tokens
+    limit = limit or task.max_completion_tokens
     decoding = dataclasses.replace(ONCE, limit=limit)
     one, (other, means) = ours(loaded, task, count, limit), theirs(loaded, task, count, tmp_path, decoding)
     for found in agree(one, other):

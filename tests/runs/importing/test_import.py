@@ -23,7 +23,7 @@ from helpers.pages import drawing
 from helpers.shell import command
 
 import grpobench
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 
 DATA = "val-core/gsm8k/acc/mean@1"
@@ -60,7 +60,7 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_folder_of_runs_is_a_matrix_whose_report_has_their_accuracies(
+def test_a_folder_of_runs_is_a_experiment_whose_report_has_their_accuracies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs, out = folder_of_verl(tmp_path), tmp_path / "out"
@@ -70,26 +70,30 @@ def test_a_folder_of_runs_is_a_matrix_whose_report_has_their_accuracies(
     assert "names of verl, as in volcengine/verl@b178a3c" in told
     assert "without a name of ours: other/actor/pg_clipfrac, other/critic/rewards/mean" in told
     assert told.splitlines()[-1] == f"grpobench report {out}"
-    matrix = load(out)
-    assert (set(matrix.arms), matrix.tasks, matrix.seeds) == ({"grpo", "dapo"}, ("gsm8k",), (0, 1))
-    assert all(run.finished and run.step == 4 for run in matrix.runs)
-    assert all(known(name) for name in matrix.names())
+    experiment = load(out)
+    assert (set(experiment.arms), experiment.tasks, experiment.seeds) == (
+        {"grpo", "dapo"},
+        ("gsm8k",),
+        (0, 1),
+    )
+    assert all(run.finished and run.step == 4 for run in experiment.runs)
+    assert all(known(name) for name in experiment.names())
     found = report(out)
     final = {(row["arm"], row["seed"]): (row["base"], row["final"]) for row in found["runs"]}
     assert final["grpo", 0] == (0.25, pytest.approx(0.45)) and final["dapo", 1] == (0.25, pytest.approx(0.69))
     assert found["alarms"] == {
         "Imported from logs of others": [
-            "4 runs from verl logs with names of verl: origin.json says what each metric is there"
+            "4 runs from verl logs with names of verl: provenance.json says what each metric is there"
         ]
     }
     assert len(grpobench.load(out).summary()) == 2
 
 
-def test_origin_says_where_each_number_is_from(tmp_path: Path) -> None:
+def test_provenance_says_where_each_number_is_from(tmp_path: Path) -> None:
     logs, out = folder_of_verl(tmp_path), tmp_path / "out"
     imported(logs, out)
     place = out / "grpo-gsm8k-s0"
-    told = json.loads((place / "origin.json").read_text())["imported"]
+    told = json.loads((place / "provenance.json").read_text())["imported"]
     file = logs / "grpo-seed0" / "train.log"
     assert told["files"] == [
         {
@@ -133,7 +137,7 @@ def test_arms_may_come_one_at_a_time_and_no_run_is_written_over(
     for name in ("a", "b"):
         verl_run(tmp_path / name, 0.1)
         assert imported(tmp_path / name, out, "--arm", name, "--seed", 3, "--task", "sums") == 0
-    described = json.loads((out / "matrix.json").read_text())
+    described = json.loads((out / "experiment.json").read_text())
     assert (described["runs"], described["arms"], described["name"]) == (
         ["a-sums-s3", "b-sums-s3"],
         ["a", "b"],
@@ -208,10 +212,10 @@ def test_libraries_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixt
     for source in ("verl", "trl", "o.log"):
         assert imported(tmp_path / source, out, "--task", "gsm8k") == 0
     capsys.readouterr()
-    matrix = load(out)
-    assert matrix.arms == ("verl", "trl", "o")
-    assert {run.seed for run in matrix.runs} == {0}
-    rewards = matrix.select("reward/mean")
+    experiment = load(out)
+    assert experiment.arms == ("verl", "trl", "o")
+    assert {run.seed for run in experiment.runs} == {0}
+    rewards = experiment.select("reward/mean")
     assert set(rewards["arm"]) == {"verl", "trl", "o"}
     # one was evaluated greedily, two by sampling: these are not the same accuracy
     assert report(out)["accounting"] == {"finished": 1, "finished without data": 2}
@@ -295,8 +299,8 @@ def test_completions_that_verl_dumped_are_evaluations_and_rollouts(tmp_path: Pat
         half = json.dumps({**rows[0], "input": "\ud800"}) + "\n"
         (place / folder / f"{step}.jsonl").write_text(text + half + '{"input": "')
     assert imported(place, out) == 0
-    matrix = load(out)
-    asked = matrix.evaluations
+    experiment = load(out)
+    asked = experiment.evaluations
     assert asked.groupby("step")["score/correct"].mean().to_dict() == {0: 0.5, 2: 1.0}
     assert set(asked["mode"]) == {"greedy"} and asked["problem"].nunique() == 2
     packed = (out / "grpo-gsm8k-s0" / "rollouts" / "step-1.jsonl.zst").read_bytes()
@@ -334,9 +338,9 @@ def test_an_imported_run_that_collapses_is_found_within_one_evaluation(tmp_path:
 
 def test_the_python_call_does_what_the_command_does(tmp_path: Path) -> None:
     logs = folder_of_verl(tmp_path)
-    results = grpobench.import_logs(logs, tmp_path / "python", task="sums", matrix="mine")
+    results = grpobench.import_logs(logs, tmp_path / "python", task="sums", experiment="mine")
     assert (results.name, results.arms, results.tasks) == ("mine", ("dapo", "grpo"), ("sums",))
-    assert imported(logs, tmp_path / "shell", "--task", "sums", "--matrix", "mine") == 0
+    assert imported(logs, tmp_path / "shell", "--task", "sums", "--experiment", "mine") == 0
     for path in sorted((tmp_path / "shell").rglob("*.*")):
         twin = tmp_path / "python" / path.relative_to(tmp_path / "shell")
         assert path.is_dir() or path.read_bytes() == twin.read_bytes(), path

@@ -23,7 +23,7 @@ from grpobench.runs.importing.log import Fault, Log, numbers, whole
 from grpobench.runs.importing.readers import columns, console, trl
 from grpobench.runs.importing.sources import kind_of, library_of, sources
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 ROWS = {0: {"val-core/gsm8k/acc/mean@1": 0.25}, 1: verl_row(1, 0.5), 2: verl_row(2, 0.75)}
 
@@ -293,7 +293,7 @@ def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_list_in_a_json_file_is_recognised_where_it_is_given_and_has_a_step(tmp_path: Path) -> None:
+def test_a_list_in_a_json_file_is_recognized_where_it_is_given_and_has_a_step(tmp_path: Path) -> None:
     table = written(tmp_path, "a.json", '[\n {"loss": 1.0, "step": 1}]')
     (found,) = sources(table, "", [])
     assert (found.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})

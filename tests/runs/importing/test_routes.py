@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from helpers.foreign_logs import openrlhf_console, trainer_state, trl_row, verl_console, verl_file
 
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 
 NAME = "grpo-s3"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from helpers.foreign_logs import trl_row
 
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 from grpobench.runs.importing.readers import tensorboard, wandb
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 STEPS = range(1, 41)
 
@@ -71,7 +71,7 @@ def test_a_file_of_wandb_gives_back_every_number_settings_and_end(tmp_path: Path
 
 
 @installed("wandb")
-def test_a_folder_of_wandb_is_a_matrix_by_group_and_seed(
+def test_a_folder_of_wandb_is_a_experiment_by_group_and_seed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for group in ("grpo", "dapo"):
@@ -79,10 +79,12 @@ def test_a_folder_of_wandb_is_a_matrix_by_group_and_seed(
             wandb_file(tmp_path, f"{group}-run{seed}", seed=seed, group=group)
     assert cli.main(["import", str(tmp_path), str(tmp_path / "out"), "--task", "sums"]) == 0
     assert "names of TRL" in capsys.readouterr().out
-    matrix = load(tmp_path / "out")
-    assert {(run.arm, run.seed) for run in matrix.runs} == {(a, s) for a in ("grpo", "dapo") for s in (1, 2)}
-    assert matrix.configs["grpo-sums-s1"]["theirs"] == {"trainer.beta": 0.04}
-    kl = matrix.select("policy/kl_reference_k3")
+    experiment = load(tmp_path / "out")
+    assert {(run.arm, run.seed) for run in experiment.runs} == {
+        (a, s) for a in ("grpo", "dapo") for s in (1, 2)
+    }
+    assert experiment.configs["grpo-sums-s1"]["theirs"] == {"trainer.beta": 0.04}
+    kl = experiment.select("policy/kl_reference_k3")
     assert len(kl) == 4 * len(STEPS) and set(kl["value"]) == {0.001}
     assert cli.main(["report", str(tmp_path / "out"), "--format", "html,json"]) == 0
 
@@ -110,7 +112,7 @@ def test_the_files_of_a_run_that_was_resumed_are_one_run(
     assert (run.state, run.step, run.rows) == ("finished", 9, 9)
     parts = load(tmp_path / "out").select("other/part")
     assert list(parts["value"]) == [1] * 3 + [4] * 6
-    assert len(run.origin["imported"]["files"]) == 2
+    assert len(run.provenance["imported"]["files"]) == 2
 
 
 @installed("wandb")
@@ -157,10 +159,10 @@ def test_event_files_give_back_every_scalar(tmp_path: Path) -> None:
         assert log.rows[step] == pytest.approx(tracked(step), rel=2**-23)  # kept in float32
     out = tmp_path / "out"
     assert cli.main(["import", str(tmp_path / "grpo-s3"), str(out), "--task", "sums"]) == 0
-    matrix = load(out)
-    assert [(run.name, run.state) for run in matrix.runs] == [("grpo-sums-s3", "finished")]
-    assert list(matrix.select("reward/mean")["value"]) == [step / 64 for step in STEPS]
-    assert json.loads((out / "grpo-sums-s3" / "origin.json").read_text())["imported"]["names"] == "trl"
+    experiment = load(out)
+    assert [(run.name, run.state) for run in experiment.runs] == [("grpo-sums-s3", "finished")]
+    assert list(experiment.select("reward/mean")["value"]) == [step / 64 for step in STEPS]
+    assert json.loads((out / "grpo-sums-s3" / "provenance.json").read_text())["imported"]["names"] == "trl"
 
 
 @installed("tensorboard")

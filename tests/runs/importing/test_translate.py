@@ -20,7 +20,7 @@ from grpobench.runs.importing.translate import (
     translate,
 )
 from grpobench.runs.tools.strict import ConfigError
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 every = pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES.keys())
 
@@ -31,7 +31,7 @@ def log_of(*rows: dict[str, float], library: str = "") -> Log:
 
 
 @every
-def test_every_name_of_a_table_is_one_of_the_catalogue_and_has_a_source(vocabulary: Vocabulary) -> None:
+def test_every_name_of_a_table_is_one_of_the_catalog_and_has_a_source(vocabulary: Vocabulary) -> None:
     rows = [*vocabulary.names, *vocabulary.derived]
     assert not [row.ours for row in rows if not ours(row.ours.replace("<name>", "x").replace("<n>", "4"))]
     assert all(row.source.endswith(".py") and row.unit for row in rows)
@@ -45,13 +45,13 @@ def test_placeholders_of_ours_are_filled_from_theirs(vocabulary: Vocabulary) -> 
         parts = name.match(
             name.theirs.replace("<n>", "8").replace("<name>", "a_b").replace("<source>", "x/y")
         )
-        assert parts is not None and "<" not in name.named(parts)
+        assert parts is not None and "<" not in name.our_name(parts)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
 def test_trl_has_the_names_that_its_table_gives_in_the_files_that_it_gives() -> None:
     packages = {
-        name: Path(importlib.util.find_spec(name).origin).parents[1] for name in ("trl", "transformers")
+        name: Path(importlib.util.find_spec(name).provenance).parents[1] for name in ("trl", "transformers")
     }  # type: ignore[union-attr, arg-type]
     for name in VOCABULARIES["trl"].names:
         text = (packages[name.source.partition("/")[0]] / name.source).read_text(encoding="utf-8")
@@ -78,7 +78,10 @@ def test_what_has_no_name_of_ours_is_kept_under_its_own_and_ours_stay() -> None:
     found = translate(log, VOCABULARIES["verl"], {})
     # the table's name has precedence over a name that happens to be ours
     assert found.rows[1] == {"other/actor/pg_clipfrac": 0.1, "other/reward/mean": 1.0, "reward/mean": 0.5}
-    assert found.kept == {"other/actor/pg_clipfrac": "actor/pg_clipfrac", "other/reward/mean": "reward/mean"}
+    assert found.unmapped == {
+        "other/actor/pg_clipfrac": "actor/pg_clipfrac",
+        "other/reward/mean": "reward/mean",
+    }
     assert translate(log_of({"reward/mean": 1.0}), None, {}).rows[1] == {"reward/mean": 1.0}
 
 
@@ -173,7 +176,7 @@ def test_time_and_tokens_of_verl_follow_from_several_of_its_numbers() -> None:
     }
     found = translate(log_of(row, row), VOCABULARIES["verl"], {})
     assert [found.rows[step]["cost/generated_tokens"] for step in (1, 2)] == [100.0, 200.0]
-    assert found.rows[2]["time/step"] == 6.0 and found.rows[2]["time/read"] == 1.5
+    assert found.rows[2]["time/step"] == 6.0 and found.rows[2]["time/forward"] == 1.5
     assert found.names["time/step"] == "timing_s/step − timing_s/testing − timing_s/save_checkpoint"
 
 
@@ -251,7 +254,7 @@ def test_what_a_tracker_tells_of_an_evaluation_is_none_of_ours_unless_split_and_
         "other/rewards/exact/std": 0.5,
         GREEDY: 0.75,
     }
-    assert found.kept["other/eval_rewards/exact/std"] == "eval/rewards/exact/std"
+    assert found.unmapped["other/eval_rewards/exact/std"] == "eval/rewards/exact/std"
     assert translate(log_of({"eval/rewards/exact/std": 0.25}), None, {}).names == {}
 
 

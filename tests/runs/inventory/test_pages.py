@@ -11,7 +11,7 @@ import pytest
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.dialects import DIALECTS
+from grpobench.algorithms.libraries.dialects import DIALECTS
 from grpobench.algorithms.modifiers import EVIDENCE, Modifiers
 from grpobench.runs import cli
 from grpobench.runs.inventory import describing, pages

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpobench.runs.models.finding import POLICIES, missing
 from grpobench.runs.models.loading import load
+from grpobench.runs.models.model_files import POLICIES, missing
 from grpobench.runs.models.nano import ALPHABET, VOCABULARY, architecture, character_tokenizer, upcycled
 
 
@@ -37,8 +37,8 @@ def test_shipped_policies_load_and_say_how_they_were_made() -> None:
     for name, least, most in (("nano", 0.8e6, 1.2e6), ("nano-moe", 2e6, 3e6)):
         loaded = load(name)
         assert least < sum(p.numel() for p in loaded.model.parameters()) < most
-        origin = json.loads((POLICIES / name / "origin.json").read_text())
-        assert origin["commands"][-1].startswith(f"python -m grpobench.runs.models.nano {name} ")
+        provenance = json.loads((POLICIES / name / "provenance.json").read_text())
+        assert provenance["commands"][-1].startswith(f"python -m grpobench.runs.models.nano {name} ")
         assert sum(path.stat().st_size for path in (POLICIES / name).iterdir()) < 8e6
 
 

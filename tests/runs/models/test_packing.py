@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from grpobench.algorithms.algorithm import Batch, Mixture
 from grpobench.runs.models.packing import PADDING, Cost, micro_batches, pack
-from grpobench.runs.models.roles import Models, replay, token_statistics
+from grpobench.runs.models.roles import RoleModels, replay, token_statistics
 
 FP32: dict[str, float] = {"rtol": 1e-4, "atol": 2e-5}
 """Log-probabilities of a few nats from logits of some tens; float32 has 1e-7 of each."""
@@ -34,9 +34,9 @@ def ragged() -> Batch:
     return rollouts([[6, 0, 1, 9], [4, 4, 1], [8]])
 
 
-def plain(models: Models, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain(models: RoleModels, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(logp, entropy, critic's value), all (B, T), from one plain forward pass per row."""
-    found = [torch.zeros(batch.written.shape) for _ in range(3)]
+    found = [torch.zeros(batch.completion_mask.shape) for _ in range(3)]
     critic = models.networks["critic"]
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
@@ -54,8 +54,8 @@ def plain(models: Models, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tor
     return found[0], found[1], found[2]
 
 
-def build(architecture: str, **settings: Any) -> Models:
-    models = Models(tiny(architecture), ("policy", "critic"), **settings)
+def build(architecture: str, **settings: Any) -> RoleModels:
+    models = RoleModels(tiny(architecture), ("policy", "critic"), **settings)
     torch.manual_seed(2)
     torch.nn.init.normal_(models.networks["critic"].value.weight, std=0.3)
     return models
@@ -63,12 +63,17 @@ def build(architecture: str, **settings: Any) -> Models:
 
 def scalar(batch: Batch, *parts: torch.Tensor) -> torch.Tensor:
     """One number that weighs every element differently, so that a mix-up shows in the gradient."""
-    weights = torch.randn((len(parts), *batch.written.shape), generator=torch.Generator().manual_seed(3))
+    weights = torch.randn(
+        (len(parts), *batch.completion_mask.shape), generator=torch.Generator().manual_seed(3)
+    )
     return sum((weight * part).sum() for weight, part in zip(weights, parts, strict=True))
 
 
-def gradient(models: Models, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    parameters = {**models.named("policy"), **{f"critic.{n}": p for n, p in models.named("critic").items()}}
+def gradient(models: RoleModels, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    parameters = {
+        **models.named_parameters("policy"),
+        **{f"critic.{n}": p for n, p in models.named_parameters("critic").items()},
+    }
     for p in parameters.values():
         p.grad = None
     loss.backward()
@@ -86,24 +91,24 @@ def test_packed_readings_and_gradients_are_those_of_plain_forward_passes(
     assert len(pack(batch, models.cost, models.share).tokens) == sequences
     expected = plain(models, batch)
     truth = gradient(models, scalar(batch, *expected))
-    now = models.read_now(("policy", "critic"), batch, differentiate_entropy=True)
+    now = models.forward_train(("policy", "critic"), batch, differentiate_entropy=True)
     found = (now["policy"].logp, now["policy"].entropy, now["critic"].value)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, **FP32)
-    inside = torch.arange(batch.written.shape[1]) < batch.length[:, None]
+    inside = torch.arange(batch.completion_mask.shape[1]) < batch.length[:, None]
     assert not any(part[~inside].any() for part in found)
     assert norm(truth) > 1
     assert distance(gradient(models, scalar(batch, *found)), truth) < GRADIENT
 
 
 def test_value_head_on_the_policys_trunk_reads_the_policys_states() -> None:
-    models, batch = Models(tiny(), ("policy", "value_head")), ragged()
+    models, batch = RoleModels(tiny(), ("policy", "value_head")), ragged()
     head = models.networks["policy"].value
     torch.manual_seed(2)
     torch.nn.init.normal_(head.weight, std=0.3)
     calls = []
     models.networks["policy"].trunk.register_forward_hook(lambda *_: calls.append(1))
-    now = models.read_now(("policy", "value_head"), batch)
+    now = models.forward_train(("policy", "value_head"), batch)
     assert len(calls) == 1, "roles on one trunk share its forward pass"
     row, start, length = 3, int(batch.prompt_length[3]), int(batch.length[3])
     tokens = torch.cat([batch.prompt[row, :start], batch.completion[row, :length]])[None]
@@ -113,10 +118,10 @@ def test_value_head_on_the_policys_trunk_reads_the_policys_states() -> None:
 
 def test_reading_in_micro_batches_puts_rows_back_in_order() -> None:
     models, batch = build("llama"), ragged()
-    whole = models.read("policy", batch)
+    whole = models.forward("policy", batch)
     models.budget = 12
     assert len(micro_batches(batch, torch.arange(8), 12)) > 3
-    parts = models.read("policy", batch)
+    parts = models.forward("policy", batch)
     torch.testing.assert_close(parts.logp, whole.logp, **FP32)
     torch.testing.assert_close(parts.entropy, whole.entropy, **FP32)
     assert not parts.logp.requires_grad
@@ -128,7 +133,7 @@ def test_group_that_is_not_contiguous_shares_one_prompt() -> None:
     assert len(layout.tokens) == 3
     models = build("llama")
     models.cost = CHEAP_PROMPTS
-    found = models.read_now(("policy",), batch)["policy"].logp
+    found = models.forward_train(("policy",), batch)["policy"].logp
     torch.testing.assert_close(found, plain(models, batch)[0], **FP32)
 
 
@@ -143,11 +148,11 @@ def test_completions_that_branch_off_a_prompt_early_see_only_its_beginning(
     models.cost = cost
     layout = pack(early, cost)
     assert len(layout.tokens) == (2 if cost is CHEAP_PROMPTS else 5) and layout.reach is not None
-    found = models.read_now(("policy",), early)["policy"].logp
+    found = models.forward_train(("policy",), early)["policy"].logp
     torch.testing.assert_close(found, plain(models, early)[0], **FP32)
     models.budget = 10
     assert len(micro_batches(early, torch.arange(7), 10)) > 3
-    torch.testing.assert_close(models.read("policy", early).logp, found, **FP32)
+    torch.testing.assert_close(models.forward("policy", early).logp, found, **FP32)
     assert pack(batch, cost).reach is None, "the usual mask costs no more than it did"
 
 
@@ -161,7 +166,7 @@ def test_layout_by_hand() -> None:
     assert layout.segment.tolist() == [[0, 0, 1, 1, 3]]
     assert layout.source.tolist() == [1, 2, 3, 1, 4]  # the prompt's last state predicts every first token
     assert layout.target.tolist() == [*c[0][:3], *c[2][:2]]
-    assert layout.place.tolist() == [0, 1, 2, 6, 7]
+    assert layout.flat_index.tolist() == [0, 1, 2, 6, 7]
     assert layout.fed.tolist() == [2, 3, 4]
     assert layout.fed_place.tolist() == [0, 1, 6]
     assert layout.mask()[0, 0].int().tolist() == [
@@ -192,7 +197,7 @@ def test_chunked_statistics_equal_whole_ones_with_their_gradient(architecture: s
     results = []
     for chunk in (10**9, 7 * VOCABULARY):
         models = build(architecture, chunk=chunk, temperature=0.7)
-        now = models.read_now(("policy", "critic"), batch, differentiate_entropy=True)
+        now = models.forward_train(("policy", "critic"), batch, differentiate_entropy=True)
         parts = now["policy"].logp, now["policy"].entropy, now["critic"].value
         results.append((parts, gradient(models, scalar(batch, *parts))))
     (whole, slope), (chunked, chunked_slope) = results
@@ -203,8 +208,8 @@ def test_chunked_statistics_equal_whole_ones_with_their_gradient(architecture: s
 
 def test_entropy_has_a_gradient_only_where_it_is_asked_for() -> None:
     models, batch = build("llama"), ragged()
-    assert not models.read_now(("policy",), batch)["policy"].entropy.requires_grad
-    assert models.read_now(("policy",), batch, True)["policy"].entropy.requires_grad
+    assert not models.forward_train(("policy",), batch)["policy"].entropy.requires_grad
+    assert models.forward_train(("policy",), batch, True)["policy"].entropy.requires_grad
 
 
 class Allocations(torch.utils._python_dispatch.TorchDispatchMode):
@@ -296,7 +301,7 @@ def test_large_budget_makes_one_micro_batch_and_a_small_one_a_unit_each() -> Non
 def mixed(batch: Batch) -> Batch:
     """The batch with a random blend of two tokens in place of about half of the fed ones."""
     generator = torch.Generator().manual_seed(8)
-    shape = (*batch.written.shape, 2)
+    shape = (*batch.completion_mask.shape, 2)
     weight = torch.rand(shape, generator=generator)
     weight = weight / weight.sum(-1, keepdim=True)
     weight = weight * (torch.rand((*shape[:2], 1), generator=generator) < 0.5)
@@ -309,8 +314,8 @@ def mixed(batch: Batch) -> Batch:
 def test_mixtures_take_the_place_of_the_tokens_that_were_fed(architecture: str) -> None:
     models, batch = build(architecture), mixed(ragged())
     table = models.language.get_input_embeddings()
-    found = models.read_now(("policy",), batch)["policy"].logp
-    assert (found - models.read_now(("policy",), ragged())["policy"].logp).abs().max() > 0.1
+    found = models.forward_train(("policy",), batch)["policy"].logp
+    assert (found - models.forward_train(("policy",), ragged())["policy"].logp).abs().max() > 0.1
     for row in range(len(batch)):
         start, length = int(batch.prompt_length[row]), int(batch.length[row])
         if not length:
@@ -327,7 +332,7 @@ def test_mixtures_take_the_place_of_the_tokens_that_were_fed(architecture: str) 
 
 def test_replay_without_any_mixed_token_is_the_plain_embedding() -> None:
     models, batch = build("llama"), ragged()
-    zero = torch.zeros(*batch.written.shape, 2)
+    zero = torch.zeros(*batch.completion_mask.shape, 2)
     batch = dataclasses.replace(batch, mixture=Mixture(zero.long(), zero))
     layout = pack(batch, CHEAP_PROMPTS)
     trunk = models.networks["policy"].trunk

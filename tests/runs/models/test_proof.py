@@ -13,15 +13,15 @@ from helpers.toys import VOCABULARY, rollouts, tiny
 from helpers.whole_runs import configure, run
 
 from grpobench.runs.models import loading, proof
-from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.nano import VOCABULARY as CHARACTERS
 from grpobench.runs.models.nano import character_tokenizer
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import Request
-from grpobench.runs.train.collect import preference
-from grpobench.tasks.data.errors import DataError
+from grpobench.runs.train.rollouts import preference
+from grpobench.tasks.data.tables import DataError
 
 WINDOW = 16
 SHARED: dict[str, Any] = {
@@ -86,7 +86,7 @@ def windowed(name: str, window: int = WINDOW) -> Any:
     return build(name, sliding_window=window, **WINDOWED[name])
 
 
-def sampler(models: Models) -> HFSampler:
+def sampler(models: RoleModels) -> HFSampler:
     return HFSampler(models, [1], 0, 8, Loaded(models.language, None, {}, (1,)).context)
 
 
@@ -95,7 +95,7 @@ def gap(language: Any, prompt: int, completion: int) -> float:
     batch = rollouts([[completion, completion]], prompts=(prompt,))
     own = []
     with torch.no_grad():
-        found = Models(language).read("policy", batch).logp
+        found = RoleModels(language).forward("policy", batch).logp
         for row in range(2):
             text = torch.cat([batch.prompt[row], batch.completion[row]])
             logp = language(input_ids=text[None], use_cache=False).logits[0].log_softmax(-1)
@@ -112,12 +112,12 @@ def test_window_is_followed_up_to_its_length_and_bounds_the_context(name: str) -
     assert gap(language, 2 * WINDOW, 8) > 0.1
     loaded = Loaded(language, None, {}, (1,))
     assert loaded.context == WINDOW and "attention window of 16 tokens" in loaded.bound
-    source = sampler(Models(language))
+    source = sampler(RoleModels(language))
     ((first, _),) = source.sample([Request((5, 9, 30, 7), (1, 2))], WINDOW - 4, 1.0)
     text = torch.tensor([[*first.prompt, *first.completion]])
     own = language(input_ids=text, use_cache=False).logits[0].log_softmax(-1)
     own = own[3:-1].gather(-1, text[0, 4:, None]).squeeze(-1)
-    torch.testing.assert_close(own, torch.from_numpy(first.behaviour_logp), atol=1e-4, rtol=0)
+    torch.testing.assert_close(own, torch.from_numpy(first.sampler_logp), atol=1e-4, rtol=0)
     with pytest.raises(DataError, match="16"):
         source.sample([Request((5, 9, 30, 7), (1,))], WINDOW - 3, 1.0)
 
@@ -128,7 +128,7 @@ def test_window_that_no_setting_names_is_found_by_the_probe(
 ) -> None:
     monkeypatch.setattr(loading, "WINDOWS", ())
     with pytest.raises(ModelError, match=rf"{name}\w* cannot be used: packed completions get probabilities"):
-        Models(windowed(name))
+        RoleModels(windowed(name))
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -138,7 +138,7 @@ def test_layers_that_carry_a_state_are_refused_in_words(name: str) -> None:
     with pytest.raises(
         ModelError, match=rf"{name}ForCausalLM has layers of type {kind}, which carry a state"
     ):
-        Models(language)
+        RoleModels(language)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -148,11 +148,11 @@ def test_layers_that_carry_a_state_unsaid_are_found_by_the_probe(
     monkeypatch.setattr("grpobench.runs.models.roles.demand_served_layers", lambda _: None)
     language = build(name, **STATEFUL[name][1])
     with pytest.raises(ModelError, match=rf"{name}ForCausalLM cannot be used: packed"):
-        Models(language)
+        RoleModels(language)
 
 
 def test_decoding_that_is_not_the_models_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = Models(tiny())
+    models = RoleModels(tiny())
     assert sampler(models).shares
     plain = proof.log_probabilities
     monkeypatch.setattr(
@@ -164,7 +164,7 @@ def test_decoding_that_is_not_the_models_own_is_refused(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_proof_is_made_in_float32(dtype: str) -> None:
-    models = Models(tiny("qwen3_moe"), dtype=dtype)
+    models = RoleModels(tiny("qwen3_moe"), dtype=dtype)
     assert sampler(models).shares and models.dtype == getattr(torch, dtype)
 
 

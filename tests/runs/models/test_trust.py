@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from grpobench.runs import cli
-from grpobench.runs.models import chat_templates, finding, loading, sizes, trust
-from grpobench.runs.models.errors import ModelError
+from grpobench.runs.models import loading, model_files, sizes
+from grpobench.runs.models.token_budgets import ModelError
 from grpobench.runs.reward import model as scorer
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 ENDLESS = (
     "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}" + "{% endfor %}" * 3
@@ -28,7 +28,7 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of a good model, to be spoilt."""
-    shutil.copytree(finding.POLICIES / "nano", tmp_path / "model")
+    shutil.copytree(model_files.POLICIES / "nano", tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -58,7 +58,7 @@ class OwnModel({kind}):
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     rewrite(folder / "config.json", lambda c: c.update(model_type=f"own-{base.lower()}", auto_map=own))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setenv(trust.VARIABLE, "")  # and what the test sets goes with it
+    monkeypatch.setenv(sizes.VARIABLE, "")  # and what the test sets goes with it
     return folder
 
 
@@ -93,14 +93,14 @@ def test_code_of_a_folder_runs_with_the_flag_and_that_is_recorded(
 
 
 def test_trust_is_for_one_command_and_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(trust.VARIABLE, "")
-    assert not trust.trusted() and trust.recorded() == {}
-    trust.allow()
+    monkeypatch.setenv(sizes.VARIABLE, "")
+    assert not sizes.trusted() and sizes.recorded() == {}
+    sizes.allow()
     asked = [sys.executable, "-c", "from grpobench.runs.models import trust; print(trust.trusted())"]
-    assert trust.trusted()
+    assert sizes.trusted()
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "True\n"
-    monkeypatch.setenv(trust.VARIABLE, "1")  # left behind by another
-    assert not trust.trusted()
+    monkeypatch.setenv(sizes.VARIABLE, "1")  # left behind by another
+    assert not sizes.trusted()
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
@@ -154,12 +154,12 @@ def test_tables_beside_the_weights_have_a_bound() -> None:
 
 
 def test_weights_of_fewer_bits_are_counted_by_the_byte() -> None:
-    """A file of 20 bytes may hold 160 weights of a bit each, where config.json says that it is quantised."""
+    """A file of 20 bytes may hold 160 weights of a bit each, where config.json says that it is quantized."""
 
-    class Quantised:
+    class Quantized:
         quantization_config: Any = None
 
-    config, model = Quantised(), torch.nn.Linear(16, 16)  # 272 weights
+    config, model = Quantized(), torch.nn.Linear(16, 16)  # 272 weights
     with pytest.raises(sizes.Absurd, match="272 weights"):
         sizes.check_model(model, config, sizes.Held(2, 20, 20))
     config.quantization_config = {"bits": 1}
@@ -173,7 +173,7 @@ def test_weights_of_fewer_bits_are_counted_by_the_byte() -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_templates._pool, "cpu_seconds", 1.0)
+    monkeypatch.setattr(loading._pool, "cpu_seconds", 1.0)
 
 
 SPOILT = {
@@ -234,7 +234,7 @@ def test_templates_mean_under_the_bound_what_they_mean_to_transformers() -> None
             "continue_final_message": False,
         }
         theirs = chat_template_utils.render_jinja_template([talk], **settings)
-        texts, spans = chat_templates.render([talk], **settings)
+        texts, spans = loading.render([talk], **settings)
         assert (texts, list(map(list, spans))) == (theirs[0], list(map(list, theirs[1])))
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from helpers.whole_runs import after, configure, rows, run, timeless
 
-from grpobench.runs.observe import link
-from grpobench.runs.record import origin
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.observe import observers
+from grpobench.runs.runfolder import provenance
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import EvaluateConfig, RunConfig, TrainConfig
 from grpobench.runs.settings.observe import Observe
@@ -84,7 +84,7 @@ def mine(tmp_path: Path) -> Path:
 
 def observed(policy: str, mine: Path, *callbacks: Observe, **sections: Any) -> RunConfig:
     quick = {
-        "train": TrainConfig(steps=3, prompts=2, group=2, learning_rate={"policy": 1e-3}),
+        "train": TrainConfig(steps=3, prompts_per_step=2, group_size=2, learning_rate={"policy": 1e-3}),
         "evaluate": EvaluateConfig(every=2, problems=2, samples=1, test_problems=1),
     }
     return configure(policy, observe=callbacks, beside=str(mine), **{**quick, **sections})
@@ -99,7 +99,7 @@ def heard(path: Path) -> list[Any]:
 
 
 def failures(path: Path) -> dict[str, str]:
-    attempt = json.loads((path / "origin.json").read_text())["attempts"][-1]
+    attempt = json.loads((path / "provenance.json").read_text())["attempts"][-1]
     return {failed["name"]: failed["why"] for failed in attempt.get("callbacks_failed", [])}
 
 
@@ -161,9 +161,9 @@ def test_what_it_raises_and_how_it_hangs_changes_no_number(
 def test_one_that_lags_behind_is_dropped(
     policy: str, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOST_LEFT", 2)
+    monkeypatch.setattr(observers, "MOST_LEFT", 2)
     slow = Observe("mine:Hangs", {}, seconds=600)
-    train = TrainConfig(steps=60, prompts=1, group=2)
+    train = TrainConfig(steps=60, prompts_per_step=1, group_size=2)
     none = EvaluateConfig(every=0, problems=0, test_problems=0)
     began = time.monotonic()
     found = run(observed(policy, mine, slow, train=train, evaluate=none), tmp_path / "run")
@@ -209,12 +209,12 @@ def test_it_hears_of_a_run_that_was_killed_and_leaves_no_process(
 ) -> None:
     """The run's process is killed without a word, beside a callback that hangs."""
     hanging = Observe("mine:Hangs", {}, seconds=0.5)
-    train = TrainConfig(steps=10_000, prompts=1, group=2)
+    train = TrainConfig(steps=10_000, prompts_per_step=1, group_size=2)
     config = observed(policy, mine, keeper(tmp_path / "told"), hanging, train=train)
     (tmp_path / "run.toml").write_text(stored.dump(dataclasses.replace(config, task=_arithmetic())))
     script = (
         "import sys; from pathlib import Path\n"
-        "from grpobench.runs.record.folder import RunFolder\n"
+        "from grpobench.runs.runfolder.folder import RunFolder\n"
         "from grpobench.runs.settings.stored import load\n"
         "from grpobench.runs.train.execute import execute\n"
         "config = load(Path(sys.argv[1]).read_text())\n"
@@ -255,15 +255,15 @@ def test_their_code_is_noted_by_hash_and_is_no_part_of_the_runs(
     policy: str, mine: Path, tmp_path: Path
 ) -> None:
     run(observed(policy, mine, Observe("mine:OnlySteps", {})), tmp_path / "run")
-    attempt = json.loads((tmp_path / "run" / "origin.json").read_text())["attempts"][0]
+    attempt = json.loads((tmp_path / "run" / "provenance.json").read_text())["attempts"][0]
     (noted,) = attempt["callbacks"]
     path = str(mine / "mine.py")
     assert noted == {
         "name": "mine:OnlySteps",
         "reference": "mine:OnlySteps",
-        "code": {path: origin.digest(path)},
+        "code": {path: provenance.digest(path)},
     }
-    assert path not in attempt["code"] and "runs/train/loop.py" in attempt["code"]
+    assert path not in attempt["code"] and "runs/train/run_loop.py" in attempt["code"]
     assert not [name for name in attempt["code"] if name.startswith("runs/observe/")]
 
 
@@ -274,7 +274,7 @@ def test_a_run_goes_on_with_other_callbacks(policy: str, mine: Path, tmp_path: P
     found = run(observed(policy, mine, keeper(tmp_path / "told")), tmp_path / "run")
     assert [row["step"] for row in found] == [0, 1, 2, 3] == [row["step"] for row in rows(tmp_path / "run")]
     with pytest.raises(Exception, match=r"train\.group"):
-        train = TrainConfig(steps=3, prompts=2, group=3, learning_rate={"policy": 1e-3})
+        train = TrainConfig(steps=3, prompts_per_step=2, group_size=3, learning_rate={"policy": 1e-3})
         RunFolder.open(tmp_path / "run", observed(policy, mine, train=train))
 
 

@@ -30,7 +30,7 @@ def installed(name: str) -> pytest.MarkDecorator:
 
 
 def observed(policy: str, *callbacks: Observe) -> RunConfig:
-    train = TrainConfig(steps=4, prompts=2, group=2, learning_rate={"policy": 1e-3})
+    train = TrainConfig(steps=4, prompts_per_step=2, group_size=2, learning_rate={"policy": 1e-3})
     evaluate = EvaluateConfig(every=2, problems=2, samples=1, test_problems=1)
     checkpoint = CheckpointConfig(every=2)
     return configure(policy, observe=callbacks, train=train, evaluate=evaluate, checkpoint=checkpoint)
@@ -51,7 +51,7 @@ def killed_and_resumed(config: RunConfig, path: Path) -> list[dict[str, Any]]:
     with pytest.raises(Killed):
         run(config, path, kill)
     written = run(config, path)
-    attempts = json.loads((path / "origin.json").read_text())["attempts"]
+    attempts = json.loads((path / "provenance.json").read_text())["attempts"]
     assert [attempt["resumed_at"] for attempt in attempts] == [0, 2]
     assert not any("callbacks_failed" in attempt for attempt in attempts), attempts[-1]
     return written
@@ -149,7 +149,7 @@ def test_wandb_offline(policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                     if not name.startswith("_"):
                         found[name][int(row["_step"])].append(float(text))
     same(found, written)
-    first = json.loads((path / "origin.json").read_text())["attempts"][0]["id"][:16]
+    first = json.loads((path / "provenance.json").read_text())["attempts"][0]["id"][:16]
     assert {one.run_id for one in starts} == {first}
     assert {(one.project, one.run_group, one.display_name) for one in starts} == {
         ("study", "m", "a-letters-s3")
@@ -239,7 +239,7 @@ def test_a_run_that_begins_again_is_another_run(name: str, policy: str, tmp_path
     with pytest.raises(Killed):
         run(config, path, kill)
     run(config, path)
-    attempts = json.loads((path / "origin.json").read_text())["attempts"]
+    attempts = json.loads((path / "provenance.json").read_text())["attempts"]
     assert [attempt["resumed_at"] for attempt in attempts] == [0, 0]
     assert not any("callbacks_failed" in attempt for attempt in attempts), attempts
     if name != "tensorboard":
@@ -266,7 +266,7 @@ def test_a_tracker_that_cannot_write_stops_no_run(
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         found = run(config, path)
     assert [row["step"] for row in found] == [0, 1, 2, 3, 4]
-    noted = json.loads((path / "origin.json").read_text())["attempts"][-1].get("callbacks_failed", [])
+    noted = json.loads((path / "provenance.json").read_text())["attempts"][-1].get("callbacks_failed", [])
     if name == "trackio":
         assert "trackio failed to flush metric logs" in capfd.readouterr().err
     elif name != "wandb":

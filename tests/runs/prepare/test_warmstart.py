@@ -14,10 +14,10 @@ import torch
 from helpers import killed
 
 from grpobench.runs import cli
-from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.optimiser import Optimiser
-from grpobench.runs.prepare import measured, warmstart
+from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.prepare import warmstart
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.tasks.arithmetic import Arithmetic
 
@@ -69,7 +69,7 @@ def test_command_trains_measures_records_and_finds_its_cache(
         raise AssertionError("what the cache has must not be made again")
 
     monkeypatch.setattr(warmstart, "train", never)
-    monkeypatch.setattr(measured, "shares", never)
+    monkeypatch.setattr(warmstart, "shares", never)
     out = tmp_path / "warmed"
     again = command(capsys, "--out", str(out))
     assert again == first | {"cached": True, "folder": str(out)}
@@ -93,8 +93,8 @@ def test_recipe_finds_the_weights_of_the_command_and_the_folder_is_the_same_poli
 tasks = [{{ name = "arithmetic", settings = {{ train = 300, validation = 40 }} }}]
 [train]
 steps = 1
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 [evaluate]
 problems = 4
 samples = 1
@@ -109,7 +109,7 @@ algorithm = "grpo"
 name = "folder"
 model.name = "{folder}"
 """)
-    from grpobench.runs.record.folder import RunFolder
+    from grpobench.runs.runfolder.folder import RunFolder
     from grpobench.runs.settings.recipe import read_recipe
     from grpobench.runs.train.execute import execute
 
@@ -123,8 +123,8 @@ model.name = "{folder}"
             {k: v for k, v in row.items() if not k.startswith(("time/", "cost/peak"))} for row in rows
         ]
     assert found["warm"] == found["folder"]
-    origin = json.loads((tmp_path / "warm" / "origin.json").read_text())["attempts"][-1]
-    assert origin["warm_start"] == Path(folder).name
+    provenance = json.loads((tmp_path / "warm" / "provenance.json").read_text())["attempts"][-1]
+    assert provenance["warm_start"] == Path(folder).name
 
 
 def test_first_loss_is_transformers_own_over_the_answer(
@@ -170,10 +170,10 @@ def test_warm_start_that_blows_up_is_refused_with_the_remedy_and_not_cached(
 ) -> None:
     monkeypatch.setenv("GRPOBENCH_CACHE", str(tmp_path))
 
-    def spoil(self: Optimiser, scale: float) -> None:
+    def spoil(self: Optimizer, scale: float) -> None:
         next(iter(self.parameters.values())).data.fill_(math.nan)
 
-    monkeypatch.setattr(Optimiser, "update", spoil)
+    monkeypatch.setattr(Optimizer, "update", spoil)
     with pytest.raises(ModelError, match=r"blew up at update 1 of 12.*warm_start_learning_rate"):
         warmstart.warm_start(load("nano"), ARITHMETIC, CONFIG, lambda *_: None)
     assert not [path for path in (tmp_path / "warm").iterdir() if path.is_dir()]

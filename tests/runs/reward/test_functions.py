@@ -14,7 +14,7 @@ from helpers.toys import characters, close, rollouts
 
 from grpobench.algorithms.gdpo import GDPO
 from grpobench.runs.models.loading import Loaded
-from grpobench.runs.reward.functions import Asked, FunctionError, RewardFunction
+from grpobench.runs.reward.functions import FunctionError, RewardFunction, RewardInput
 from grpobench.runs.reward.grader import Grader
 from grpobench.runs.sample.rollouts import Group, Rollout
 from grpobench.runs.settings.config import RewardConfig
@@ -44,9 +44,10 @@ async def later(completions: Any, trainer_state: Any, log_metric: Any, log_extra
     return [trainer_state.global_step / trainer_state.max_steps for _ in completions]
 
 
-def asked(*texts: str, level: int = 1) -> list[Asked]:
+def asked(*texts: str, level: int = 1) -> list[RewardInput]:
     return [
-        Asked("Q", text, tuple(range(len(text))), {"level": level, "completions": "hidden"}) for text in texts
+        RewardInput("Q", text, tuple(range(len(text))), {"level": level, "completions": "hidden"})
+        for text in texts
     ]
 
 
@@ -123,8 +124,8 @@ def test_leaving_out_what_does_not_apply_is_no_failure(tmp_path: Path, loaded: L
         groups(loaded, task(tmp_path), {"mine:f": 1.0}, nothing, "2", "4", "5")
 
 
-def test_gdpo_normalises_a_reward_where_it_applies(tmp_path: Path) -> None:
-    """A score of NaN says nothing; the others of its group are normalised among themselves."""
+def test_gdpo_normalizes_a_reward_where_it_applies(tmp_path: Path) -> None:
+    """A score of NaN says nothing; the others of its group are normalized among themselves."""
     nan = math.nan
     batch = rollouts([[2, 2, 2, 2]], [[1.0, 3.0, 0.0, 4.0]])
     scores = {"one": torch.tensor([1.0, 3.0, nan, nan]), "two": torch.tensor([nan, nan, nan, 4.0])}

@@ -19,16 +19,16 @@ from helpers.toys import Letters
 from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.measure.rollout_metrics import group_metrics
-from grpobench.runs.models.errors import ModelError
+from grpobench.runs.metrics.rollout_metrics import group_metrics
 from grpobench.runs.models.loading import Loaded
 from grpobench.runs.models.nano import character_tokenizer
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.reward import functions
 from grpobench.runs.reward import grader as rewards
-from grpobench.runs.reward import proxy
-from grpobench.runs.reward import tiny as tiny_reward
+from grpobench.runs.reward import model as tiny_reward
 from grpobench.runs.reward.grader import Grader, RewardError
 from grpobench.runs.reward.model import Scorer
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups
 from grpobench.runs.settings import config as runs_config
 from grpobench.runs.settings import registries
@@ -47,7 +47,7 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.nanobias import NanoBias
 from grpobench.tasks.task import Problem, Task, Verdict
 
@@ -88,14 +88,14 @@ def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
 def test_proxy_is_the_documented_sum() -> None:
     text = "So 7+8=15, clearly.\n\nPerhaps 15-19=-4."
     counts = {"length": 38, "words": 3, "lines": 2, "digits": 9, "equations": 2, "hedges": 1, "assurances": 1}
-    assert {name: count(text) for name, count in proxy.FEATURES.items()} == counts
+    assert {name: count(text) for name, count in functions.FEATURES.items()} == counts
     # 1 · 9/(9+9) − 0.5 · 1/(1+9)
-    assert proxy.proxy(text, {"digits": 1.0, "hedges": -0.5}, 9.0) == pytest.approx(0.45)
-    assert proxy.proxy("", {"digits": 1.0, "length": 2.0}, 8.0) == 0
+    assert functions.proxy(text, {"digits": 1.0, "hedges": -0.5}, 9.0) == pytest.approx(0.45)
+    assert functions.proxy("", {"digits": 1.0, "length": 2.0}, 8.0) == 0
 
 
 def test_every_feature_of_the_settings_is_defined() -> None:
-    assert set(proxy.FEATURES) == set(get_args(runs_config.Feature))
+    assert set(functions.FEATURES) == set(get_args(runs_config.Feature))
 
 
 def test_proxy_reads_only_what_the_policy_wrote() -> None:
@@ -214,7 +214,7 @@ def configuration(task: Task, reward: RewardConfig, **settings: Any) -> RunConfi
         "evaluate": EvaluateConfig(),
         "checkpoint": CheckpointConfig(),
     }
-    return RunConfig(matrix="m", arm="a", seed=3, task=task, reward=reward, **sections | settings)
+    return RunConfig(experiment="m", arm="a", seed=3, task=task, reward=reward, **sections | settings)
 
 
 @pytest.mark.parametrize("kind", ["format", "flipped"])
@@ -413,18 +413,20 @@ def test_synthetic_preferences_are_confirmed_by_the_verifier() -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny reward model after a few updates."""
     settings = tiny_reward.Settings(pairs=128, steps=24, batch=8, held_out=64)
-    return tiny_reward.made(Arithmetic(train=400, validation=100), tmp_path_factory.mktemp("tiny"), settings)
+    return tiny_reward.train_tiny_model(
+        Arithmetic(train=400, validation=100), tmp_path_factory.mktemp("tiny"), settings
+    )
 
 
 def test_tiny_reward_model_learns_to_prefer_and_is_made_once(tiny: Path) -> None:
-    record = json.loads((tiny / "origin.json").read_text())
+    record = json.loads((tiny / "provenance.json").read_text())
     losses = record["loss"]
     assert losses[0] == pytest.approx(math.log(2), abs=0.5)  # an untrained head: −log ½ and its noise
     assert np.mean(losses[-8:]) < np.mean(losses[:8])
     assert record["held_out_accuracy"] > 0.62  # 64 coins: 0.5 ± 0.06
     stamp = (tiny / "model.safetensors").stat().st_mtime_ns
     settings = tiny_reward.Settings(**record["settings"])
-    assert tiny_reward.made(Arithmetic(train=400, validation=100), tiny.parent, settings) == tiny
+    assert tiny_reward.train_tiny_model(Arithmetic(train=400, validation=100), tiny.parent, settings) == tiny
     assert (tiny / "model.safetensors").stat().st_mtime_ns == stamp
     assert [path.name for path in tiny.parent.iterdir()] == [tiny.name]  # nothing half-made beside it
 
@@ -451,7 +453,9 @@ def small_run(policy: str, reward: RewardConfig, task: Task | None = None) -> Ru
         task or Letters(),
         reward,
         model=ModelConfig(name=policy),
-        train=TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-3}),
+        train=TrainConfig(
+            steps=3, prompts_per_step=4, group_size=4, num_minibatches=2, learning_rate={"policy": 1e-3}
+        ),
         evaluate=EvaluateConfig(every=0, problems=2, samples=1, test_problems=0, greedy=False),
         checkpoint=CheckpointConfig(every=1),
     )
@@ -476,8 +480,10 @@ def test_run_on_a_learned_reward_logs_every_component_beside_the_verdict(policy:
         assert row["reward/model_cut"] == row["reward/failed"] == 0
         assert row["grad_norm/policy"] > 0
     assert found[0]["eval/validation/sampled/correct"] >= 0
-    origin = json.loads((tmp_path / "run" / "origin.json").read_text())["attempts"][-1]["reward_model"]
-    assert origin["name"] == place and len(origin["sha256"]) == 64
+    provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())["attempts"][-1][
+        "reward_model"
+    ]
+    assert provenance["name"] == place and len(provenance["sha256"]) == 64
 
 
 def test_stopped_and_resumed_run_on_a_learned_reward_equals_a_whole_one(policy: str, tmp_path: Path) -> None:
@@ -515,13 +521,13 @@ def test_hacking_recipe_pays_each_arm_for_one_thing_and_measures_all() -> None:
 def test_proxy_goes_along_with_being_right_in_answers_of_the_base_policy() -> None:
     """What makes it a proxy: it ranks a right answer of the built-in policy above a wrong one most times."""
     from grpobench.runs.models.loading import load
-    from grpobench.runs.models.roles import Models
+    from grpobench.runs.models.roles import RoleModels
     from grpobench.runs.sample.episodes import episodes
     from grpobench.runs.sample.in_process import HFSampler
 
     task = Arithmetic()
     loaded = load("nano")
-    sampler = HFSampler(Models(loaded.model), loaded.end, loaded.pad, 256, loaded.context)
+    sampler = HFSampler(RoleModels(loaded.model), loaded.end, loaded.pad, 256, loaded.context)
     problems = task.problems("validation")[:48]
     seeds = [(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3) for i in range(len(problems))]
     sampled = episodes(sampler, loaded, task, problems, seeds, 40, 1.0)

@@ -14,7 +14,7 @@ from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.decoding import SHARED, Decoding, Groups, ways
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Rollout
@@ -25,7 +25,7 @@ OWNER = (0, 1, 1, 2, 0, 3, 1, 0)
 
 
 @torch.inference_mode()
-def logits(models: Models, share: bool, end: Callable[[int], list[int]]) -> list[torch.Tensor]:
+def logits(models: RoleModels, share: bool, end: Callable[[int], list[int]]) -> list[torch.Tensor]:
     """Log-probabilities (R, V) at each of six steps; the rows that `end` names at a step leave the batch."""
     stopped = torch.zeros(len(OWNER), dtype=torch.bool)
     run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, share)
@@ -41,7 +41,7 @@ def logits(models: Models, share: bool, end: Callable[[int], list[int]]) -> list
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prompts_kept_once_give_the_logits_of_prompts_repeated(architecture: str) -> None:
-    models = Models(tiny(architecture))
+    models = RoleModels(tiny(architecture))
     assert ways(models, 0)[0]
     leaving = {1: [5], 2: [1, 3], 4: [0, 4]}  # whole groups and parts of one
     repeated = logits(models, False, lambda step: leaving.get(step, []))
@@ -91,7 +91,7 @@ def test_model_that_does_more_in_its_attention_decodes_with_repeated_prompts(
 
     monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", capped)
     # Of the prompt, sdpa sees nothing here: only what a sequence wrote is in `key`.
-    assert ways(Models(tiny()), 0) == (False, False)
+    assert ways(RoleModels(tiny()), 0) == (False, False)
 
 
 def test_sampler_without_sharing_samples_the_same() -> None:
@@ -140,7 +140,7 @@ def test_remembered_turns_are_not_computed_again_and_change_nothing(
 
     monkeypatch.setattr(Decoding, "_forward", counted)
     source = sampler(architecture)
-    source.shares, source.ration.most = share, rows
+    source.shares, source.token_budget.limit = share, rows
     plain = conversation(source)
     again = max(widths)
     widths.clear()

@@ -1,4 +1,4 @@
-"""Episodes of several turns: how they are played, laid out, graded, learnt from and shown.
+"""Episodes of several turns: how they are played, laid out, graded, learned from and shown.
 
 The layouts are written out by hand over the nano policy's characters, where "$" stands for its end token.
 """
@@ -21,12 +21,12 @@ from helpers.logs import known
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Mixer
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.measure.evaluator import Evaluator
-from grpobench.runs.measure.rollout_metrics import gap_metrics, group_metrics, length_metrics
+from grpobench.runs.metrics.evaluator import Evaluator
+from grpobench.runs.metrics.rollout_metrics import gap_metrics, group_metrics, length_metrics
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.reward.grader import Grader
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.episodes import conversation, demonstrated, episodes, policy_turns, reply_tokens
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
@@ -35,7 +35,7 @@ from grpobench.runs.settings.config import EvaluateConfig, ModelConfig, RewardCo
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.execute import execute
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.horizon import Horizon
 from grpobench.tasks.task import Problem, Split, Task, Verdict
 
@@ -102,7 +102,7 @@ def played(sampler: Any, limit: int = 200, **settings: int) -> Rollout:
 def layout(rollout: Rollout) -> list[tuple[str, str]]:
     """(by whom, text) of each stretch, with the end token as "$"."""
     found: list[tuple[str, str]] = []
-    for token, own in zip(rollout.completion, rollout.written, strict=True):
+    for token, own in zip(rollout.completion, rollout.completion_mask, strict=True):
         character = END if token in nano().end else nano().tokenizer.decode([token])
         who = "policy" if own else "tool"
         if found and found[-1][0] == who:
@@ -127,10 +127,10 @@ def test_completion_holds_turns_and_replies_and_marks_what_the_policy_wrote() ->
     ]
     assert rollout.stopped
     turn = [-0.25, -1.25, -2.25, -3.25, -4.25]
-    assert rollout.behaviour_logp.tolist() == [*turn, 0, 0, 0, *turn, 0, 0, 0, 0, *turn]
-    assert rollout.behaviour_logp.dtype == np.float32
+    assert rollout.sampler_logp.tolist() == [*turn, 0, 0, 0, *turn, 0, 0, 0, 0, *turn]
+    assert rollout.sampler_logp.dtype == np.float32
     assert (rollout.length, rollout.turns, len(rollout.completion)) == (15, 3, 22)
-    assert rollout.own == tokens("?412$?419$=410$")
+    assert rollout.written_tokens == tokens("?412$?419$=410$")
     assert policy_turns(nano(), rollout) == ["?412", "?419", "=410"]
 
 
@@ -145,7 +145,7 @@ def test_newline_ends_a_turn_which_is_then_closed_with_an_end_token_of_the_envir
         ("policy", "=410\n"),
     ]
     assert rollout.stopped, "the environment ended it"
-    assert rollout.behaviour_logp[:6].tolist() == [-0.25, -1.25, -2.25, -3.25, -4.25, 0]
+    assert rollout.sampler_logp[:6].tolist() == [-0.25, -1.25, -2.25, -3.25, -4.25, 0]
 
 
 def test_turn_that_its_limit_cuts_is_closed_and_met_with_an_error() -> None:
@@ -166,7 +166,7 @@ def test_episode_never_exceeds_the_limit_and_is_cut_where_no_whole_turn_fits(lim
     rollout = played(Scripted(lambda seed, history: "?412$"), limit)
     assert len(rollout.completion) <= limit
     assert rollout.turns == max(1, min(7, 1 + (limit - 8) // 8))
-    assert rollout.written[-1] and not rollout.stopped
+    assert rollout.completion_mask[-1] and not rollout.stopped
 
 
 def test_limit_below_a_turn_cuts_the_turn() -> None:
@@ -176,7 +176,7 @@ def test_limit_below_a_turn_cuts_the_turn() -> None:
 def test_answer_at_once_ends_the_episode() -> None:
     rollout = played(turn_by_turn("=410$"))
     assert layout(rollout) == [("policy", "=410$")]
-    assert rollout.stopped and rollout.written == (True,) * 5
+    assert rollout.stopped and rollout.completion_mask == (True,) * 5
 
 
 def test_episode_that_cannot_fit_the_context_is_refused() -> None:
@@ -234,7 +234,7 @@ def test_task_of_one_turn_is_sampled_as_before() -> None:
     sampler = Scripted(lambda seed, history: "ab$")
     found = episodes(sampler, nano(), task, task.problems("train"), [(1, 2), (3,)], 30, 0.5)
     assert [len(row) for row in found] == [2, 1]
-    assert all(rollout.written == () for row in found for rollout in row)
+    assert all(rollout.completion_mask == () for row in found for rollout in row)
     assert [call[1:] for call in sampler.calls] == [(30, 0.5)]
     assert conversation(nano(), found[0][0]) == {}
     assert policy_turns(nano(), found[0][0]) == ["ab"]
@@ -247,7 +247,7 @@ class Single(Task):
     source = "this file"
     summary = "one turn"
     scores = ("correct",)
-    max_new_tokens = 30
+    max_completion_tokens = 30
     train: int = 2
 
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -272,14 +272,14 @@ def test_defaults_make_a_task_of_one_turn_an_episode() -> None:
 @cache
 def policy() -> HFSampler:
     """The nano policy, which has never seen the task: its turns are noise."""
-    return HFSampler(Models(nano().model), nano().end, nano().pad, 256, nano().context)
+    return HFSampler(RoleModels(nano().model), nano().end, nano().pad, 256, nano().context)
 
 
 def noise(problems: int, samples: int, temperature: float = 1.0) -> list[list[Rollout]]:
     task = Horizon(steps=2, spare=1, train=problems)
     seeds = [tuple(derive(0, "test", i, j) for j in range(samples)) for i in range(problems)]
     found = task.problems("train")
-    return episodes(policy(), nano(), task, found, seeds, task.max_new_tokens, temperature)
+    return episodes(policy(), nano(), task, found, seeds, task.max_completion_tokens, temperature)
 
 
 def test_episodes_do_not_depend_on_what_else_is_played() -> None:
@@ -288,8 +288,8 @@ def test_episodes_do_not_depend_on_what_else_is_played() -> None:
     assert any(rollout.turns > 1 for rollout in alone[0])
     for one, other in zip(alone[0], together[0], strict=False):
         assert one.completion == other.completion
-        assert one.written == other.written
-        np.testing.assert_allclose(one.behaviour_logp, other.behaviour_logp, atol=1e-4)
+        assert one.completion_mask == other.completion_mask
+        np.testing.assert_allclose(one.sampler_logp, other.sampler_logp, atol=1e-4)
 
 
 def test_greedy_episodes_are_alike() -> None:
@@ -305,23 +305,23 @@ def test_sampler_and_trainer_agree_on_the_policys_tokens_and_replies_are_not_rea
         Group(problem, rollouts, [Verdict({"correct": 0.0}, None)] * 3, [0.0] * 3)
         for problem, rollouts in zip(task.problems("train"), sampled, strict=True)
     ]
-    batch = pack_groups(groups, task.max_new_tokens, 1, nano().pad)
-    models = Models(nano().model)
-    reading = models.read("policy", batch)
+    batch = pack_groups(groups, task.max_completion_tokens, 1, nano().pad)
+    models = RoleModels(nano().model)
+    reading = models.forward("policy", batch)
     inside = torch.arange(batch.completion.shape[1], device=batch.length.device) < batch.length[:, None]
-    replies = inside & ~batch.written
+    replies = inside & ~batch.completion_mask
     assert replies.sum() > 20
     # float32 through four layers, cached and uncached; the numbers themselves are several nats
     torch.testing.assert_close(
-        reading.logp[batch.written], batch.behaviour_logp[batch.written], rtol=0, atol=1e-4
+        reading.logp[batch.completion_mask], batch.sampler_logp[batch.completion_mask], rtol=0, atol=1e-4
     )
-    assert (reading.logp[batch.written] < 0).all()
+    assert (reading.logp[batch.completion_mask] < 0).all()
     told = padded([rollout.entropy for rollouts in sampled for rollout in rollouts], 0.0, torch.float32)
     told = told.to(reading.entropy.device)
     torch.testing.assert_close(reading.entropy, told, rtol=0, atol=1e-4)
-    assert (told[batch.written] > 0).all() and not told[replies].any()
+    assert (told[batch.completion_mask] > 0).all() and not told[replies].any()
     assert not reading.logp[replies].any() and not reading.entropy[replies].any()
-    assert not batch.behaviour_logp[replies].any()
+    assert not batch.sampler_logp[replies].any()
     gap = gap_metrics([(reading.logp + 5.0 * replies, batch)])
     assert gap["gap/max"] < 1e-4, "replies have no part in the gap"
 
@@ -381,13 +381,13 @@ def test_demonstration_is_the_episode_that_the_policy_would_play() -> None:
         shown = demonstrated(nano(), task, problem)
         for name in ("prompt", "completion", "written", "stopped"):
             assert getattr(shown, name) == getattr(rollout, name), name
-        assert not shown.behaviour_logp.any()
+        assert not shown.sampler_logp.any()
 
 
 def test_demonstration_of_a_task_of_one_turn_is_its_answer() -> None:
     task = Single()
     shown = demonstrated(nano(), task, task.problems("train")[0])
-    assert (shown.completion, shown.written) == (tokens("ab$"), (True,) * 3)
+    assert (shown.completion, shown.completion_mask) == (tokens("ab$"), (True,) * 3)
     assert shown.stopped
 
 
@@ -398,18 +398,18 @@ def test_supervised_loss_is_the_mean_over_the_policys_tokens() -> None:
     task = Horizon(steps=2, train=3)
     (lesson,) = demonstrations(nano(), task, ModelConfig(warm_start=1, warm_start_batch=1))
     batch = pack_groups([lesson], 0, 1, nano().pad)
-    logp = Models(nano().model).read("policy", batch).logp
+    logp = RoleModels(nano().model).forward("policy", batch).logp
     loss = -(logp * parts.average(batch, "token_mean")).sum().item()
     (rollout,) = lesson.rollouts
     device = nano().model.device
     ids = torch.tensor([[*rollout.prompt, *rollout.completion]], device=device)
     ignored = [-100] * len(rollout.prompt)
-    labels = [t if own else -100 for t, own in zip(rollout.completion, rollout.written, strict=True)]
+    labels = [t if own else -100 for t, own in zip(rollout.completion, rollout.completion_mask, strict=True)]
     with torch.no_grad():
         plain = (
             nano().model(input_ids=ids, labels=torch.tensor([ignored + labels], device=device)).loss.item()
         )
-    assert rollout.written.count(False) == 7
+    assert rollout.completion_mask.count(False) == 7
     assert loss == pytest.approx(plain, rel=1e-5)  # float32, packed and plain
 
 
@@ -486,7 +486,7 @@ def test_evaluation_plays_episodes() -> None:
         return answers[prompt][history.count(END)] + END
 
     settings = EvaluateConfig(problems=3, samples=2)
-    evaluator = Evaluator(task, nano(), Scripted(script), settings, 0, task.max_new_tokens)
+    evaluator = Evaluator(task, nano(), Scripted(script), settings, 0, task.max_completion_tokens)
     rows, summary = evaluator.evaluate(0, "validation")
     assert len(rows) == 9
     assert all(row["length"] == 10 and row["stopped"] and row["scores"]["correct"] for row in rows)
@@ -514,8 +514,8 @@ name = "short"
 tasks = [{ name = "horizon-1", settings = { train = 16, validation = 2, test = 2, spare = 1 } }]
 [train]
 steps = 2
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 [evaluate]
 problems = 2
 samples = 1

@@ -12,7 +12,7 @@ from helpers.toys import ARCHITECTURES, VOCABULARY, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms.algorithm import Mixture
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample import fused
 from grpobench.runs.sample.decoding import Decoding, ways
 from grpobench.runs.sample.fused import Fused, fits
@@ -23,7 +23,7 @@ LLAMAS = ("llama", "qwen2")
 
 
 @torch.inference_mode()
-def logits(models: Models, fuse: bool, mixed: bool = False) -> list[torch.Tensor]:
+def logits(models: RoleModels, fuse: bool, mixed: bool = False) -> list[torch.Tensor]:
     """Log-probabilities (R, V) at each of six steps, in which rows leave the batch."""
     stopped = torch.zeros(len(OWNER), dtype=torch.bool)
     run = Decoding(models, PROMPTS, torch.tensor(OWNER), 7, 0, True, fused=Fused(models) if fuse else None)
@@ -46,7 +46,7 @@ def test_fused_layers_give_the_models_own_logits(architecture: str, mixed: bool)
         for name, p in language.named_parameters():
             if "norm" in name or "bias" in name:
                 p.add_(torch.randn_like(p) * 0.3)
-    models = Models(language)
+    models = RoleModels(language)
     assert fits(models) and ways(models, 0) == (True, True)
     own, fast = logits(models, False, mixed), logits(models, True, mixed)
     assert [len(part) for part in fast] == [8, 8, 7, 5, 5, 3]
@@ -84,13 +84,13 @@ def with_a_moving_table(language: Any) -> None:
 def test_a_llama_with_something_more_is_not_fused(change: Any) -> None:
     language = tiny()
     change(language)
-    assert not fits(Models(language))
+    assert not fits(RoleModels(language))
 
 
 def test_a_model_larger_than_is_copied_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MOST_COPIED", 1000)
-    assert not fits(Models(tiny()))
-    assert fits(Models(tiny(), dtype="bfloat16"))  # cast anyway
+    assert not fits(RoleModels(tiny()))
+    assert fits(RoleModels(tiny(), dtype="bfloat16"))  # cast anyway
 
 
 def test_a_model_that_computes_something_else_with_the_same_parts_is_found_out(
@@ -101,7 +101,7 @@ def test_a_model_that_computes_something_else_with_the_same_parts_is_found_out(
 
     plain = LlamaRMSNorm.forward
     monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, states: 2 * plain(self, states))
-    models = Models(tiny())
+    models = RoleModels(tiny())
     assert fits(models) and ways(models, 0) == (True, False)
 
 
@@ -116,7 +116,7 @@ def test_a_sampler_follows_weights_that_move_between_two_calls() -> None:
         ]
         for source in (one, other):
             for p in source.models.language.parameters():
-                p.data.mul_(0.9)  # as an optimiser of somebody's may do it, unseen by torch
+                p.data.mul_(0.9)  # as an optimizer of somebody's may do it, unseen by torch
 
 
 class Casts(TorchDispatchMode):
@@ -134,7 +134,7 @@ class Casts(TorchDispatchMode):
 
 
 def test_in_bfloat16_a_weight_is_cast_once_a_call_and_not_at_every_token() -> None:
-    models = Models(tiny(), dtype="bfloat16")
+    models = RoleModels(tiny(), dtype="bfloat16")
     assert ways(models, 0) == (True, True)
     counted = []
     with torch.no_grad():  # in inference mode a cast is not seen as one

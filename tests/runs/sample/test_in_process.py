@@ -19,7 +19,7 @@ from grpobench.algorithms.algorithm import Mixture
 from grpobench.runs.sample.in_process import draw, uniforms
 from grpobench.runs.sample.rollouts import Group, Rollout, pack_groups, padded
 from grpobench.runs.sample.sampler import Mixing, Request
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Verdict
 
 
@@ -33,7 +33,7 @@ def logps(language: Any, rollout: Rollout, temperature: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_behaviour_logp_is_that_of_a_fresh_forward_pass_at_the_temperature(
+def test_behavior_logp_is_that_of_a_fresh_forward_pass_at_the_temperature(
     architecture: str, temperature: float
 ) -> None:
     source = sampler(architecture)
@@ -42,16 +42,16 @@ def test_behaviour_logp_is_that_of_a_fresh_forward_pass_at_the_temperature(
     assert len({len(rollout.completion) for rollout in rollouts}) > 1, "some must leave the batch early"
     for rollout in rollouts:
         expected = logps(source.models.language, rollout, temperature)
-        np.testing.assert_allclose(rollout.behaviour_logp, expected, rtol=0, atol=EXACT)
+        np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
 def test_packed_trainer_agrees_with_the_sampler() -> None:
     source = sampler(temperature=0.7)
     groups = source.sample(requests(), 15, 0.7)
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    now = source.models.read("policy", batch).logp
-    torch.testing.assert_close(now, batch.behaviour_logp, rtol=0, atol=EXACT)
-    assert batch.behaviour_logp.abs().max() > 1
+    now = source.models.forward("policy", batch).logp
+    torch.testing.assert_close(now, batch.sampler_logp, rtol=0, atol=EXACT)
+    assert batch.sampler_logp.abs().max() > 1
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -63,8 +63,8 @@ def test_entropy_of_the_sampler_is_the_trainers(architecture: str, temperature: 
     groups = source.sample(requests(), 15, temperature, Mixing(half_mixed) if mixes else None)
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
     told = padded([r.entropy for rollouts in groups for r in rollouts], 0.0, torch.float32)
-    torch.testing.assert_close(source.models.read("policy", batch).entropy, told, rtol=0, atol=EXACT)
-    assert 0.1 < told[batch.written].mean() < math.log(VOCABULARY)
+    torch.testing.assert_close(source.models.forward("policy", batch).entropy, told, rtol=0, atol=EXACT)
+    assert 0.1 < told[batch.completion_mask].mean() < math.log(VOCABULARY)
 
 
 def test_greedy_decoding_draws_from_nothing_and_tells_no_entropy() -> None:
@@ -182,12 +182,12 @@ def test_greedy_decoding_is_that_of_generate(architecture: str) -> None:
             tokens,
             attention_mask=torch.ones_like(tokens),
             do_sample=False,
-            max_new_tokens=12,
+            max_completion_tokens=12,
             eos_token_id=list(END),
         )
         assert rollout.completion == tuple(whole[0, len(request.prompt) :].tolist())
         # without a temperature the log-probabilities are those of temperature 1
-        np.testing.assert_allclose(rollout.behaviour_logp, logps(language, rollout, 1.0), rtol=0, atol=EXACT)
+        np.testing.assert_allclose(rollout.sampler_logp, logps(language, rollout, 1.0), rtol=0, atol=EXACT)
 
 
 # Where completions end
@@ -201,7 +201,7 @@ def test_completion_ends_with_its_first_end_token_or_at_the_limit() -> None:
         assert not set(body) & set(END)
         assert rollout.stopped == (last in END)
         assert rollout.stopped or len(rollout.completion) == 9
-        assert len(rollout.completion) == len(rollout.behaviour_logp) <= 9
+        assert len(rollout.completion) == len(rollout.sampler_logp) <= 9
         kinds.add((rollout.stopped, len(rollout.completion) == 9))
     assert {(True, False), (False, True)} <= kinds
 
@@ -244,16 +244,16 @@ def test_mixtures_replayed_by_the_trainer_give_the_samplers_probabilities(archit
     source = sampler(architecture, temperature=0.7)
     groups = source.sample(requests(), 15, 0.7, Mixing(half_mixed))
     batch = pack_groups([group_of(rollouts) for rollouts in groups], 15, 1, 0)
-    share = (batch.mixture.weight.sum(-1) > 0)[batch.written].double().mean()
+    share = (batch.mixture.weight.sum(-1) > 0)[batch.completion_mask].double().mean()
     assert 0.3 < share < 0.7
-    replayed = source.models.read("policy", batch).logp
-    torch.testing.assert_close(replayed, batch.behaviour_logp, rtol=0, atol=EXACT)
+    replayed = source.models.forward("policy", batch).logp
+    torch.testing.assert_close(replayed, batch.sampler_logp, rtol=0, atol=EXACT)
     plain = pack_groups([group_of([unmixed(r) for r in rollouts]) for rollouts in groups], 15, 1, 0)
-    assert (source.models.read("policy", plain).logp - replayed).abs().max() > 0.1
+    assert (source.models.forward("policy", plain).logp - replayed).abs().max() > 0.1
 
 
 def unmixed(rollout: Rollout) -> Rollout:
-    return Rollout(rollout.prompt, rollout.completion, rollout.behaviour_logp, rollout.stopped)
+    return Rollout(rollout.prompt, rollout.completion, rollout.sampler_logp, rollout.stopped)
 
 
 def test_mixing_leaves_the_random_numbers_of_the_tokens_alone() -> None:

@@ -90,8 +90,8 @@ def test_every_scale_of_a_finding_expands_to_the_arms_that_its_rule_names(name: 
 
 
 def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
-    """A misspelt metric would leave a finding unresolved only after all of its runs."""
-    from grpobench.runs.measure import catalogue
+    """A misspelled metric would leave a finding unresolved only after all of its runs."""
+    from grpobench.runs.metrics import catalog
 
     for name in findings():
         for test in read_finding(name).finding.test:
@@ -102,7 +102,7 @@ def test_every_kind_of_outcome_that_trains_is_logged_by_somebody() -> None:
                 metrics = [f"eval/test/{what}"]
             else:
                 continue
-            assert all(catalogue.find(metric) for metric in metrics), (name, test.name)
+            assert all(catalog.find(metric) for metric in metrics), (name, test.name)
 
 
 @pytest.mark.usefixtures("everything_installed")
@@ -152,7 +152,7 @@ def test_a_file_of_ones_own_is_a_finding(tmp_path: Path) -> None:
         (
             "[nano]",
             '[nano]\nname = "other"',
-            ["nano.name: a finding's matrix is called mine-nano; remove it"],
+            ["nano.name: a finding's experiment is called mine-nano; remove it"],
         ),
         ("matters = 0.02", "matters = = 2", ["not TOML"]),
     ],

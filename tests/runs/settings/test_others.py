@@ -60,7 +60,7 @@ class Ordered(Shuffled):
         return list(range((step - 1) * self.prompts, step * self.prompts))
 
 def sampler(config, models, loaded):
-    return HFSampler(models, loaded.end, loaded.pad, config.sampler.rows, loaded.context)
+    return HFSampler(models, loaded.end, loaded.pad, config.sampler.max_batch_size, loaded.context)
 '''
 RECIPE = """
 tasks = ["mine:Sums", { name = "listed", jsonl = "problems.jsonl", prompt = "{question}=", verify = "exact", \
@@ -69,8 +69,8 @@ max_new_tokens = 6 }]
 name = "nano"
 [train]
 steps = 2
-prompts = 4
-group = 4
+prompts_per_step = 4
+group_size = 4
 [evaluate]
 problems = 2
 test_problems = 0
@@ -240,7 +240,7 @@ def test_packages_give_names_by_entry_points(
     first, _ = read_recipe(str(study / "study.toml"), sets).runs()
     assert type(first.algorithm).__module__ == "theirs.code" and first.task.name == "sums"
     assert stored.load(stored.dump(first)) == first
-    found = {name: one.origin for name, one in others.others(first).items()}
+    found = {name: one.provenance for name, one in others.others(first).items()}
     assert found == {
         "theirs.code:Mine": "package their-package 1.2",
         "theirs.code:Sums": "package their-package 1.2",
@@ -268,20 +268,22 @@ def test_whole_runs_of_others_code(study: Path, capsys: pytest.CaptureFixture[st
     (study / "study.toml").write_text(
         RECIPE.replace("prompts = 4", 'prompts = 4\ncurriculum = "mine:Ordered"') + extra
     )
-    code, matrix = run(study, "--set", "tasks=listed")
+    code, experiment = run(study, "--set", "tasks=listed")
     assert code == 0
     rows = [
-        json.loads(line) for line in (matrix / "halved-listed-s0" / "metrics.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (experiment / "halved-listed-s0" / "metrics.jsonl").read_text().splitlines()
     ]
     assert rows[1]["halved/share"] == 0.25 and rows[1]["reward/mine:brevity"] < 0
     plain = [
-        json.loads(line) for line in (matrix / "grpo-listed-s0" / "metrics.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (experiment / "grpo-listed-s0" / "metrics.jsonl").read_text().splitlines()
     ]
     ignored = ("halved/",)
     assert {k: v for k, v in timeless(rows[1]).items() if not k.startswith(ignored)} == timeless(plain[1])
-    origin = json.loads((matrix / "halved-listed-s0" / "origin.json").read_text())
-    assert "beside the recipe: mine.py" in origin["attempts"][-1]["code"]
-    assert (matrix / "report" / "index.html").exists()
+    provenance = json.loads((experiment / "halved-listed-s0" / "provenance.json").read_text())
+    assert "beside the recipe: mine.py" in provenance["attempts"][-1]["code"]
+    assert (experiment / "report" / "index.html").exists()
 
 
 @pytest.mark.slow
@@ -299,14 +301,14 @@ def test_changed_code_is_refused_and_failing_code_is_named(
     )
     (study / "mine.py").write_text(CODE + late)
     only = ("--set", "tasks=listed", "--set", "arms=grpo")
-    code, matrix = run(study, *only)
-    status = json.loads((matrix / "grpo-listed-s0" / "status.json").read_text())
+    code, experiment = run(study, *only)
+    status = json.loads((experiment / "grpo-listed-s0" / "status.json").read_text())
     line = (CODE + late).count("\n", 0, (CODE + late).index("raise KeyError")) + 1
     assert code == 70 and status["state"] == "crashed"
     assert status["why"].startswith(
         f"mine:late ({study / 'mine.py'}, line {line}): FunctionError: the reward mine:late"
     )
-    assert "KeyError: 'lost'" in (matrix / "grpo-listed-s0" / "crash.txt").read_text()
+    assert "KeyError: 'lost'" in (experiment / "grpo-listed-s0" / "crash.txt").read_text()
 
     (study / "mine.py").write_text(
         CODE + late.replace("raise KeyError('lost')", "return [0.0] * len(completions)")

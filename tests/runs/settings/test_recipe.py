@@ -65,10 +65,10 @@ def arm(text: str = "", algorithm: str = "plain") -> str:
     return f'tasks = ["sums"]\n[[arm]]\nalgorithm = "{algorithm}"\n{text}\n'
 
 
-# The matrix
+# The experiment
 
 
-def test_matrix_is_arms_times_tasks_times_seeds(read: Any) -> None:
+def test_experiment_is_arms_times_tasks_times_seeds(read: Any) -> None:
     runs = read(RECIPE).runs()
     assert [run.folder for run in runs[:5]] == [
         "plain-sums-s0",
@@ -171,7 +171,7 @@ nmae = "x"
 tasks = ["sums", "profs"]
 [train]
 stps = 10
-group = 0
+group_size = 0
 betas = [0.9]
 [sampler]
 kind = "replya"
@@ -197,11 +197,11 @@ algorithm = "plian"
         "arm[1].algorithm: unknown algorithm 'plian'; did you mean plain?",
         "train.stps: unknown key; did you mean train.steps?",
         "train.betas: must be a list of 2 values, not 1",
-        "on.sums.train.promts: unknown key; did you mean on.sums.train.prompts?",
+        "on.sums.train.promts: unknown key; did you mean on.sums.train.prompts_per_step?",
         "--set train.epoch: unknown key; did you mean --set train.epochs?",
         "--set algorithm.clop: no arm has this setting; did you mean algorithm.clip?",
         f"sampler.kind: must be one of {choices}, not the string 'replya'; did you mean 'replay'?",
-        "train.group: must be at least 1, not 0",
+        "train.group_size: must be at least 1, not 0",
         "arm.plain.settings.clip: must be in (0, 1), not 3.0",
     ]
 
@@ -252,7 +252,10 @@ algorithm = "plian"
         (arm("[arm.train]\nweight_decay = inf"), "arm.plain.train.weight_decay: must be finite, not inf"),
         (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
         (arm("settings.decay = [nan]"), "arm.plain.settings.decay[0]: must be a number, not nan"),
-        (arm("[arm.sampler]\nlargest_gap = inf"), "arm.plain.sampler.largest_gap: must be finite, not inf"),
+        (
+            arm("[arm.sampler]\nlargest_gap = inf"),
+            "arm.plain.sampler.max_logprob_gap: must be finite, not inf",
+        ),
         ("x = [", "not TOML"),
     ],
 )
@@ -267,8 +270,8 @@ def test_error_message(read: Any, text: str, fault: str) -> None:
     [
         (arm(algorithm="consistent"), "arm consistent on sums: needs the task scores consistent"),
         (arm("sampler.kind = 'replay'"), 'set sampler.kind = "hf"'),
-        (arm("train.group = 2", "pairs"), "set train.group = 4"),
-        (arm("train = {minibatches = 9, prompts = 8}"), "set train.minibatches = 8 or less"),
+        (arm("train.group_size = 2", "pairs"), "set train.group_size = 4"),
+        (arm("train = {minibatches = 9, prompts = 8}"), "set train.num_minibatches = 8 or less"),
         (arm("sampler.kind = 'replay'", "mixing"), "mixes embeddings while decoding"),
         (arm("sampler.kind = 'preferences'", "pairs"), "set sampler.path to a JSONL file"),
         (arm("sampler = {kind = 'preferences', path = '/no/such'}", "pairs"), "/no/such does not exist"),
@@ -292,7 +295,11 @@ def test_a_section_names_every_value_out_of_its_bounds_in_the_order_of_its_field
     """Whatever checks it: the bound beside a field, or a rule over several fields."""
     with pytest.raises(ValueError) as caught:
         TrainConfig(
-            prompts=0, learning_rate={}, betas=(0.9, 1.0), weight_decay=math.inf, max_grad_norm=math.nan
+            prompts_per_step=0,
+            learning_rate={},
+            betas=(0.9, 1.0),
+            weight_decay=math.inf,
+            max_grad_norm=math.nan,
         )
     assert caught.value.args == (
         "prompts: must be at least 1, not 0",

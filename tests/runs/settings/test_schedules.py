@@ -27,18 +27,18 @@ def scales(folder: Path | None = None, **settings: Any) -> list[float]:
 
 def theirs(make: Any, steps: int) -> list[float]:
     """The factors of a library's scheduler, driven as a training loop drives it."""
-    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
-    scheduler, found = make(optimiser), []
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    scheduler, found = make(optimizer), []
     for _ in range(steps):
-        found.append(optimiser.param_groups[0]["lr"] / 0.01)
-        optimiser.step()
+        found.append(optimizer.param_groups[0]["lr"] / 0.01)
+        optimizer.step()
         scheduler.step()
     return found
 
 
 def of_transformers(name: str, steps: int, warmup: int, **settings: Any) -> list[float]:
-    def make(optimiser: Any) -> Any:
-        return get_scheduler(name, optimiser, warmup, steps, settings)
+    def make(optimizer: Any) -> Any:
+        return get_scheduler(name, optimizer, warmup, steps, settings)
 
     return theirs(make, steps)
 

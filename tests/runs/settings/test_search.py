@@ -21,11 +21,13 @@ def test_every_algorithm_and_role_gets_the_same_search() -> None:
     for role, name in zip(("policy", "critic"), SEARCHES, strict=True):
         for run in searched(name):
             owner = (run.algorithm.name, role)
-            spent[owner] += run.train.steps * run.train.prompts * run.train.group
+            spent[owner] += run.train.steps * run.train.prompts_per_step * run.train.group_size
             tried[owner].add(run.train.learning_rate[role])
     assert len(set(spent.values())) == 1, spent
     assert {len(rates) for rates in tried.values()} == {4}
-    trains = {(run.algorithm.name, role) for run in searched("search-nano") for role in run.algorithm.trains}
+    trains = {
+        (run.algorithm.name, role) for run in searched("search-nano") for role in run.algorithm.trained_roles
+    }
     assert trains == set(spent)  # no trained role is left without a search
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpobench.runs.tools import clock
-from grpobench.runs.tools.clock import Clock, device_done
+from grpobench.runs.tools import progress
+from grpobench.runs.tools.progress import Clock, device_done
 
 
 def test_a_phase_is_charged_for_the_work_that_it_gave_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,16 +17,16 @@ def test_a_phase_is_charged_for_the_work_that_it_gave_to_the_device(monkeypatch:
         now[0] += queued[0]
         queued[0] = 0.0
 
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     watch = Clock(wait)
     with watch("read"):
         queued[0] += 3.0
         with watch("backward"):
             queued[0] += 5.0
         queued[0] += 1.0
-    with watch("optimise"):
+    with watch("optimize"):
         now[0] += 0.5
-    assert watch.seconds == {"read": 4.0, "backward": 5.0, "optimise": 0.5}
+    assert watch.seconds == {"read": 4.0, "backward": 5.0, "optimize": 0.5}
 
 
 def test_a_gpu_is_waited_for_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

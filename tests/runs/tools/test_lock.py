@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from helpers.folders import CONFIG
 
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import FolderError, LeaseLost, Lock, Owner, living
 

@@ -12,7 +12,7 @@ from helpers.whole_runs import configure, run, timeless
 
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs.measure.evaluator import Evaluator
+from grpobench.runs.metrics.evaluator import Evaluator
 from grpobench.runs.settings.config import ModelConfig, RunConfig, TrainConfig
 from grpobench.runs.train import base
 
@@ -36,7 +36,7 @@ def arm(policy: str, algorithm: Any, **sections: Any) -> RunConfig:
 
 
 def told(run_folder: Path) -> Any:
-    return json.loads((run_folder / "origin.json").read_text())["attempts"][-1].get("base_evaluated_by")
+    return json.loads((run_folder / "provenance.json").read_text())["attempts"][-1].get("base_evaluated_by")
 
 
 def test_second_arm_takes_the_base_from_the_first_and_has_the_numbers_of_its_own(
@@ -65,14 +65,14 @@ def test_second_arm_takes_the_base_from_the_first_and_has_the_numbers_of_its_own
         {"model": {"warm_start": 1, "warm_start_batch": 2}},
         {"evaluate": {"temperature": 0.7}},
         {"evaluate": {"samples": 3}},
-        {"sampler": {"max_new_tokens": 5}},
+        {"sampler": {"max_completion_tokens": 5}},
     ],
     ids=str,
 )
 def test_anything_that_could_alter_it_has_a_base_of_its_own(
     policy: str, tmp_path: Path, evaluated: list[tuple[int, str]], change: dict[str, Any]
 ) -> None:
-    steps = TrainConfig(steps=0, prompts=4, group=4)
+    steps = TrainConfig(steps=0, prompts_per_step=4, group_size=4)
     first = configure(policy, train=steps, model=ModelConfig(policy))
     other = first
     for name, value in change.items():
@@ -86,7 +86,7 @@ def test_anything_that_could_alter_it_has_a_base_of_its_own(
 def test_damaged_evaluation_is_made_anew(
     policy: str, tmp_path: Path, evaluated: list[tuple[int, str]]
 ) -> None:
-    config = configure(policy, train=TrainConfig(steps=0, prompts=4, group=4))
+    config = configure(policy, train=TrainConfig(steps=0, prompts_per_step=4, group_size=4))
     first = run(config, tmp_path / "first")
     for path in (tmp_path / base.FOLDER).iterdir():
         data = bytearray(path.read_bytes())

@@ -25,7 +25,7 @@ import pytest
 from helpers import torture
 from helpers.whole_runs import configure, rows, run, timeless
 
-from grpobench.runs.matrix import silence
+from grpobench.runs.experiment import watchdog
 from grpobench.runs.tools import lock
 from grpobench.runs.tools.lock import FolderError, Lock
 
@@ -33,7 +33,7 @@ ROOMS = Path(__file__).parents[3]
 HOUR = 3600.0
 COMPILER = shutil.which("cc")
 ASKED = {
-    "runs/matrix/standing.py": "the age of a log, for people",
+    "runs/experiment/run_status.py": "the age of a log, for people",
     "runs/tools/lock.py": "the age of a lease elsewhere, for people; taking it over goes by counting",
     "runs/observe/trackers/mlflow.py": "what a tracker shows",
     "runs/observe/trackers/tensorboard.py": "what a tracker shows",
@@ -117,12 +117,12 @@ def jumping(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.skipif(
     COMPILER is None or sys.platform != "linux", reason="no C compiler for a clock that jumps"
 )
-def test_a_matrix_under_a_system_clock_that_jumps_is_the_same_one(
+def test_a_experiment_under_a_system_clock_that_jumps_is_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Launcher, worker, leases that beat six times a second, and a patience of seconds."""
     monkeypatch.setenv(lock.SECONDS, "1")
-    monkeypatch.setenv(silence.VARIABLE, "60")
+    monkeypatch.setenv(watchdog.VARIABLE, "60")
     for name in ("whole", "jumping"):
         torture.prepare(tmp_path / name, "grpo")
     assert torture.start(tmp_path / "whole", 1) == 0
@@ -133,7 +133,7 @@ def test_a_matrix_under_a_system_clock_that_jumps_is_the_same_one(
     days, ours = zip(*seen, strict=True)
     assert max(days) - min(days) > 1.9 * HOUR and ours[-1] - ours[0] < 60  # one jumped, the other did not
     whole, found = torture.outcome(tmp_path / "whole"), torture.outcome(tmp_path / "jumping")
-    assert torture.learnt(whole) and found == whole
+    assert torture.learned(whole) and found == whole
     said = (tmp_path / "jumping" / "output.txt").read_text()
     assert "finished  step 6/6" in said and "again from" not in said
     logged = rows(torture.run_of(tmp_path / "jumping"))

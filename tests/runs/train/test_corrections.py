@@ -50,14 +50,14 @@ def settings(kind: str, level: str, cap: float = 2.0, floor: float = 0.0) -> Sam
 def compared(ratios: list[list[float]], unwritten: list[tuple[int, int]] = ()) -> Batch:  # type: ignore[assignment]
     """A batch whose tokens have these ratios π_old/π_sampler."""
     batch = rollouts([[len(row) for row in ratios]])
-    behaviour, old = torch.full(batch.written.shape, -1.0), torch.zeros(batch.written.shape)
+    behavior, old = torch.full(batch.completion_mask.shape, -1.0), torch.zeros(batch.completion_mask.shape)
     for row, values in enumerate(ratios):
         for column, ratio in enumerate(values):
             old[row, column] = -1.0 + math.log(ratio)
-    written = batch.written.clone()
+    written = batch.completion_mask.clone()
     for row, column in unwritten:
         written[row, column] = False
-    return dataclasses.replace(batch, behaviour_logp=behaviour, old_logp=old, written=written)
+    return dataclasses.replace(batch, sampler_logp=behavior, old_logp=old, written=written)
 
 
 def found(batch: Batch, *args: Any) -> Correction:
@@ -74,7 +74,7 @@ def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
     tis = found(batch, "tis", "token")
     torch.testing.assert_close(tis.token[0], torch.tensor([0.5, 1.0, 2.0]), **ROUNDING)
     torch.testing.assert_close(tis.row, torch.tensor([3.5 / 3, 2.0]), **ROUNDING)
-    assert tis.metrics(batch.written) == pytest.approx(
+    assert tis.metrics(batch.completion_mask) == pytest.approx(
         {"correction/weight_mean": 5.5 / 4, "correction/clipped": 2 / 4}, rel=1e-6
     )
     mis = found(batch, "mis", "token")
@@ -83,7 +83,7 @@ def test_token_weights_are_the_ratios_cut_at_the_cap() -> None:
     floored = found(batch, "mis", "token", 3.5, 0.8)
     torch.testing.assert_close(floored.token[0], torch.tensor([0.0, 1.0, 0.0]), **ROUNDING)
     assert floored.token[1, 0] == pytest.approx(3.0)
-    assert floored.metrics(batch.written)["correction/clipped"] == 2 / 4
+    assert floored.metrics(batch.completion_mask)["correction/clipped"] == 2 / 4
 
 
 def test_sequence_weight_is_the_product_and_geometric_its_root() -> None:
@@ -95,7 +95,7 @@ def test_sequence_weight_is_the_product_and_geometric_its_root() -> None:
     assert found(batch, "tis", "geometric", 5.0).row.tolist() == pytest.approx([1.2 ** (1 / 3), 4.0])
     assert found(batch, "mis", "geometric", 3.9).row.tolist() == pytest.approx([1.2 ** (1 / 3), 0.0])
     # of five tokens two stand in the sequence that is cut
-    assert tis.metrics(batch.written)["correction/clipped"] == pytest.approx(2 / 5)
+    assert tis.metrics(batch.completion_mask)["correction/clipped"] == pytest.approx(2 / 5)
 
 
 def test_only_written_tokens_count() -> None:
@@ -104,7 +104,7 @@ def test_only_written_tokens_count() -> None:
         correction = found(batch, kind, level, 5.0)
         row = {"token": 1.75, "sequence": 1.5, "geometric": math.sqrt(1.5)}[level]
         assert correction.row.tolist() == pytest.approx([row, 1.0]), "nothing written: weight 1"
-        assert correction.metrics(batch.written)["correction/clipped"] == 0
+        assert correction.metrics(batch.completion_mask)["correction/clipped"] == 0
 
 
 def test_huge_ratios_are_cut_and_never_become_nan() -> None:
@@ -146,11 +146,11 @@ def test_corrected_expectation_is_the_expectation_under_the_trainers_policy() ->
     answers = list(itertools.product(range(5), repeat=2))
     batch = dataclasses.replace(
         rollouts([[2] * 25]),
-        behaviour_logp=torch.tensor([[mu[0][a], mu[1][a, b]] for a, b in answers]),
+        sampler_logp=torch.tensor([[mu[0][a], mu[1][a, b]] for a, b in answers]),
         old_logp=torch.tensor([[pi[0][a], pi[1][a, b]] for a, b in answers]),
     )
     value = torch.randn(25, generator=generator)
-    probability = batch.behaviour_logp.sum(-1).exp()
+    probability = batch.sampler_logp.sum(-1).exp()
     truth = (batch.old_logp.sum(-1).exp() * value).sum()
     whole = found(batch, "tis", "sequence", 1e6).row
     torch.testing.assert_close((probability * whole * value).sum(), truth, rtol=1e-5, atol=1e-6)
@@ -167,8 +167,8 @@ def test_corrected_expectation_is_the_expectation_under_the_trainers_policy() ->
 def prepared(algorithm: Any, budget: int = 10**9) -> tuple[Any, Batch]:
     models = models_for(algorithm, "llama", budget=budget)
     batch = rollouts([[5, 3, 6, 1, 2, 3], [4, 4, 2, 7, 5, 1]], [[1, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]])
-    old = models.read("policy", batch).logp
-    return models, dataclasses.replace(batch, old_logp=old, behaviour_logp=old)
+    old = models.forward("policy", batch).logp
+    return models, dataclasses.replace(batch, old_logp=old, sampler_logp=old)
 
 
 @pytest.mark.parametrize("algorithm", [form for _, form in FORMS], ids=[name for name, _ in FORMS])
@@ -187,7 +187,7 @@ def test_one_ratio_everywhere_scales_the_gradient(algorithm: Any) -> None:
     cap, and nought when everything is masked."""
     models, batch = prepared(algorithm)
     plain, _ = backward(algorithm, models, batch)
-    skewed = dataclasses.replace(batch, behaviour_logp=batch.old_logp - math.log(1.5))
+    skewed = dataclasses.replace(batch, sampler_logp=batch.old_logp - math.log(1.5))
     for level, kind, cap, factor in (
         ("token", "tis", 2.0, 1.5),
         ("token", "tis", 1.25, 1.25),
@@ -205,8 +205,8 @@ def test_micro_batches_change_no_corrected_gradient(level: str) -> None:
         gradients = []
         for budget in (10**9, 12):
             models, batch = prepared(algorithm, budget)
-            noise = torch.randn(batch.written.shape, generator=torch.Generator().manual_seed(3))
-            skewed = dataclasses.replace(batch, behaviour_logp=batch.old_logp + 0.5 * noise)
+            noise = torch.randn(batch.completion_mask.shape, generator=torch.Generator().manual_seed(3))
+            skewed = dataclasses.replace(batch, sampler_logp=batch.old_logp + 0.5 * noise)
             gradients.append(backward(algorithm, models, skewed, correction=found(skewed, "tis", level))[0])
         assert distance(*gradients) < 1e-5  # only the order of float32 sums differs
 

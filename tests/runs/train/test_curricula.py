@@ -12,7 +12,7 @@ import pytest
 from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.modifiers import Refilled
 from grpobench.algorithms.returned import ReturnError
-from grpobench.runs.settings import doors
+from grpobench.runs.settings import plugins
 from grpobench.runs.train.curricula import Checked
 
 MINE = """
@@ -33,7 +33,7 @@ class Mine(Shuffled):
 @pytest.fixture
 def mine(tmp_path: Path) -> Any:
     (tmp_path / "mine.py").write_text(MINE)
-    made: Any = doors.load("mine:Mine", tmp_path)
+    made: Any = plugins.load("mine:Mine", tmp_path)
     return made(6, 2, 0)
 
 

@@ -20,11 +20,11 @@ from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.models.determinism import STRICT, determinism, deterministic
 from grpobench.runs.settings.config import ModelConfig
 from grpobench.runs.settings.recipe import read_recipe
-from grpobench.runs.tools.json_lines import read_json
+from grpobench.runs.tools.files import read_json
 
 
 class Watch(TorchDispatchMode):
@@ -109,13 +109,13 @@ def left_as_it_was() -> Iterator[None]:
 def test_a_run_may_refuse_operators_that_have_no_order(
     policy: str, tmp_path: Path, left_as_it_was: None
 ) -> None:
-    """On a CPU all that a run uses have one, and its bytes are those of any run; origin.json says so."""
+    """On a CPU all that a run uses have one, and its bytes are those of any run; provenance.json says so."""
     ends, told = [], []
     for strictly in (False, True):
         path = tmp_path / str(strictly)
         run(configure(policy, model=ModelConfig(policy, deterministic=strictly)), path)
         ends.append((path / "final" / "policy.safetensors").read_bytes())
-        told.append(read_json(path / "origin.json")["attempts"][0]["deterministic"]["operators"])
+        told.append(read_json(path / "provenance.json")["attempts"][0]["deterministic"]["operators"])
     assert ends[0] == ends[1]
     assert told == ["deterministic where there are such", STRICT]
 
@@ -139,10 +139,16 @@ def test_two_equal_commands_on_two_threads_give_the_same_bytes(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")  # as the command line does: cores may be busy
-    settings = ["seeds=[0]", 'tasks=["arithmetic"]', 'arms=["grpo"]', "train.steps=3", "train.prompts=8"]
+    settings = [
+        "seeds=[0]",
+        'tasks=["arithmetic"]',
+        'arms=["grpo"]',
+        "train.steps=3",
+        "train.prompts_per_step=8",
+    ]
     given = read_recipe("quickstart", [*settings, "evaluate.problems=0", "evaluate.test_problems=1"])
     quiet = Console(file=io.StringIO())
-    runs = [run_matrix(given, tmp_path / name, 1, console=quiet).runs for name in ("one", "two")]
+    runs = [run_experiment(given, tmp_path / name, 1, console=quiet).runs for name in ("one", "two")]
     one, two = (only.path for (only,) in runs)
     assert [*map(timeless, rows(one))] == [*map(timeless, rows(two))] and len(rows(one)) == 4
     assert (one / "final/policy.safetensors").read_bytes() == (two / "final/policy.safetensors").read_bytes()

@@ -11,8 +11,8 @@ from helpers import torture
 from rich.console import Console
 
 from grpobench.algorithms import ALGORITHMS
-from grpobench.runs.matrix import launcher
-from grpobench.runs.matrix.matrix import run_matrix
+from grpobench.runs.experiment import launcher
+from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import faults
 
@@ -28,7 +28,7 @@ def carry(folder: Path, name: str, planned: tuple[str, ...]) -> dict[str, bytes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(faults.VARIABLE, str(folder / "faults"))
         given = read_recipe(str(folder / "torture.toml"), ["train.steps=4"])
-        assert run_matrix(given, folder, 1, console=Console(file=io.StringIO())).code == 0
+        assert run_experiment(given, folder, 1, console=Console(file=io.StringIO())).code == 0
     struck = folder / "faults" / faults.STRUCK
     assert sorted(struck.read_text().split() if struck.exists() else []) == sorted(planned)
     return torture.outcome(folder)
@@ -43,6 +43,6 @@ def test_a_killed_run_beside_busy_programs_is_the_undisturbed_one(
     monkeypatch.setattr(launcher, "PAUSES", (0.0,))
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     whole = carry(tmp_path / "whole", name, ())
-    assert torture.learnt(whole)
+    assert torture.learned(whole)
     with torture.company(True):
         assert carry(tmp_path / "killed", name, KILLS) == whole

@@ -15,14 +15,14 @@ from helpers import torture
 from helpers.whole_runs import rows
 from rich.console import Console
 
-from grpobench.analysis.logs.load import load
-from grpobench.runs.matrix import launcher, silence
-from grpobench.runs.matrix.matrix import Outcome, run_matrix
-from grpobench.runs.record.status import status
+from grpobench.analysis.runfolder.load import load
+from grpobench.runs.experiment import launcher, watchdog
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.tools import faults
 
-SETS = ["train.steps=3", "checkpoint.every=1", "train.prompts=2", "evaluate.test_problems=2"]
+SETS = ["train.steps=3", "checkpoint.every=1", "train.prompts_per_step=2", "evaluate.test_problems=2"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def carry(folder: Path, *planned: str, monkeypatch: pytest.MonkeyPatch) -> Outco
         (folder / "faults" / name).touch()
     monkeypatch.setenv(faults.VARIABLE, str(folder / "faults"))
     given = read_recipe(str(folder / "torture.toml"), SETS)
-    return run_matrix(given, folder, 1, console=Console(file=io.StringIO()))
+    return run_experiment(given, folder, 1, console=Console(file=io.StringIO()))
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
         from helpers.warm import Warm
 
-        patch.setattr("grpobench.runs.matrix.pool.multiprocessing", Warm)
+        patch.setattr("grpobench.runs.experiment.pool.multiprocessing", Warm)
         folder = tmp_path_factory.mktemp("whole") / "w"
         assert carry(folder, monkeypatch=patch).code == 0
         found = torture.outcome(folder)
-        assert torture.learnt(found)
+        assert torture.learned(found)
         return found
 
 
@@ -79,7 +79,7 @@ def test_a_kill_behind_the_result_is_no_crash(
     """The launcher never hears of the end; the run has its result all the same, and is not made again."""
     folder = tmp_path / "k"
     outcome = carry(folder, "finished.1.kill", monkeypatch=monkeypatch)
-    assert outcome.code == 0 and [run.place for run in outcome.runs] == ["finished"]
+    assert outcome.code == 0 and [run.state for run in outcome.runs] == ["finished"]
     assert torture.outcome(folder) == whole and load(folder / "torture").runs[0].attempt == 1
 
 
@@ -89,14 +89,14 @@ def test_a_run_that_hangs_or_is_halted_is_replaced_and_the_undisturbed_one(
     planned: str, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs its patience on the clock, and next to no work."""
-    monkeypatch.setenv(silence.VARIABLE, "8")
+    monkeypatch.setenv(watchdog.VARIABLE, "8")
     folder = tmp_path / "k"
     outcome = carry(folder, planned, monkeypatch=monkeypatch)
     assert (folder / "faults" / faults.STRUCK).read_text().split() == [planned]
     assert outcome.code == 0 and torture.outcome(folder) == whole
     # On a machine that has much to do an attempt may be taken to hang that only began slowly.
     told = "".join(path.read_text() for path in torture.run_of(folder).glob("hung-*.txt"))
-    signs = (silence.NO_STACK,) if planned.endswith("stop") else ("in gather", "in execute")
+    signs = (watchdog.NO_STACK,) if planned.endswith("stop") else ("in gather", "in execute")
     assert all(sign in told for sign in signs)
     assert not torture.leftovers(folder) and not torture.survivors(folder)
 
@@ -121,7 +121,7 @@ def test_full_storage_ends_a_run_at_once_and_costs_it_nothing(
 ) -> None:
     folder = tmp_path / "k"
     outcome = carry(folder, f"{point}.{number}", monkeypatch=monkeypatch)
-    assert outcome.code == 70 and [run.place for run in outcome.runs] == ["disk full"]
+    assert outcome.code == 70 and [run.state for run in outcome.runs] == ["disk full"]
     assert os.strerror(getattr(errno, number)) in outcome.runs[0].why
     assert not load(folder / "torture").damage
     assert carry(folder, monkeypatch=monkeypatch).code == 0

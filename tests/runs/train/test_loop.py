@@ -22,8 +22,8 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
 from grpobench.algorithms.rft import RFT
-from grpobench.runs.models.optimiser import Optimiser
-from grpobench.runs.record.status import status
+from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     ChecksConfig,
@@ -37,18 +37,18 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train import trainer
 from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.update import minibatches
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 # What a run leaves behind
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
-    name: str, policy: str, tmp_path: Path
-) -> None:
+def test_rows_follow_the_catalog_and_evaluations_the_schedule(name: str, policy: str, tmp_path: Path) -> None:
     algorithm = ALGORITHMS[name]()
     group = 4 if algorithm.minimum_group <= 4 else 2 * algorithm.minimum_group
-    train = TrainConfig(steps=3, prompts=4, group=group, minibatches=2, learning_rate={"policy": 1e-3})
+    train = TrainConfig(
+        steps=3, prompts_per_step=4, group_size=group, num_minibatches=2, learning_rate={"policy": 1e-3}
+    )
     found = run(configure(policy, algorithm, train=train), tmp_path)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
     undeclared = {key for row in found for key in row if not known(key)}
@@ -62,15 +62,15 @@ def test_rows_follow_the_catalogue_and_evaluations_the_schedule(
     assert "eval/test/greedy/shouted" in found[0] and "reward/mean" not in found[0]
     for row in found[1:]:
         assert row["grad/nonfinite"] == 0
-        moves = [row[f"grad_norm/{role}"] > 0 for role in algorithm.updates(row["step"])]
+        moves = [row[f"grad_norm/{role}"] > 0 for role in algorithm.updated_roles(row["step"])]
         assert all(moves) or algorithm.locates_answers, "Letters have no marker, and so no answers to locate"
         assert row["reward/mean"] == pytest.approx(row["score/correct"])
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
-        phases = ("sample", "verify", "read", "backward", "optimise", "sync", "other")
+        phases = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
         assert sum(row[f"time/{phase}"] for phase in phases) == pytest.approx(row["time/step"])
     sampled = 4 * group * found[1]["length/mean"]
     if algorithm.greedy_baseline:
-        assert sampled < found[1]["cost/generated_tokens"] <= sampled + 4 * Letters.max_new_tokens
+        assert sampled < found[1]["cost/generated_tokens"] <= sampled + 4 * Letters.max_completion_tokens
     else:
         assert found[1]["cost/generated_tokens"] == pytest.approx(sampled)
     assert found[3]["cost/generated_tokens"] > found[2]["cost/generated_tokens"]
@@ -187,7 +187,7 @@ def test_run_killed_behind_its_checkpoint_repeats_the_lost_step(policy: str, tmp
 
 def test_first_update_is_exactly_on_policy(policy: str, tmp_path: Path) -> None:
     config = configure(policy)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, minibatches=1))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, num_minibatches=1))
     for row in run(config, tmp_path)[1:]:
         assert row["policy/clip_low"] == row["policy/clip_high"] == 0
         assert row["gap/mean"] < 1e-4 and row["gap/max"] < 1e-3  # float32; logits of a few tens
@@ -223,7 +223,7 @@ def test_gap_between_sampler_and_trainer_stops_the_run(
 
     def skewed(*args: Any) -> Any:
         batch = plain(*args)
-        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 0.01)
+        return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - 0.01)
 
     monkeypatch.setattr(trainer, "pack_groups", skewed)
     with pytest.raises(RuntimeError, match=r"disagree by 0\.01 nats per token"):
@@ -238,7 +238,7 @@ def test_bfloat16_has_a_limit_of_the_gap_too(
 
     def skewed(*args: Any, **settings: Any) -> Any:
         batch = plain(*args, **settings)
-        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - skew)
+        return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - skew)
 
     monkeypatch.setattr(trainer, "pack_groups", skewed)
     config = configure(
@@ -316,9 +316,9 @@ def test_samples_that_were_not_graded_are_masked(policy: str, tmp_path: Path) ->
     seen = []
 
     class Watching(GRPO):
-        def credit(self, batch: Any, models: Any) -> Any:
+        def compute_signal(self, batch: Any, models: Any) -> Any:
             seen.append(batch)
-            return super().credit(batch, models)
+            return super().compute_signal(batch, models)
 
     found = run(configure(policy, Watching(), task=Letters(faulty=True)), tmp_path)
     assert all(0 < row["outcome/infra_error"] < 1 for row in found[1:])
@@ -369,7 +369,7 @@ def test_preference_file_is_learnt(policy: str, tmp_path: Path) -> None:
         policy,
         DPO(),
         sampler=SamplerConfig(kind="preferences", path=str(file)),
-        train=TrainConfig(steps=8, prompts=6, learning_rate={"policy": 1e-2}),
+        train=TrainConfig(steps=8, prompts_per_step=6, learning_rate={"policy": 1e-2}),
     )
     found = run(config, tmp_path / "run")
     assert found[1]["preference/pairs"] == 6
@@ -424,7 +424,7 @@ def test_skipped_update_changes_neither_weights_nor_moments(policy: str, tmp_pat
     with pytest.raises(Preempted):
         run(config, tmp_path, after(tmp_path, 3))
     before, behind = (weights(tmp_path / "checkpoints" / f"step-{k}" / "policy.safetensors") for k in (2, 3))
-    assert before.keys() == behind.keys() and any(name.startswith("optimiser:exp_avg:") for name in before)
+    assert before.keys() == behind.keys() and any(name.startswith("optimizer:exp_avg:") for name in before)
     assert all(torch.equal(before[name], behind[name]) for name in before)
 
 
@@ -473,7 +473,7 @@ def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str
 
     @dataclasses.dataclass(frozen=True)
     class Vast(RFT):
-        def credit(self, batch: Any, models: Any) -> Any:
+        def compute_signal(self, batch: Any, models: Any) -> Any:
             return Signal(
                 torch.arange(len(batch), device=batch.length.device)
             )  # trains on every row, whatever its reward
@@ -491,16 +491,16 @@ def test_reward_that_overflows_is_left_out_and_its_rollouts_are_kept(policy: str
 def spoil(monkeypatch: pytest.MonkeyPatch, step: int, role: str = "policy") -> None:
     """Have the first update of a step write an infinite weight, from a finite loss and gradient."""
     made = {"updates": 0}
-    plain = Optimiser.update
+    plain = Optimizer.update
 
-    def update(self: Optimiser, scale: float) -> None:
+    def update(self: Optimizer, scale: float) -> None:
         plain(self, scale)
         if ("value.weight" in self.parameters) == (role == "critic"):
             made["updates"] += 1
             if made["updates"] == 2 * (step - 1) + 1:
                 next(iter(self.parameters.values())).data.view(-1)[-1] = math.inf
 
-    monkeypatch.setattr(Optimiser, "update", update)
+    monkeypatch.setattr(Optimizer, "update", update)
 
 
 @pytest.mark.parametrize(("step", "role"), [(2, "policy"), (3, "policy"), (2, "critic")])
@@ -521,7 +521,7 @@ def test_blow_up_of_weights_is_a_divergence_in_its_step_and_nothing_of_it_is_kep
     assert not [*tmp_path.glob("final/*")]
 
 
-def test_weights_that_were_spoilt_behind_the_optimiser_are_not_kept_either(
+def test_weights_that_were_spoilt_behind_the_optimizer_are_not_kept_either(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = trainer.Trainer.restore
@@ -567,7 +567,7 @@ def test_weights_of_a_minibatch_are_made_before_it_is_split(policy: str, tmp_pat
     found = []
     for budget in (1, 16384):
         config = configure(policy, GRPO(averaging="token_mean"))
-        train = dataclasses.replace(config.train, tokens_per_micro_batch=budget, steps=1)
+        train = dataclasses.replace(config.train, micro_batch_tokens=budget, steps=1)
         found.append(run(dataclasses.replace(config, train=train), tmp_path / str(budget))[1])
     # float32, another order of sums
     assert found[0]["grad_norm/policy"] == pytest.approx(found[1]["grad_norm/policy"], rel=1e-4)

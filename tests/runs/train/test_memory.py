@@ -28,13 +28,12 @@ from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
 from grpobench.algorithms.ppo import PPO
-from grpobench.runs.matrix.matrix import CODES
-from grpobench.runs.matrix.worker import Ended, Job
-from grpobench.runs.matrix.worker import run as work
-from grpobench.runs.models.errors import NoRoom
-from grpobench.runs.models.optimiser import Optimiser
+from grpobench.runs.experiment.experiment import CODES
+from grpobench.runs.experiment.worker import Ended, Job
+from grpobench.runs.experiment.worker import run as work
+from grpobench.runs.models.optimizer import Optimizer
 from grpobench.runs.models.packing import micro_batches, packed_tokens
-from grpobench.runs.models.rations import Ration, gave_out, portions
+from grpobench.runs.models.token_budgets import NoRoom, TokenBudget, is_out_of_memory, portions
 from grpobench.runs.settings.config import CheckpointConfig
 from grpobench.runs.tools import faults
 from grpobench.runs.train.execute import execute
@@ -84,7 +83,7 @@ def test_halved_micro_batches_give_the_same_gradient_and_metrics(
     found, again = backward(algorithm, models, batch)
     assert distance(found, whole) < CLOSE
     assert again == pytest.approx(metrics, rel=1e-4, abs=SMALL, nan_ok=True)
-    assert max(tried) > most and models.budget < 80 and models.ration.times > 0
+    assert max(tried) > most and models.budget < 80 and models.token_budget.times > 0
     tried.clear()
     backward(algorithm, models, batch)
     assert max(tried) <= most, "what was lowered stays lowered"
@@ -96,7 +95,7 @@ def test_gradients_of_a_failed_attempt_are_forgotten(algorithm: Algorithm[Any], 
     models = models_for(algorithm, "llama", budget=40)
     batch = batch_for(models)
     whole, metrics = backward(algorithm, models, batch)
-    faults.SEEN.clear()
+    faults.COUNTS.clear()
     (planned / "update.3.oom").touch()
     found, again = backward(algorithm, models, batch)
     assert (planned / faults.STRUCK).read_text() == "update.3.oom\n"
@@ -109,12 +108,12 @@ def test_a_batch_is_halved_until_it_fits_and_no_further(monkeypatch: pytest.Monk
     batch = batch_for(models)
     every = torch.arange(len(batch))
     assert packed_tokens(batch, every) == 3 * max(5 + 25, 3 + 29, 7 + 22)
-    whole = models.read("policy", batch).logp
+    whole = models.forward("policy", batch).logp
     hold_tokens(monkeypatch, 50)
     with pytest.warns(UserWarning, match=r"out of memory with 96 tokens .* from now on 48: OutOfMemoryError"):
-        found = models.read("policy", batch).logp
+        found = models.forward("policy", batch).logp
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
-    assert models.budget == 48 and models.ration.times == 1
+    assert models.budget == 48 and models.token_budget.times == 1
     assert all(packed_tokens(batch, rows) <= 48 for rows in micro_batches(batch, every, 48))
 
 
@@ -123,18 +122,24 @@ def test_a_row_that_does_not_fit_alone_is_told_with_its_length(monkeypatch: pyte
     batch = batch_for(models)
     hold_tokens(monkeypatch, 10)
     with pytest.warns(UserWarning, match="out of memory"), pytest.raises(NoRoom) as raised:
-        models.read("policy", batch)
+        models.forward("policy", batch)
     text = str(raised.value)
     assert "1 row of 17 tokens (prompt 7, longest completion 10)" in text
-    assert all(name in text for name in ("tokens_per_micro_batch", "max_new_tokens", "dtype", "float32"))
+    assert all(name in text for name in ("micro_batch_tokens", "max_completion_tokens", "dtype", "float32"))
 
 
 def test_errors_of_torch_and_of_the_system_are_told_apart_from_others() -> None:
     cpu = (
         "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
     )
-    assert gave_out(RuntimeError(cpu)) and gave_out(MemoryError()) and gave_out(torch.OutOfMemoryError("x"))
-    assert not gave_out(RuntimeError("The size of tensor a (3) must match")) and not gave_out(ValueError(cpu))
+    assert (
+        is_out_of_memory(RuntimeError(cpu))
+        and is_out_of_memory(MemoryError())
+        and is_out_of_memory(torch.OutOfMemoryError("x"))
+    )
+    assert not is_out_of_memory(RuntimeError("The size of tensor a (3) must match")) and not is_out_of_memory(
+        ValueError(cpu)
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound a process's memory")
@@ -150,7 +155,7 @@ def test_memory_that_the_system_refuses_is_made_do_with() -> None:
 
 
 def test_portions_are_taken_once_each_and_in_order() -> None:
-    ration, done = Ration("things", 8), list[int]()
+    token_budget, done = TokenBudget("things", 8), list[int]()
 
     def some(part: range) -> None:
         if len(part) > 3:
@@ -158,10 +163,10 @@ def test_portions_are_taken_once_each_and_in_order() -> None:
         done.extend(part)
 
     with pytest.warns(UserWarning, match="out of memory with"):
-        portions(ration, 11, some, "a thing")
-    assert done == [*range(11)] and ration.most == 2 and ration.times == 2
+        portions(token_budget, 11, some, "a thing")
+    assert done == [*range(11)] and token_budget.limit == 2 and token_budget.times == 2
     with pytest.raises(NoRoom, match=r"a thing alone \(MemoryError: full\); lower sampler.max_new_tokens"):
-        portions(Ration("things", 1), 1, lambda part: some(range(9)), "a thing")
+        portions(TokenBudget("things", 1), 1, lambda part: some(range(9)), "a thing")
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")
@@ -173,7 +178,7 @@ def test_fewer_sequences_at_once_are_the_same_sequences(monkeypatch: pytest.Monk
     assert all(
         same(*pair) for one, two in zip(found, whole, strict=True) for pair in zip(one, two, strict=True)
     )
-    assert tried[0] == 12 and source.ration.most == 3
+    assert tried[0] == 12 and source.token_budget.limit == 3
     hold_sequences(monkeypatch, 0)
     with pytest.raises(NoRoom, match="a sequence of up to 15 tokens behind a prompt of up to 7 alone"):
         source.sample(requests(), 15, 1.0)
@@ -182,8 +187,8 @@ def test_fewer_sequences_at_once_are_the_same_sequences(monkeypatch: pytest.Monk
 # Whole runs
 
 
-def origin(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "origin.json").read_text())["attempts"][-1]
+def provenance(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "provenance.json").read_text())["attempts"][-1]
     return found
 
 
@@ -197,7 +202,7 @@ def test_a_run_in_which_memory_gives_out_is_the_same_run(
 ) -> None:
     config = configure(policy, algorithm)
     plain = run(config, tmp_path / "plain")
-    faults.SEEN.clear()
+    faults.COUNTS.clear()
     for fault in ("update.1.oom", "update.6.oom"):
         (planned / fault).touch()
     found = run(config, tmp_path / "full")
@@ -209,11 +214,11 @@ def test_a_run_in_which_memory_gives_out_is_the_same_run(
         for name in ("cost/trained_tokens", "reward/mean", "grad_norm/policy", "trained/entropy"):
             if one["step"]:
                 assert other[name] == pytest.approx(one[name], rel=1e-4)
-    first, second = origin(tmp_path / "full")["out_of_memory"]
+    first, second = provenance(tmp_path / "full")["out_of_memory"]
     assert first["step"] == 1 and first["why"] == "OutOfMemoryError: CUDA out of memory (a fail point)"
-    assert first["of"] == "tokens (train.tokens_per_micro_batch)" and first["before"] == 1024
+    assert first["of"] == "tokens (train.micro_batch_tokens)" and first["before"] == 1024
     assert 1024 > first["now"] == second["before"] > second["now"]
-    assert "out_of_memory" not in origin(tmp_path / "plain")
+    assert "out_of_memory" not in provenance(tmp_path / "plain")
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")
@@ -234,21 +239,21 @@ def test_a_resumed_run_goes_on_with_what_was_lowered(
     files = [tmp_path / name / "final" / "policy.safetensors" for name in ("whole", "resumed")]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert {"tokens", "sequences"} == {
-        one["of"].split()[0] for one in origin(tmp_path / "whole")["out_of_memory"]
+        one["of"].split()[0] for one in provenance(tmp_path / "whole")["out_of_memory"]
     }
 
 
 def test_another_size_in_the_recipe_begins_with_that_size() -> None:
-    kept = Ration("tokens", 1000)
+    kept = TokenBudget("tokens", 1000)
     with pytest.warns(UserWarning, match="out of memory"):
         kept.lower(600, "full")
     state = json.loads(json.dumps(kept.state()))
     for asked, most in ((1000, 300), (500, 500)):
-        ration = Ration("tokens", asked)
-        ration.restore(state)
-        assert ration.most == most
-    ration.restore({})
-    assert ration.most == 500, "a checkpoint of a version that kept none"
+        token_budget = TokenBudget("tokens", asked)
+        token_budget.restore(state)
+        assert token_budget.limit == most
+    token_budget.restore({})
+    assert token_budget.limit == 500, "a checkpoint of a version that kept none"
 
 
 def test_ratios_stay_1_where_nothing_moved_and_memory_gave_out(planned: Path, tmp_path: Path) -> None:
@@ -292,12 +297,12 @@ def test_a_run_whose_single_row_does_not_fit_exits_70_and_says_what_to_lower(
     assert weights(tmp_path / "final" / "policy.safetensors")
 
 
-def test_an_optimiser_that_does_not_fit_is_told_as_such(
+def test_an_optimizer_that_does_not_fit_is_told_as_such(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Optimiser, scale: float) -> None:
+    def full(self: Optimizer, scale: float) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    monkeypatch.setattr(Optimiser, "update", full)
+    monkeypatch.setattr(Optimizer, "update", full)
     found = ended(configure(policy), tmp_path)
-    assert found.fate == "crashed" and "another train.optimiser" in found.why and "20.00 MiB" in found.why
+    assert found.fate == "crashed" and "another train.optimizer" in found.why and "20.00 MiB" in found.why

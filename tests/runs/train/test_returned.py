@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.toys import arithmetic_run, trainer_for
 
-from grpobench.algorithms.algorithm import Advantage, Algorithm, Batch, Loss, Reader, Reading, Role
+from grpobench.algorithms.algorithm import Advantage, Algorithm, Batch, Loss, ModelOutput, Models, Role
 from grpobench.algorithms.curriculum import Curriculum, Shuffled
 from grpobench.algorithms.grpo import GRPO
 
@@ -19,7 +19,7 @@ from grpobench.algorithms.grpo import GRPO
 class Summed(GRPO):
     """Its loss is one number, which would be broadcast against the weights of all tokens."""
 
-    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, Reading]) -> Loss:
+    def loss(self, batch: Batch, signal: Advantage, now: Mapping[Role, ModelOutput]) -> Loss:
         return Loss(now["policy"].logp.sum()[None], {})
 
 
@@ -27,8 +27,8 @@ class Summed(GRPO):
 class Short(GRPO):
     """One row of advantages is missing."""
 
-    def credit(self, batch: Batch, models: Reader) -> Advantage:
-        signal = super().credit(batch, models)
+    def compute_signal(self, batch: Batch, models: Models) -> Advantage:
+        signal = super().compute_signal(batch, models)
         return dataclasses.replace(signal, advantage=signal.advantage[1:])
 
 
@@ -49,7 +49,11 @@ class Backwards(GRPO):
     ("algorithm", "method", "said"),
     [
         (Summed(), Summed.loss, r"Summed\.loss returned terms \(1,\), expected \(\d+, \d+\) or \(\d+,\)"),
-        (Short(), Short.credit, r"Short\.credit returned advantage \(23, \d+\), expected \(24, \d+\)"),
+        (
+            Short(),
+            Short.compute_signal,
+            (r"Short\.credit returned advantage \(23, \d+\), expected \(24, \d+\)"),
+        ),
         (Backwards(), Last.draw, r"test_returned:Last\.draw returned the index -1 at step 1, expected whole"),
     ],
     ids=lambda part: type(part).__name__,
@@ -58,8 +62,8 @@ def test_a_step_stops_at_what_is_no_answer_and_names_it(
     algorithm: Algorithm[Any], method: Any, said: str
 ) -> None:
     trainer = trainer_for(arithmetic_run(algorithm))
-    before = {name: p.detach().clone() for name, p in trainer.models.named("policy").items()}
+    before = {name: p.detach().clone() for name, p in trainer.models.named_parameters("policy").items()}
     with pytest.raises(RuntimeError, match=said) as caught:
         trainer.step(1)
     assert str(caught.value).startswith(f"test_returned.py:{method.__code__.co_firstlineno} ")
-    assert all(torch.equal(before[name], p) for name, p in trainer.models.named("policy").items())
+    assert all(torch.equal(before[name], p) for name, p in trainer.models.named_parameters("policy").items())

@@ -21,10 +21,10 @@ from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.modifiers import Modifiers
 from grpobench.algorithms.ppo import PPO
 from grpobench.runs.models.loading import load
-from grpobench.runs.models.roles import Models
+from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.prepare.study import study
 from grpobench.runs.prepare.warmstart import alone
-from grpobench.runs.record import checkpoints
+from grpobench.runs.runfolder import checkpoints
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     ModelConfig,
@@ -32,10 +32,10 @@ from grpobench.runs.settings.config import (
     SamplerConfig,
     TrainConfig,
 )
-from grpobench.runs.tools.safe_points import asking, safe_point
+from grpobench.runs.tools.process import asking, safe_point
 from grpobench.runs.train import stopping
-from grpobench.runs.train.collect import OnPolicy
 from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.runs.train.rollouts import OnPolicy
 from grpobench.runs.train.stopping import Stopping
 
 
@@ -88,7 +88,7 @@ def test_a_stop_between_refills_keeps_what_was_before_the_first(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By then the first draw of the step has changed the curriculum and the count of tokens."""
-    train = TrainConfig(steps=3, prompts=4, group=2, learning_rate={"policy": 1e-3})
+    train = TrainConfig(steps=3, prompts_per_step=4, group_size=2, learning_rate={"policy": 1e-3})
     config = rare(configure(policy, ADS(), modify=Modifiers(dynamic_sampling=3), train=train))
     whole = carry(config, tmp_path / "whole")
     refills, plain, told = list[int](), OnPolicy.gather, Told()
@@ -112,11 +112,11 @@ def test_a_step_that_has_changed_weights_is_finished_or_made_again(
     here none."""
     config = rare(configure(policy))
     whole = carry(config, tmp_path / "whole")
-    updates, plain, told = list[Any](), Models.step, Told()
+    updates, plain, told = list[Any](), RoleModels.step, Told()
     with monkeypatch.context() as patch:
         patch.setattr(stopping, "FINISH", patience)
         patch.setattr(told, "stop", lambda: bool(updates))
-        patch.setattr(Models, "step", lambda *given: (updates.append(given), plain(*given))[1])
+        patch.setattr(RoleModels, "step", lambda *given: (updates.append(given), plain(*given))[1])
         assert stopped(config, tmp_path / "parts", told) == saved
     assert last_step(tmp_path / "parts") == row
     assert carry(config, tmp_path / "parts") == whole
@@ -140,7 +140,7 @@ def give_up() -> None:
 
 def test_a_study_that_is_stopped_leaves_nothing(policy: str, tmp_path: Path) -> None:
     loaded, task = load(policy), Letters()
-    models = Models(loaded.model, ("policy",))
+    models = RoleModels(loaded.model, ("policy",))
     with asking(give_up), pytest.raises(Preempted):
         study(models, loaded, task, task.problems("train"))
     assert [path.name[-5:] for path in (tmp_path / "cache" / "study").iterdir()] == [".lock"]

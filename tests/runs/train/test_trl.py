@@ -25,13 +25,13 @@ from helpers.whole_runs import after
 
 from grpobench.algorithms import ALGORITHMS
 from grpobench.algorithms.algorithm import Algorithm
-from grpobench.algorithms.dialects import DIALECTS
 from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.libraries.dialects import DIALECTS
+from grpobench.algorithms.libraries.trl_arguments import TABLE, Splitting, translate
 from grpobench.algorithms.modifiers import Modifiers
-from grpobench.algorithms.trl_arguments import TABLE, Splitting, translate
 from grpobench.runs import cli
-from grpobench.runs.record.folder import RunFolder
-from grpobench.runs.record.status import status
+from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.runfolder.logs import status
 from grpobench.runs.settings.config import (
     CheckpointConfig,
     EvaluateConfig,
@@ -129,7 +129,7 @@ def test_what_trl_means_by_a_name_becomes_its_own_defaults(name: str, tmp_path: 
 def configure(policy: str, algorithm: Algorithm[Any], **sections: Any) -> RunConfig:
     """One step of 4 problems × 4 completions in one update; `sections` override whole sections."""
     settings: dict[str, Any] = {
-        "matrix": "m",
+        "experiment": "m",
         "arm": "a",
         "seed": 3,
         "task": Letters(),
@@ -181,7 +181,7 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[
 @pytest.fixture
 def backend() -> Any:
     pytest.importorskip("trl", reason="runs through TRL: pip install 'grpobench[trl]'")
-    from grpobench.runs.train import trl as trl_backend
+    from grpobench.runs.train.trl import trainer as trl_backend
 
     return trl_backend
 
@@ -217,7 +217,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grpo": ("grpo", {}, {}),
     "grpo, two passes": ("grpo", {"clip_low": 0.01, "clip_high": 0.02}, {"epochs": 2, "learning_rate": 1e-2}),
     "grpo, token mean": ("grpo", {"averaging": "token_mean"}, {}),
-    "grpo, gradients accumulated": ("grpo", {"averaging": "token_mean"}, {"tokens_per_micro_batch": 60}),
+    "grpo, gradients accumulated": ("grpo", {"averaging": "token_mean"}, {"micro_batch_tokens": 60}),
     "grpo, batch std": ("grpo", {"scale": "batch"}, {}),
     "grpo, KL": ("grpo", {"beta": 0.1}, {"epochs": 2, "learning_rate": 1e-2}),
     "grpo, unbiased KL": ("grpo", {"beta": 0.1, "kl_estimator": "k3_unbiased"}, {"epochs": 2}),
@@ -428,9 +428,9 @@ def test_run_folder_is_ours(policy: str, backend: Any, tmp_path: Path) -> None:
         "step-1.jsonl.zst",
         "step-2.jsonl.zst",
     ]
-    origin = json.loads((tmp_path / "origin.json").read_text())
-    recorded = origin["attempts"][0]["trl"]
-    assert recorded["version"] == importlib.metadata.version("trl") == origin["pins"]["trl"]
+    provenance = json.loads((tmp_path / "provenance.json").read_text())
+    recorded = provenance["attempts"][0]["trl"]
+    assert recorded["version"] == importlib.metadata.version("trl") == provenance["fingerprints"]["trl"]
     assert recorded["trainer"] == "GRPOTrainer" and recorded["arguments"]["loss_type"] == "grpo"
     assert status(tmp_path)["state"] == "finished"
 
@@ -543,7 +543,7 @@ def test_weights_that_are_not_finite_are_a_divergence_though_loss_and_gradient_a
             adam.param_groups[0]["params"][0].data.view(-1)[-1] = math.inf
 
     def trainer(work: Any, place: Path) -> Any:
-        work.ours.models.optimisers["policy"].inner.register_step_post_hook(spoil)
+        work.ours.models.optimizers["policy"].inner.register_step_post_hook(spoil)
         return made(work, place)
 
     monkeypatch.setattr(backend.Sampled, "trainer", trainer)
@@ -602,7 +602,7 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
         policy,
         GRPO(),
         train=train(backend="trl"),
-        sampler=SamplerConfig(max_new_tokens=8),
+        sampler=SamplerConfig(max_completion_tokens=8),
         modify=Modifiers(overlong_buffer=4, overlong_penalty=2.0),
     )
     _, row = run(config, tmp_path)
@@ -632,18 +632,18 @@ def test_overlong_completions_are_punished_in_the_reward(policy: str, backend: A
             [
                 "modify.entropy_bonus=0.1",
                 "algorithm.averaging=token_mean",
-                "train.tokens_per_micro_batch=2048",
+                "train.micro_batch_tokens=2048",
             ],
-            "set train.tokens_per_micro_batch = 0",
+            "set train.micro_batch_tokens = 0",
         ),
         (["arms=entropy_mask", "modify.entropy_bonus=0.1"], "set it to 0"),
         (["arms=rloo", "modify.off_policy_mask=0.1"], "RLOOTrainer does not have it"),
         (["sampler.kind=vllm"], 'set sampler.kind = "hf"'),
         (["sampler.old_logp=sampler"], 'set it to "auto"'),
         (["sampler.correction=tis"], 'set it to "none"'),
-        (["sampler.rows=64"], "set sampler.rows = 128"),
-        (["train.group=1"], "set train.group = 2"),
-        (["train.minibatches=5"], "set it to 4"),
+        (["sampler.max_batch_size=64"], "set sampler.max_batch_size = 128"),
+        (["train.group_size=1"], "set train.group_size = 2"),
+        (["train.num_minibatches=5"], "set it to 4"),
         (["tasks=horizon"], "to tasks of one turn"),
         (["arms=ppo"], "TRL's trainers have no ppo"),
         (["arms=dpo"], 'set sampler.kind = "replay" or "preferences"'),
@@ -703,8 +703,8 @@ name = "both"
 tasks = ["arithmetic"]
 [train]
 steps = 30
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 [evaluate]
 problems = 2
 samples = 1

@@ -11,14 +11,14 @@ import pytest
 from helpers.whole_runs import after, configure, rows, run, timeless
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.analysis.logs.load import load
-from grpobench.analysis.summary.events import run_findings
-from grpobench.runs.record.folder import FolderError, RunFolder
-from grpobench.runs.record.status import settled, status
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.topics.events import run_findings
+from grpobench.runs.runfolder.folder import FolderError, RunFolder
+from grpobench.runs.runfolder.logs import settled, status
 from grpobench.runs.settings import stored
 from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig
 from grpobench.runs.settings.recipe import read_text
-from grpobench.runs.tools.json_lines import line
+from grpobench.runs.tools.files import line
 from grpobench.runs.tools.strict import ConfigError
 from grpobench.runs.train import trainer
 from grpobench.runs.train.progress import Preempted
@@ -115,8 +115,8 @@ def test_a_collapsed_run_is_made_again_only_where_a_change_is_allowed(
 def test_the_detectors_are_code_of_a_run_that_they_may_end(tmp_path: Path) -> None:
     for name, stop_on in (("stops", ("kl_blowup",)), ("goes-on", ())):
         with RunFolder.open(tmp_path / name, dataclasses.replace(twelve(), stop_on=stop_on)) as folder:
-            code = folder.origin["attempts"][-1]["code"]
-        assert ("analysis/detect/policy.py" in code) == bool(stop_on)
+            code = folder.provenance["attempts"][-1]["code"]
+        assert ("analysis/detectors/policy.py" in code) == bool(stop_on)
 
 
 def test_looks_are_bounded_by_a_hundred_for_each_row() -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
 from grpobench.tasks.data.sources import data_folder, missing, read
-from grpobench.tasks.data.tables import Hosted, Packaged, Source, Table
+from grpobench.tasks.data.tables import DataError, Hosted, Packaged, Source, Table
 
 TABLE = Table(
     "toy/train.jsonl",
@@ -61,7 +60,7 @@ def test_folder_is_read_before_the_package_and_reported_with_its_hash(tmp_path: 
 def test_package_is_read_without_being_imported(tmp_path: Path, package: Path) -> None:
     source, rows = read(TABLE, None)
     assert [row.text("word") for row in rows] == ["packaged"]
-    assert (source.kind, source.place) == ("package", "toy-data (unknown version): rows/train.jsonl")
+    assert (source.kind, source.location) == ("package", "toy-data (unknown version): rows/train.jsonl")
     assert "toy_data_package" not in sys.modules
     assert missing([TABLE], None) == ""
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from grpobench.tasks.grading import numeric, reals, values
 from grpobench.tasks.grading.expressions import exact, read, repeating, unfinished
-from grpobench.tasks.grading.final_answer import number
+from grpobench.tasks.grading.final_answer import number, unit
 from grpobench.tasks.grading.latex import clean
-from grpobench.tasks.grading.parts import shape, split
-from grpobench.tasks.grading.units import unit
+from grpobench.tasks.grading.reals import shape, split
 
 
 def computed(text: str) -> complex:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpobench.tasks.grading import algebra
-from grpobench.tasks.grading.extraction import Found, extract
-from grpobench.tasks.grading.final_answer import compare, compare_all, normalise, number
+from grpobench.tasks.grading.extraction import ExtractedAnswer, extract
+from grpobench.tasks.grading.final_answer import compare, compare_all, normalize, number
 from grpobench.tasks.workers.pool import Reply
 
 TOWER = "9^{9^{9^{9^{9}}}}"
@@ -23,23 +23,23 @@ TOWER = "9^{9^{9^{9^{9}}}}"
 @pytest.mark.parametrize(
     ("completion", "found"),
     [
-        ("6 * 7 = 42\n#### 42", Found("42", "marker")),
-        ("#### 41\nno:\n#### 42\nbye", Found("42", "marker")),
-        ("####\n42", Found("42", "marker")),
-        ("so \\boxed{\\frac{84}{2}}.", Found("\\frac{84}{2}", "boxed")),
-        ("\\boxed{41} or rather \\boxed{42}", Found("42", "boxed")),
-        ("The answer is $42. Bye 7", Found("$42", "phrase")),
-        ("The final ANSWER IS: 4.5 apples", Found("4.5 apples", "phrase")),
-        ("The answer is unclear; 7 or 8", Found("8", "last number")),
-        ("He has $1,234.50 left.", Found("$1,234.50", "last number")),
-        ("from 5-3 we get -2", Found("-2", "last number")),
-        ("\\boxed{42", Found("42", "last number")),
+        ("6 * 7 = 42\n#### 42", ExtractedAnswer("42", "marker")),
+        ("#### 41\nno:\n#### 42\nbye", ExtractedAnswer("42", "marker")),
+        ("####\n42", ExtractedAnswer("42", "marker")),
+        ("so \\boxed{\\frac{84}{2}}.", ExtractedAnswer("\\frac{84}{2}", "boxed")),
+        ("\\boxed{41} or rather \\boxed{42}", ExtractedAnswer("42", "boxed")),
+        ("The answer is $42. Bye 7", ExtractedAnswer("$42", "phrase")),
+        ("The final ANSWER IS: 4.5 apples", ExtractedAnswer("4.5 apples", "phrase")),
+        ("The answer is unclear; 7 or 8", ExtractedAnswer("8", "last number")),
+        ("He has $1,234.50 left.", ExtractedAnswer("$1,234.50", "last number")),
+        ("from 5-3 we get -2", ExtractedAnswer("-2", "last number")),
+        ("\\boxed{42", ExtractedAnswer("42", "last number")),
         ("#### ", None),
         ("", None),
         ("no idea", None),
     ],
 )
-def test_final_answer(completion: str, found: Found | None) -> None:
+def test_final_answer(completion: str, found: ExtractedAnswer | None) -> None:
     assert extract(completion) == found
 
 
@@ -59,8 +59,8 @@ def test_final_answer(completion: str, found: Found | None) -> None:
         ("7 or 8", "7 or 8"),
     ],
 )
-def test_normalised(text: str, plain: str) -> None:
-    assert normalise(text) == plain
+def test_normalized(text: str, plain: str) -> None:
+    assert normalize(text) == plain
 
 
 @pytest.mark.parametrize(
@@ -189,16 +189,16 @@ def test_math_verify_is_not_imported_by_this_process() -> None:
 @given(st.text(max_size=200) | st.text("0123456789.,-+/$%#\\{}^ e=answer iboxd", max_size=200))
 def test_no_text_raises(text: str) -> None:
     found = extract(text)
-    number(normalise(text))
+    number(normalize(text))
     if found is not None:
-        number(normalise(found.text))
+        number(normalize(found.text))
 
 
 WAYS = ("{}", "{:,}", "${:,}", "{}.", "{}.00", "{} apples", "**{}**")
 
 
 @given(st.integers(-(10**12), 10**12), st.sampled_from(WAYS))
-def test_whole_number_however_written_equals_itself_and_not_its_neighbour(value: int, way: str) -> None:
+def test_whole_number_however_written_equals_itself_and_not_its_neighbor(value: int, way: str) -> None:
     completion = f"so 1 + 1 = 2\n#### {way.format(value)}"
     found = extract(completion)
     assert found is not None
@@ -208,7 +208,7 @@ def test_whole_number_however_written_equals_itself_and_not_its_neighbour(value:
 
 @given(st.fractions(max_denominator=10**6))
 def test_fractions_are_exact(value: Fraction) -> None:
-    assert number(normalise(f"{value.numerator}/{value.denominator}")) == value
+    assert number(normalize(f"{value.numerator}/{value.denominator}")) == value
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from grpobench.tasks.grading import algebra
 from grpobench.tasks.grading.extraction import extract
-from grpobench.tasks.grading.final_answer import compare_all, decide, normalise, number
+from grpobench.tasks.grading.final_answer import compare_all, decide, normalize, number
 from grpobench.tasks.grading.latex import balanced, clean
 
 # (truth, answer)
@@ -450,7 +450,7 @@ def test_a_number_equals_itself_however_written_and_no_other(value: Fraction, ot
 @given(VALUES)
 def test_cleaning_keeps_the_value(value: Fraction) -> None:
     for text in spellings(value)[:5]:
-        assert number(normalise(clean(text))) == value
+        assert number(normalize(clean(text))) == value
 
 
 ATOMS = ["x", "y", "3", "12", "\\pi", "\\sqrt{2}", "\\frac{1}{3}", "x^{2}", "\\sin{x}", "(x+1)", "e^{-x}"]

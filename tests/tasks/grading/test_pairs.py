@@ -12,7 +12,7 @@ import pytest
 
 from grpobench.runs import cli
 from grpobench.runs.tools import files
-from grpobench.tasks.grading import graders, pairs
+from grpobench.tasks.grading import pairs
 from grpobench.tasks.grading.final_answer import compare_all, decide
 
 KEPT = pairs.load()
@@ -49,11 +49,11 @@ def test_most_answers_take_no_algebra() -> None:
 
 def test_every_difference_from_ours_has_a_reason_and_nothing_else_has() -> None:
     for pair in KEPT:
-        apart = {grader.name for grader in graders.GRADERS if pair.apart(grader.name)}
+        apart = {grader.name for grader in pairs.GRADERS if pair.apart(grader.name)}
         assert apart == set(pair.why) and all(pair.why.values()), pair.key
 
 
-def asked(grader: graders.Grader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
+def asked(grader: pairs.Grader, some: list[pairs.Pair]) -> list[tuple[str, str]]:
     """Those of which it says now what is not kept."""
     if lack := grader.missing():
         pytest.skip(lack)
@@ -61,23 +61,23 @@ def asked(grader: graders.Grader, some: list[pairs.Pair]) -> list[tuple[str, str
     return [pair.key for pair, now in zip(some, said, strict=True) if pair.said[grader.name] != now]
 
 
-EACH = pytest.mark.parametrize("grader", graders.GRADERS, ids=lambda grader: grader.name)
+EACH = pytest.mark.parametrize("grader", pairs.GRADERS, ids=lambda grader: grader.name)
 
 
 @EACH
-def test_others_say_what_is_kept(grader: graders.Grader) -> None:
+def test_others_say_what_is_kept(grader: pairs.Grader) -> None:
     quick = [pair for pair in KEPT if pair.said[grader.name] != "timeout"]
     assert asked(grader, quick[::7]) == []
 
 
 @EACH
 @pytest.mark.slow
-def test_others_say_what_is_kept_of_all(grader: graders.Grader) -> None:
+def test_others_say_what_is_kept_of_all(grader: pairs.Grader) -> None:
     assert asked(grader, KEPT) == []
 
 
 def test_grader_that_is_not_here_says_what_to_install() -> None:
-    absent = graders.Grader("no_such", "no-such-package", "1.2", "never")
+    absent = pairs.Grader("no_such", "no-such-package", "1.2", "never")
     assert (
         absent.missing()
         == "no_such: no-such-package is not here; it takes pip install 'no-such-package==1.2'"
@@ -87,7 +87,7 @@ def test_grader_that_is_not_here_says_what_to_install() -> None:
 
 
 def test_grader_that_can_not_start_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = graders.Grader("no_such", "pytest", "", "never")
+    broken = pairs.Grader("no_such", "pytest", "", "never")
     with pytest.raises(OSError, match="no_such could not be asked"):
         broken.ask([("1", "1")])
 

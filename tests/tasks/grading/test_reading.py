@@ -110,7 +110,7 @@ def test_file_is_as_it_is_written() -> None:
     ],
 )
 def test_what_is_left_without_thoughts(text: str, left: str) -> None:
-    assert reading.spoken(text) == left
+    assert reading.without_thoughts(text) == left
 
 
 # Blocks and stretches

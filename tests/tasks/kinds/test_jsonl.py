@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grpobench.runs.inventory import check
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.kinds.jsonl import FROM_DATA, Rows, share_of
 from grpobench.tasks.sandbox import choose
 
@@ -191,7 +191,7 @@ def test_choices_are_answered_by_letter(tmp_path: Path) -> None:
     one = task(tmp_path, rows, "choice", prompt="{question}\n{candidates}\nAnswer:")
     assert one.problems("train")[0].prompt == "1\nA. red\nB. green\nC. B\nD. blue\nAnswer:"
     # the text of a candidate comes before a letter
-    assert [one.asked(problem)["letter"] for problem in one.problems("train")] == ["B", "C", "D"]
+    assert [one.graded_answer(problem)["letter"] for problem in one.problems("train")] == ["B", "C", "D"]
     assert scores(one, " B") == {"correct": 1.0, "format": 1.0}
     assert scores(one, "(A)") == {"correct": 0.0, "format": 1.0}
     assert scores(one, "green") == {"correct": 0.0, "format": 0.0}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from grpobench.runs import cli
 from grpobench.tasks import humaneval, mbpp
 from grpobench.tasks.data import sources
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.grading.asserts import Inconvertible, convert, holds
 from grpobench.tasks.humaneval import HumanEval
 from grpobench.tasks.kinds import programs

@@ -197,7 +197,7 @@ def test_as_many_workers_as_cores_unless_threads_are_allotted(monkeypatch: pytes
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     for share, expected in (("1", 1), ("2", 2), ("64", 4), ("", 4), ("many", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", share)
-        assert pool.places() == expected
+        assert pool.worker_slots() == expected
 
 
 def watch(seen: list[float], done: threading.Event) -> None:

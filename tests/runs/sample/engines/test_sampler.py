@@ -22,14 +22,13 @@ from helpers.toys import Copy, tiny
 from helpers.whole_runs import after
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.models.errors import ModelError
-from grpobench.runs.models.roles import Models
-from grpobench.runs.record.folder import RunFolder
-from grpobench.runs.sample.engines import gate
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.sample.engines import engine as gate
 from grpobench.runs.sample.engines import sampler as vllm_sampler
-from grpobench.runs.sample.engines.remote import Remote
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap, halved, stretched
-from grpobench.runs.sample.engines.server import Server, serve
+from grpobench.runs.sample.engines.server import Remote, Server, serve
 from grpobench.runs.sample.in_process import HFSampler
 from grpobench.runs.sample.sampler import GREEDY, Request
 from grpobench.runs.settings import config as runs_config
@@ -47,7 +46,7 @@ from grpobench.runs.train import trainer
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 END = (1, 7, 11)
 PROMPTS = ((5, 9, 30, 7, 12), (8, 3), (22, 22, 4, 17, 31, 6, 2))
@@ -55,21 +54,21 @@ EXACT = 1e-5
 """Nats: the same float32 logits of some tens, computed in batches of other shapes."""
 
 
-def trained(temperature: float = 1.0, rate: float = 1e-3) -> Models:
-    models = Models(tiny(), ("policy",), temperature=temperature)
-    models.optimise({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
+def trained(temperature: float = 1.0, rate: float = 1e-3) -> RoleModels:
+    models = RoleModels(tiny(), ("policy",), temperature=temperature)
+    models.optimize({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
     return models
 
 
-def update(models: Models) -> None:
-    """One optimiser step of the policy in a random direction."""
+def update(models: RoleModels) -> None:
+    """One optimizer step of the policy in a random direction."""
     generator = torch.Generator().manual_seed(5)
     for parameter in models.language.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     models.step(("policy",), 1.0)
 
 
-def sampler(models: Models, engine: Any = None, **settings: Any) -> EngineSampler:
+def sampler(models: RoleModels, engine: Any = None, **settings: Any) -> EngineSampler:
     options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
     return EngineSampler(engine or Copy(models.language), models, **options)
 
@@ -90,7 +89,7 @@ def test_samples_are_those_of_the_in_process_sampler(temperature: float) -> None
     for group, other in zip(ours, theirs, strict=True):
         for a, b in zip(group, other, strict=True):
             assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
-            np.testing.assert_allclose(a.behaviour_logp, b.behaviour_logp, rtol=0, atol=EXACT)
+            np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
             ends.add(a.stopped)
     assert ends == {True, False}
 
@@ -137,7 +136,7 @@ def names() -> list[str]:
 @pytest.mark.parametrize("name", names())
 def test_engine_that_ignores_any_one_tensor_is_found_out_at_the_start(name: str) -> None:
     models = trained()
-    with pytest.raises(SamplerGap, match=r"after a weight synchronisation.*not taken over the weights"):
+    with pytest.raises(SamplerGap, match=r"after a weight synchronization.*not taken over the weights"):
         sampler(models, Copy(models.language, deaf=[name]))
 
 
@@ -217,8 +216,8 @@ def test_server_gives_what_its_engine_gives(served: tuple[Server, Copy]) -> None
         source.sample(requests(), 9, 0.7), sampler(models).sample(requests(), 9, 0.7), strict=True
     ):
         for a, b in zip(group, other, strict=True):
-            assert a.completion == b.completion and a.behaviour_logp.dtype == np.float32
-            assert np.array_equal(a.behaviour_logp, b.behaviour_logp)
+            assert a.completion == b.completion and a.sampler_logp.dtype == np.float32
+            assert np.array_equal(a.sampler_logp, b.sampler_logp)
     source.close()
 
 
@@ -386,7 +385,7 @@ def configure(url: str = "", **sections: Any) -> RunConfig:
         "model": ModelConfig(),
         "sampler": SamplerConfig(kind="vllm-server", url=url),
         "reward": RewardConfig(),
-        "train": TrainConfig(steps=2, prompts=4, group=4, learning_rate={"policy": 1e-3}),
+        "train": TrainConfig(steps=2, prompts_per_step=4, group_size=4, learning_rate={"policy": 1e-3}),
         "evaluate": EvaluateConfig(every=0, problems=2, samples=1, test_problems=2),
         "checkpoint": CheckpointConfig(every=1),
     }
@@ -410,7 +409,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[Copy]:
         made.append(Copy(load("nano").model, context=1024))
         return made[-1]
 
-    monkeypatch.setattr("grpobench.runs.sample.engines.remote.Remote", remote)
+    monkeypatch.setattr("grpobench.runs.sample.engines.server.Remote", remote)
     return made
 
 
@@ -443,7 +442,7 @@ def test_resumed_run_hands_the_checkpoints_weights_to_its_new_engine(
 
 
 def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_path: Path) -> None:
-    from grpobench.runs.sample.engines import remote
+    from grpobench.runs.sample.engines import server as remote
 
     made: Callable[..., Copy] = remote.Remote  # type: ignore[assignment]
 
@@ -454,7 +453,7 @@ def test_run_stops_at_the_sync_that_its_engine_skips(engine: list[Copy], tmp_pat
         return found
 
     remote.Remote = forgetful  # type: ignore[assignment, misc]
-    with pytest.raises(SamplerGap, match="after a weight synchronisation"):
+    with pytest.raises(SamplerGap, match="after a weight synchronization"):
         run(configure(), tmp_path)
     rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1], "three loads for the proof, one for step 1"
@@ -467,7 +466,7 @@ def test_correction_is_logged_and_compares_with_the_trainer(tmp_path: Path) -> N
 
     def skewed(*args: Any) -> Any:
         batch = plain(*args)
-        return dataclasses.replace(batch, behaviour_logp=batch.behaviour_logp - 5e-4)
+        return dataclasses.replace(batch, sampler_logp=batch.sampler_logp - 5e-4)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "pack_groups", skewed)

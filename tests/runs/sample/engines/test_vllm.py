@@ -21,12 +21,12 @@ from helpers.whole_runs import after
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
+from grpobench.runs.experiment.experiment import run_matrix
 from grpobench.runs.inventory import doctor
-from grpobench.runs.matrix.matrix import run_matrix
-from grpobench.runs.models.errors import ModelError
 from grpobench.runs.models.loading import Loaded, load
-from grpobench.runs.models.roles import Models
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.models.token_budgets import ModelError
+from grpobench.runs.runfolder.folder import RunFolder
 from grpobench.runs.sample.engines import vllm as engines
 from grpobench.runs.sample.engines.sampler import EngineSampler, SamplerGap
 from grpobench.runs.sample.engines.vllm import VLLM
@@ -45,7 +45,7 @@ from grpobench.runs.settings.recipe import read_recipe
 from grpobench.runs.train.execute import execute
 from grpobench.runs.train.progress import Preempted
 from grpobench.tasks.arithmetic import Arithmetic
-from grpobench.tasks.data.errors import DataError
+from grpobench.tasks.data.tables import DataError
 
 pytestmark = [
     pytest.mark.vllm,
@@ -105,8 +105,8 @@ def language(place: str) -> Any:
 
 
 def sampler(place: str, temperature: float = 1.0, **settings: Any) -> EngineSampler:
-    models = Models(language(place), ("policy",), temperature=temperature)
-    models.optimise({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
+    models = RoleModels(language(place), ("policy",), temperature=temperature)
+    models.optimize({"policy": 1e-3}, (0.9, 0.95), 0.0, 1.0)
     options = {"end": END, "pad": 0, "context": 128, "prompt": PROMPTS[0], **settings}
     return EngineSampler(vllm(place), models, **options)
 
@@ -127,12 +127,12 @@ def logps(model: Any, prompt: Sequence[int], completion: Sequence[int], temperat
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_behaviour_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, temperature: float) -> None:
+def test_behavior_logp_is_that_of_a_forward_pass_at_the_temperature(small: str, temperature: float) -> None:
     source = sampler(small, temperature)
     for group in source.sample(requests(), 15, temperature):
         for rollout in group:
             expected = logps(source.models.language, rollout.prompt, rollout.completion, temperature)
-            np.testing.assert_allclose(rollout.behaviour_logp, expected, rtol=0, atol=EXACT)
+            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("seed", [3, GREEDY])
@@ -144,7 +144,7 @@ def test_greedy_answers_and_their_logps_are_those_of_the_in_process_sampler(smal
     theirs = HFSampler(source.models, END, 0, 64, 128).sample(wanted, 12, temperature)
     for (a,), (b,) in zip(ours, theirs, strict=True):
         assert (a.prompt, a.completion, a.stopped) == (b.prompt, b.completion, b.stopped)
-        np.testing.assert_allclose(a.behaviour_logp, b.behaviour_logp, rtol=0, atol=EXACT)
+        np.testing.assert_allclose(a.sampler_logp, b.sampler_logp, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -197,7 +197,7 @@ def test_completion_ends_with_its_first_end_token_or_at_the_limit(small: str) ->
         assert not set(body) & set(END)
         assert rollout.stopped == (last in END)
         assert rollout.stopped or len(rollout.completion) == 9
-        assert len(rollout.completion) == len(rollout.behaviour_logp) <= 9
+        assert len(rollout.completion) == len(rollout.sampler_logp) <= 9
         kinds.add((rollout.stopped, len(rollout.completion) == 9))
     assert {(True, False), (False, True)} <= kinds
 
@@ -254,15 +254,15 @@ def nano() -> Loaded:
 
 
 def follower(loaded: Loaded, engine: Any, rate: float = 1e-4, dtype: str = "float32") -> EngineSampler:
-    models = Models(loaded.model, ("policy",), dtype=dtype)
-    models.optimise({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
+    models = RoleModels(loaded.model, ("policy",), dtype=dtype)
+    models.optimize({"policy": rate}, (0.9, 0.95), 0.0, 1.0)
     prompt = loaded.encode("17+25=")
     return EngineSampler(
         engine, models, end=loaded.end, pad=loaded.pad, context=loaded.context, prompt=prompt
     )
 
 
-def update(models: Models) -> None:
+def update(models: RoleModels) -> None:
     generator = torch.Generator().manual_seed(5)
     for parameter in models.language.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
@@ -277,9 +277,7 @@ def test_gap_is_nought_after_every_sync_and_on_fresh_samples(nano: Loaded) -> No
         ((*found,),) = source.sample([Request(nano.encode("17+25="), tuple(range(8)))], 12, 1.0)
         for rollout in found:
             expected = logps(source.models.language, rollout.prompt, rollout.completion, 1.0)
-            np.testing.assert_allclose(
-                rollout.behaviour_logp, expected, rtol=0, atol=EXACT, err_msg=str(step)
-            )
+            np.testing.assert_allclose(rollout.sampler_logp, expected, rtol=0, atol=EXACT, err_msg=str(step))
 
 
 @pytest.mark.parametrize("rate", [1e-4, 1e-6])
@@ -287,7 +285,7 @@ def test_skipped_sync_is_caught_at_once(nano: Loaded, rate: float, monkeypatch: 
     source = follower(nano, vllm(nano.model.name_or_path), rate)
     update(source.models)
     monkeypatch.setattr(VLLM, "load", lambda self, weights: None)
-    with pytest.raises(SamplerGap, match="after a weight synchronisation"):
+    with pytest.raises(SamplerGap, match="after a weight synchronization"):
         source.sync()
     monkeypatch.undo()
     assert source.sync()["gap/sync"] < 1e-4
@@ -340,7 +338,9 @@ def configure(**sections: Any) -> RunConfig:
         "model": ModelConfig(),
         "sampler": SamplerConfig(kind="vllm", cache_gb=0.25),
         "reward": RewardConfig(),
-        "train": TrainConfig(steps=3, prompts=4, group=4, minibatches=2, learning_rate={"policy": 1e-4}),
+        "train": TrainConfig(
+            steps=3, prompts_per_step=4, group_size=4, num_minibatches=2, learning_rate={"policy": 1e-4}
+        ),
         "evaluate": EvaluateConfig(every=2, problems=8, samples=2, test_problems=8),
         "checkpoint": CheckpointConfig(every=1),
     }
@@ -391,8 +391,8 @@ kind = "vllm"
 cache_gb = 0.25
 [train]
 steps = 3
-prompts = 2
-group = 2
+prompts_per_step = 2
+group_size = 2
 learning_rate = 1e-4
 [evaluate]
 problems = 0
@@ -421,8 +421,8 @@ def test_run_whose_sync_is_skipped_ends_with_70_and_says_why(tmp_path: Path) -> 
     file.write_text(RECIPE)
     outcome = run_matrix(read_recipe(str(file)), tmp_path, execute="test_vllm.forgetting")
     assert outcome.code == 70
-    (ended,) = outcome.named("crashed")
-    assert "SamplerGap: after a weight synchronisation the sampler and the trainer differ" in ended.why
+    (ended,) = outcome.runs_in_state("crashed")
+    assert "SamplerGap: after a weight synchronization the sampler and the trainer differ" in ended.why
     steps = [json.loads(row)["step"] for row in (ended.path / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1]
 

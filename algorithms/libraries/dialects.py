@@ -1,0 +1,1231 @@
+"""What other libraries mean by the name of an algorithm, as presets of ours: `grpo@trl`.
+
+A dialect holds what a library's defaults make of the gradient of a batch, and how often a batch is used. It
+does not hold what every comparison chooses for itself: learning rates and the optimizer, numbers of prompts
+and of completions, lengths. Each value is one `Fact` with the file that it was read in; what our settings
+cannot say is a `Gap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SETTINGS = "settings"
+"""The section of an arm that holds the fields of its algorithm."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value of a library, in our terms."""
+
+    setting: str
+    """A field of the algorithm, or a field of another section: `train.num_minibatches`."""
+    value: Any
+    source: str
+    """File of the library and the option or function in it; with @ its commit, where no release was read."""
+    note: str = ""
+
+    @property
+    def key_path(self) -> tuple[str, str]:
+        """(section, field)."""
+        section, dot, name = self.setting.rpartition(".")
+        return (section, name) if dot else (SETTINGS, name)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What a library does and our settings cannot say, or say only in part."""
+
+    what: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The defaults of one library for one algorithm."""
+
+    algorithm: str
+    library: str
+    version: str
+    """Release, or commits."""
+    ask: str
+    """How the library is asked for it."""
+    facts: tuple[Fact, ...]
+    gaps: tuple[Gap, ...] = ()
+    on: str = ""
+    """Our algorithm that can say it, where that is not ours of the name; `remark` says why."""
+    remark: str = ""
+
+    @property
+    def base(self) -> str:
+        """Our algorithm whose settings these are."""
+        return self.on or self.algorithm
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}@{self.library}"
+
+    @property
+    def values(self) -> Mapping[str, Mapping[str, Any]]:
+        """Field and value by section."""
+        found: dict[str, dict[str, Any]] = {}
+        for fact in self.facts:
+            section, field = fact.key_path
+            found.setdefault(section, {})[field] = fact.value
+        return found
+
+
+NOTE = (
+    "Eight completions, one of them correct: the advantage of the correct one is 2.474 in TRL, verl and "
+    "OpenRLHF, which divide by the group's deviation; 1.000 in NeMo-RL, where the deviation of the other "
+    "seven is 0 and nothing is divided; and 0.875 in open-instruct and prime-rl, which center only. AReaL "
+    "whitens the quotients once more, over the tokens of the batch."
+)
+
+# TRL
+
+TRL = "1.16.0"
+CONFIG, TRAINER = "trl/trainer/grpo_config.py", "trl/trainer/grpo_trainer.py"
+TRL_MEAN = Fact("baseline", "mean", f"{TRAINER}: _generate_and_score_completions")
+TRL_DEVIATION = (
+    Fact("ddof", 1, "trl/trainer/utils.py: nanstd", "Bessel's correction"),
+    Fact("epsilon", 1e-4, f"{TRAINER}: _generate_and_score_completions", "added to the deviation"),
+)
+TRL_GROUP = (TRL_MEAN, Fact("scale", "group", f"{CONFIG}: scale_rewards"), *TRL_DEVIATION)
+TRL_KL = (
+    Fact("beta", 0.0, f"{CONFIG}: beta"),
+    Fact(
+        "kl_estimator",
+        "k3_unbiased",
+        f"{CONFIG}: use_bias_correction_kl",
+        "k3 times the ratio; without effect while beta is 0",
+    ),
+    Fact("kl_placement", "loss", f"{TRAINER}: _compute_loss"),
+)
+TRL_CLIP = (
+    Fact("clip_low", 0.2, f"{CONFIG}: epsilon"),
+    Fact("clip_high", 0.2, f"{CONFIG}: epsilon_high", "None: the value of epsilon"),
+    Fact("dual_clip", 0.0, f"{CONFIG}: delta"),
+)
+TRL_LOOP = (
+    Fact("modify.mask_truncated", False, f"{CONFIG}: mask_truncated_completions"),
+    Fact(
+        "modify.off_policy_mask",
+        0.0,
+        f"{CONFIG}: off_policy_mask_threshold",
+        "None: off; the sampler's probabilities with vLLM, else π_old",
+    ),
+    Fact(
+        "modify.entropy_bonus",
+        0.0,
+        f"{CONFIG}: entropy_coef",
+        "always the mean over tokens, where ours and verl's is averaged like the policy's terms",
+    ),
+    Fact("sampler.temperature", 1.0, f"{CONFIG}: temperature"),
+    Fact("train.num_minibatches", 1, f"{CONFIG}: steps_per_generation", "one update per generated batch"),
+    Fact("train.epochs", 1, f"{CONFIG}: num_iterations"),
+)
+TRL_GAPS = (
+    Gap(
+        "With vLLM (not the default) terms are multiplied by π_old/π_sampler of the sequence, 0 above 3: "
+        'sampler.correction = "mis", correction_level = "sequence", correction_cap = 3.',
+        f"{CONFIG}: vllm_importance_sampling_mode",
+    ),
+    Gap(
+        "A completion that no reward function could score is left out of its group's statistics; ours is "
+        "left out where the grading failed, and else scored.",
+        f"{TRAINER}: _calculate_rewards",
+    ),
+)
+TRL_GMPO, TRL_RLOO = "trl/experimental/gmpo/gmpo_trainer.py", "trl/trainer/rloo_trainer.py"
+TRL_PAIRS = (
+    Fact("nll", 0.0, "trl/trainer/dpo_config.py: loss_type", "an `sft` term only where it is listed"),
+    Fact("pairs_per_group", 0, "trl/trainer/dpo_trainer.py", "every pair of the data set"),
+    Fact("modify.reference_every", 0, "trl/trainer/dpo_config.py: sync_ref_model"),
+)
+TRL_PAIR_GAPS = (
+    Gap(
+        'It trains on a recorded data set of preferences: set sampler.kind = "preferences" and sampler.path.',
+        "trl/trainer/dpo_trainer.py: DPOTrainer",
+    ),
+)
+TOKENS = Fact("averaging", "token_mean", f'{CONFIG}: loss_type = "dapo"', "over the whole generated batch")
+
+# verl
+
+VERL = "0.9.1"
+ACTOR, CORE = "verl/trainer/config/actor/actor.yaml", "verl/trainer/ppo/core_algos.py"
+PPO_YAML = "verl/trainer/config/ppo_trainer.yaml"
+VERL_AVERAGING = Fact("averaging", "token_mean", f"{ACTOR}: loss_agg_mode")
+VERL_DEVIATION = (
+    Fact("ddof", 1, f"{CORE}: compute_grpo_outcome_advantage", "torch.std"),
+    Fact("epsilon", 1e-6, f"{CORE}: compute_grpo_outcome_advantage", "added to the deviation"),
+)
+VERL_GROUP = (
+    Fact("baseline", "mean", f"{CORE}: compute_grpo_outcome_advantage"),
+    Fact("scale", "group", f"{PPO_YAML}: algorithm.norm_adv_by_std_in_grpo"),
+    *VERL_DEVIATION,
+)
+VERL_KL = (
+    Fact("beta", 0.0, f"{ACTOR}: use_kl_loss", "off; kl_loss_coef 0.001 where it is turned on"),
+    Fact("kl_estimator", "k3", f"{ACTOR}: kl_loss_type = low_var_kl", "without effect while beta is 0"),
+    Fact("kl_placement", "loss", f"{ACTOR}: use_kl_loss"),
+)
+VERL_CLIP = (
+    Fact("clip_low", 0.2, f"{ACTOR}: clip_ratio_low"),
+    Fact("clip_high", 0.2, f"{ACTOR}: clip_ratio_high"),
+)
+VERL_DUAL = Fact("dual_clip", 3.0, f"{ACTOR}: clip_ratio_c", "always on")
+VERL_LOOP = (
+    Fact("modify.dynamic_sampling", 0, f"{PPO_YAML}: algorithm.filter_groups.enable"),
+    Fact("modify.overlong_buffer", 0, "verl/trainer/config/reward/reward.yaml: reward_manager"),
+    Fact("sampler.temperature", 1.0, "verl/trainer/config/rollout/rollout.yaml: temperature"),
+    Fact(
+        "train.num_minibatches",
+        4,
+        f"{ACTOR}: ppo_mini_batch_size",
+        "256 of the 1024 prompts of data.train_batch_size (legacy_data.yaml) per update",
+    ),
+    Fact("train.epochs", 1, f"{ACTOR}: ppo_epochs"),
+)
+VERL_ENTROPY = Fact(
+    "modify.entropy_bonus", 0.0, f"{ACTOR}: entropy_coeff", "averaged like the policy's terms (loss_agg_mode)"
+)
+VERL_RATIO = Gap(
+    "The logarithm of the ratio is held in [−20, 20]; ours is not.",
+    f"{CORE}: compute_policy_loss_vanilla",
+)
+VERL_SINGLE = Gap(
+    "A group of one completion has the plain reward as its advantage; ours has 0.",
+    f"{CORE}: compute_grpo_outcome_advantage",
+)
+VERL_K3 = Gap(
+    "Where the KL is turned on, k3 of each token is held in [−10, 10] and its logarithm in [−20, 20], and "
+    "beyond these bounds it has no gradient; ours is not.",
+    f"{CORE}: kl_penalty_forward",
+)
+VERL_GAPS = (VERL_RATIO, VERL_SINGLE, VERL_K3)
+VERL_WHITEN = Gap(
+    "Advantages are whitened with Bessel's correction; ours without.",
+    "verl/utils/torch_functional.py: masked_whiten",
+)
+VERL_CLIPS = Gap(
+    "PPO's clip of [0.8, 1.2], dual clip 3, bounds the ratio, which matters in all updates on a batch but "
+    "the first; ours has no ratio.",
+    f"{CORE}: compute_policy_loss_vanilla",
+)
+VERL_COVARIANCE = Gap(
+    "The covariance is that of the current policy over each micro-batch; ours that of the old policy over "
+    "the rollout batch.",
+    f"{CORE}: compute_policy_loss_clip_cov, compute_policy_loss_kl_cov",
+)
+VERL_MODE = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode"
+VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
+"""The script that moved there from verl, where it was the same in 0.7.0."""
+VERL_V0 = "the default trainer (v1) of this release cannot run it, its predecessor can"
+
+# OpenRLHF
+
+OPENRLHF = "0.11.2"
+OPTIONS, LOSS = "openrlhf/cli/train_ppo_ray.py", "openrlhf/models/loss.py"
+MAKER, UTILS = "openrlhf/trainer/ppo_utils/experience_maker.py", "openrlhf/models/utils.py"
+OPENRLHF_LOSS = (
+    Fact("averaging", "token_mean", f"{OPTIONS}: --actor.loss_agg_mode"),
+    Fact("clip_low", 0.2, f"{OPTIONS}: --actor.eps_clip"),
+    Fact("clip_high", 0.2, f"{OPTIONS}: --actor.eps_clip"),
+    Fact("dual_clip", 0.0, f"{OPTIONS}: --actor.dual_clip"),
+)
+OPENRLHF_BETA = Fact("beta", 0.01, f"{OPTIONS}: --algo.kl.init_coef", "k1")
+OPENRLHF_KL = (
+    OPENRLHF_BETA,
+    Fact(
+        "kl_placement",
+        "advantage",
+        f"{MAKER}: compute_advantages_and_returns",
+        "taken from the rewards of the tokens after the group was normalized, then summed to the end",
+    ),
+)
+OPENRLHF_LOOP = (
+    Fact("modify.overlong_buffer", 0, f"{OPTIONS}: --reward.overlong_buffer_len"),
+    Fact("modify.dynamic_sampling", 0, f"{OPTIONS}: --algo.dynamic_filtering_enable"),
+    Fact("sampler.temperature", 1.0, f"{OPTIONS}: --rollout.temperature"),
+    Fact("sampler.correction", "none", f"{OPTIONS}: --algo.advantage.is_correction_level"),
+    Fact(
+        "train.num_minibatches",
+        8,
+        f"{OPTIONS}: --train.batch_size",
+        "128 completions per update, of 1024 prompts with one each; with n each there are 8·n updates",
+    ),
+    Fact("train.epochs", 1, f"{OPTIONS}: --train.max_epochs"),
+)
+OPENRLHF_GAPS = (
+    Gap(
+        "The reward, after the group's baseline, is held in [−10, 10]; ours is not.",
+        f"{OPTIONS}: --reward.clip_range",
+    ),
+    Gap("k1 of each token is held in [−10, 10]; ours is not.", f"{UTILS}: compute_approx_kl"),
+    Gap("The logarithm of the ratio is held in [−20, 20]; ours is not.", f"{LOSS}: PolicyLoss.forward"),
+)
+
+# NeMo-RL, open-instruct, prime-rl and AReaL, read at commits
+
+NEMO_YAML = "examples/configs/grpo_math_1B.yaml@b26cfeb"
+NEMO_STD = "nemo_rl/algorithms/utils.py@0043953: calculate_baseline_and_std_per_prompt"
+NEMO_ESTIMATOR = "nemo_rl/algorithms/advantage_estimator.py@00925dd: GRPOAdvantageEstimator"
+INSTRUCT = "open_instruct/grpo_utils.py@0063d12"
+STREAM = "open_instruct/data_loader.py@006e470"
+PRIME_TRAIN = "src/prime_rl/trainer/rl/train.py@004274e"
+PRIME_LOSS = "src/prime_rl/trainer/rl/loss.py@008468c: compute_loss"
+PRIME_CONFIG = "src/prime_rl/configs/trainer.py@6deea63: DefaultLossConfig"
+PRIME_ADVANTAGE = "src/prime_rl/orchestrator/advantage.py@0fad630: AdvantageConfig"
+AREAL_YAML = "examples/math/gsm8k_grpo.yaml@00d07c0"
+AREAL_ACTOR = "areal/trainer/ppo/actor.py"
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect(
+            "grpo",
+            "trl",
+            TRL,
+            "GRPOTrainer with GRPOConfig()",
+            (
+                *TRL_GROUP,
+                TOKENS,
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "grpo",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=grpo",
+            (
+                *VERL_GROUP,
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                VERL_DUAL,
+                *VERL_KL,
+                *VERL_LOOP,
+                VERL_ENTROPY,
+            ),
+            VERL_GAPS,
+        ),
+        Dialect(
+            "grpo",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator group_norm",
+            (
+                Fact("baseline", "mean", f"{MAKER}: compute_advantages_and_returns"),
+                Fact("scale", "group", f"{MAKER}: compute_advantages_and_returns"),
+                Fact("ddof", 1, f"{MAKER}: compute_advantages_and_returns", "torch.std"),
+                Fact("epsilon", 1e-9, f"{MAKER}: compute_advantages_and_returns", "added to the deviation"),
+                *OPENRLHF_LOSS,
+                *OPENRLHF_KL,
+                *OPENRLHF_LOOP,
+                Fact("modify.entropy_bonus", 0.0, f"{OPTIONS}: --actor.entropy_coef"),
+            ),
+            OPENRLHF_GAPS,
+        ),
+        Dialect(
+            "grpo",
+            "nemo-rl",
+            "commits b26cfeb and others",
+            "examples/run_grpo_math.py with its own configuration",
+            (
+                Fact("baseline", "leave_one_out", f"{NEMO_YAML}: use_leave_one_out_baseline"),
+                Fact(
+                    "scale",
+                    "leave_one_out",
+                    NEMO_STD,
+                    "the deviation of the other completions too; where it is 0 nothing is divided",
+                ),
+                Fact("ddof", 1, NEMO_STD),
+                Fact("epsilon", 1e-6, NEMO_ESTIMATOR, "added to the deviation"),
+                Fact("averaging", "token_mean", f"{NEMO_YAML}: token_level_loss"),
+                Fact("clip_low", 0.2, f"{NEMO_YAML}: ratio_clip_min"),
+                Fact("clip_high", 0.2, f"{NEMO_YAML}: ratio_clip_max"),
+                Fact("dual_clip", 0.0, f"{NEMO_YAML}: ratio_clip_c"),
+                Fact("beta", 0.01, f"{NEMO_YAML}: reference_policy_kl_penalty"),
+                Fact(
+                    "kl_estimator",
+                    "k3",
+                    "nemo_rl/algorithms/loss_functions.py@b816b57: ClippedPGLossFn",
+                    "later commits multiply it by π/sg[π] (k3_unbiased where a batch has one update)",
+                ),
+                Fact("kl_placement", "loss", f"{NEMO_YAML}: loss_fn"),
+                Fact("modify.dynamic_sampling", 0, f"{NEMO_YAML}: use_dynamic_sampling"),
+                Fact("modify.mask_truncated", False, f"{NEMO_YAML}: overlong_filtering"),
+                Fact("sampler.temperature", 1.0, f"{NEMO_YAML}: generation.temperature"),
+                Fact("sampler.correction", "none", f"{NEMO_YAML}: use_importance_sampling_correction"),
+                Fact(
+                    "train.num_minibatches",
+                    1,
+                    f"{NEMO_YAML}: train_global_batch_size",
+                    "512 completions per update, of 32 prompts × 16",
+                ),
+                Fact("train.epochs", 1, f"{NEMO_YAML}: grpo"),
+            ),
+            (
+                Gap(
+                    "k3 of each token is held in [−10, 10] and its logarithm in [−20, 20]; ours is not.",
+                    f"{NEMO_YAML}: kl_output_clamp_value",
+                ),
+            ),
+        ),
+        Dialect(
+            "grpo",
+            "open-instruct",
+            "commits 0063d12 and 006e470",
+            "grpo_fast.py with its defaults",
+            (
+                Fact("baseline", "mean", f"{STREAM}: advantage_normalization_type"),
+                Fact("scale", "none", f'{STREAM}: advantage_normalization_type = "centered"'),
+                Fact("averaging", "token_mean", f"{INSTRUCT}: loss_denominator"),
+                Fact("clip_low", 0.2, f"{INSTRUCT}: clip_lower"),
+                Fact("clip_high", 0.272, f"{INSTRUCT}: clip_higher"),
+                Fact("dual_clip", 0.0, f'{INSTRUCT}: loss_fn = "dapo"'),
+                Fact("beta", 0.05, f"{INSTRUCT}: beta"),
+                Fact("kl_estimator", "k3", f"{INSTRUCT}: kl_estimator = 2", "model_utils.estimate_kl"),
+                Fact("kl_placement", "loss", f"{INSTRUCT}: beta"),
+                Fact("modify.mask_truncated", False, f"{STREAM}: mask_truncated_completions"),
+                Fact("modify.dynamic_sampling", 0, f"{STREAM}: active_sampling"),
+                Fact("modify.zero_variance_filter", True, f"{STREAM}: filter_zero_std_samples"),
+                Fact("modify.reference_every", 0, f"{INSTRUCT}: ref_policy_update_freq"),
+                Fact("sampler.temperature", 1.0, f"{STREAM}: temperature"),
+                Fact("sampler.correction", "tis", f"{INSTRUCT}: truncated_importance_sampling_ratio_cap"),
+                Fact(
+                    "sampler.correction_level",
+                    "token",
+                    f"{INSTRUCT}: truncated_importance_sampling_ratio_cap",
+                ),
+                Fact("sampler.correction_cap", 2.0, f"{INSTRUCT}: truncated_importance_sampling_ratio_cap"),
+                Fact("train.num_minibatches", 1, f"{INSTRUCT}: num_mini_batches"),
+                Fact("train.epochs", 1, f"{INSTRUCT}: num_epochs"),
+            ),
+            (
+                Gap(
+                    "Rollouts come from policies up to 8 steps old, and weights change while a completion is "
+                    "written; ours come from the current policy.",
+                    f"{STREAM}: async_steps, inflight_updates",
+                ),
+            ),
+        ),
+        Dialect(
+            "grpo",
+            "prime-rl",
+            "commits 6deea63 and others",
+            "the trainer with its default loss",
+            (
+                Fact("baseline", "mean", PRIME_ADVANTAGE),
+                Fact("scale", "none", PRIME_ADVANTAGE),
+                Fact(
+                    "averaging",
+                    "token_mean",
+                    PRIME_TRAIN,
+                    "the tokens of the batch",
+                ),
+                Fact("clip_low", 0.875, f"{PRIME_CONFIG}.token_mask_low", "ratios below 1/8 are masked"),
+                Fact("clip_high", 7.0, f"{PRIME_CONFIG}.token_mask_high", "ratios above 8 are masked"),
+                Fact("dual_clip", 0.0, PRIME_LOSS),
+                Fact("beta", 0.0, f"{PRIME_CONFIG}.kl_tau"),
+                Fact("sampler.correction", "mis", PRIME_LOSS, "the ratio is that to the sampler"),
+                Fact("sampler.correction_level", "token", f"{PRIME_CONFIG}.ratio_type"),
+                Fact("sampler.correction_cap", 8.0, f"{PRIME_CONFIG}.token_mask_high"),
+                Fact("sampler.correction_floor", 0.125, f"{PRIME_CONFIG}.token_mask_low"),
+                Fact("train.num_minibatches", 1, PRIME_TRAIN, "one update per batch"),
+                Fact("train.epochs", 1, PRIME_TRAIN),
+            ),
+            (
+                Gap(
+                    "There is no clip: a token whose ratio leaves [1/8, 8] is masked whatever the sign of "
+                    "its advantage; ours drops the half of them that the clipped objective drops. With one "
+                    "update per batch the ratio to π_old is 1 and only the correction masks, as there.",
+                    PRIME_LOSS,
+                ),
+                Gap(
+                    "A whole sequence is masked where the geometric mean of its ratios leaves [0.1, 10] or "
+                    "one of them is above 100.",
+                    f"{PRIME_CONFIG}.geo_mask_low, sequence_mask_high",
+                ),
+                Gap(
+                    "Rollouts come from a policy one step old; ours from the current one.",
+                    "src/prime_rl/configs/trainer.py@6deea63: max_async_level",
+                ),
+            ),
+        ),
+        Dialect(
+            "grpo",
+            "areal",
+            "1.0.4, its example at commit 00d07c0",
+            "examples/math/gsm8k_grpo.yaml",
+            (
+                Fact("baseline", "mean", f"{AREAL_YAML}: reward_norm.mean_level"),
+                Fact("scale", "group", f"{AREAL_YAML}: reward_norm.std_level"),
+                Fact("ddof", 1, "areal/api/cli_args.py: NormConfig.std_unbiased"),
+                Fact(
+                    "epsilon",
+                    1e-6,
+                    "areal/api/cli_args.py: NormConfig.eps",
+                    "1e-5 of rewards that reward_scaling has multiplied by 10",
+                ),
+                Fact(
+                    "whiten",
+                    True,
+                    f"{AREAL_YAML}: adv_norm",
+                    "batch mean and batch deviation over tokens, after the group's",
+                ),
+                Fact("averaging", "token_mean", f"{AREAL_ACTOR}: loss_weight_fn"),
+                Fact("clip_low", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 where the example does not set it"),
+                Fact("clip_high", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 where the example does not set it"),
+                Fact("dual_clip", 0.0, "areal/api/cli_args.py: PPOActorConfig.c_clip"),
+                Fact("beta", 0.0, f"{AREAL_YAML}: kl_ctl", "0.1 where the example does not set it"),
+                Fact("modify.overlong_buffer", 0, "areal/api/cli_args.py: overlong_reward_penalty"),
+                Fact("modify.mask_truncated", False, "areal/api/cli_args.py: mask_no_eos_with_zero"),
+                Fact("sampler.temperature", 1.0, f"{AREAL_YAML}: gconfig.temperature"),
+                Fact("sampler.correction", "mis", f"{AREAL_YAML}: use_decoupled_loss"),
+                Fact("sampler.correction_level", "token", f"{AREAL_YAML}: behav_imp_weight_cap"),
+                Fact("sampler.correction_cap", 5.0, f"{AREAL_YAML}: behav_imp_weight_cap"),
+                Fact("train.num_minibatches", 1, f"{AREAL_YAML}: ppo_n_minibatches"),
+                Fact("train.epochs", 1, f"{AREAL_ACTOR}: _ppo_update"),
+            ),
+            (
+                Gap(
+                    "The second normalization divides by the unbiased deviation plus 1e-5; ours by the root "
+                    "of the variance plus 1e-8, without Bessel's correction.",
+                    "areal/utils/data.py: Normalization",
+                ),
+                Gap(
+                    "Rewards, times 10 and less 5, are held in [−20, 20]; ours are not.",
+                    "areal/api/cli_args.py: PPOActorConfig.reward_clip",
+                ),
+                Gap(
+                    "Rollouts come from policies up to 2 versions old; ours from the current one.",
+                    f"{AREAL_YAML}: max_head_offpolicyness",
+                ),
+            ),
+        ),
+        Dialect(
+            "gspo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(importance_sampling_level="sequence")',
+            (
+                Fact(
+                    "level",
+                    "token",
+                    f'{TRAINER}: importance_sampling_level = "sequence"',
+                    "with the token mean of loss_type = dapo a sequence weighs as its length, which is the "
+                    "gradient of the token form",
+                ),
+                *TRL_GROUP,
+                TOKENS,
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "gspo",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=gspo",
+            (
+                Fact("level", "token", f"{CORE}: compute_policy_loss_gspo"),
+                *VERL_GROUP,
+                Fact(
+                    "averaging",
+                    "token_mean",
+                    f"{ACTOR}: loss_agg_mode",
+                    "0.9.0 takes the mean over each sequence, whatever is set",
+                ),
+                *VERL_CLIP,
+                Fact("dual_clip", 0.0, f"{CORE}: compute_policy_loss_gspo"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                Gap(
+                    "The logarithm of the ratio is at most 10; ours is not bounded.",
+                    f"{CORE}: compute_policy_loss_gspo",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "ppo",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=gae, the default",
+            (
+                Fact("critic", "separate", "verl/trainer/config/critic/critic.yaml"),
+                Fact("discount", 1.0, f"{PPO_YAML}: algorithm.gamma"),
+                Fact("trace", 1.0, f"{PPO_YAML}: algorithm.lam"),
+                *VERL_CLIP,
+                VERL_DUAL,
+                Fact("value_clip", 0.5, "verl/trainer/config/critic/critic.yaml: cliprange_value"),
+                Fact("critic_warmup", 0, f"{PPO_YAML}: trainer.critic_warmup"),
+                Fact("whiten", True, f"{CORE}: compute_gae_advantage_return"),
+                VERL_AVERAGING,
+                Fact("entropy_bonus", 0.0, f"{ACTOR}: entropy_coeff"),
+                Fact("beta", 0.0, f"{PPO_YAML}: algorithm.use_kl_in_reward"),
+                Fact(
+                    "kl_placement",
+                    "reward",
+                    f"{PPO_YAML}: algorithm.kl_penalty",
+                    "k1; while beta is 0 without effect",
+                ),
+                *VERL_LOOP,
+            ),
+            (
+                VERL_RATIO,
+                VERL_WHITEN,
+                Gap(
+                    "The critic's learning rate is ten times the actor's (1e-5, 1e-6); set "
+                    "train.learning_rate = { policy = …, critic = … }.",
+                    "verl/trainer/config/critic/critic.yaml: optim.lr",
+                ),
+            ),
+        ),
+        Dialect(
+            "ppo",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator gae, the default",
+            (
+                Fact("critic", "separate", f"{OPTIONS}: --critic.model_name_or_path"),
+                Fact("discount", 1.0, f"{OPTIONS}: --algo.advantage.gamma"),
+                Fact("trace", 1.0, f"{OPTIONS}: --algo.advantage.lambd"),
+                *OPENRLHF_LOSS,
+                Fact("value_clip", 0.5, f"{OPTIONS}: --critic.value_clip"),
+                Fact("critic_warmup", 0, f"{OPTIONS}: --critic.freezing_steps", "−1: none"),
+                Fact("whiten", True, f"{MAKER}: compute_advantages_and_returns"),
+                Fact("entropy_bonus", 0.0, f"{OPTIONS}: --actor.entropy_coef"),
+                OPENRLHF_BETA,
+                Fact("kl_placement", "reward", f"{UTILS}: compute_reward"),
+                *OPENRLHF_LOOP,
+            ),
+            OPENRLHF_GAPS,
+        ),
+        Dialect(
+            "dpo",
+            "trl",
+            TRL,
+            "DPOTrainer with DPOConfig()",
+            (Fact("beta", 0.1, "trl/trainer/dpo_config.py: beta"), *TRL_PAIRS),
+            TRL_PAIR_GAPS,
+        ),
+        Dialect(
+            "ipo",
+            "trl",
+            TRL,
+            'DPOTrainer with DPOConfig(loss_type="ipo")',
+            (
+                Fact("beta", 0.1, "trl/trainer/dpo_config.py: beta", "τ in the paper"),
+                Fact("compare", "token", "trl/trainer/dpo_trainer.py: _compute_loss", "means over tokens"),
+                *TRL_PAIRS,
+            ),
+            TRL_PAIR_GAPS,
+        ),
+        Dialect(
+            "dr_grpo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="dr_grpo")',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "constant", f"{TRAINER}: _compute_loss", "1/(B·max_completion_length)"),
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+            on="grpo",
+            remark="the name changes the divisor only and leaves the standard deviation in",
+        ),
+        Dialect(
+            "dr_grpo",
+            "verl",
+            VERL,
+            "algorithm.norm_adv_by_std_in_grpo=False "
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",
+            (
+                Fact("averaging", "constant", f"{CORE}: agg_loss", "1/(B·loss_scale_factor)"),
+                *VERL_CLIP,
+                VERL_DUAL,
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                Gap(
+                    "Unless actor.loss_scale_factor is set, every micro-batch divides by its own longest "
+                    "response, so that terms weigh more beside short ones; ours divides by the limit, which "
+                    "is actor.loss_scale_factor = data.max_response_length there.",
+                    f"{ACTOR}: loss_scale_factor; {CORE}: agg_loss",
+                ),
+                *VERL_GAPS,
+            ),
+        ),
+        Dialect(
+            "dr_grpo",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator dr_grpo",
+            (*OPENRLHF_LOSS, *OPENRLHF_KL, *OPENRLHF_LOOP),
+            OPENRLHF_GAPS,
+            remark="the name changes the advantage only: the mean over tokens stays",
+        ),
+        Dialect(
+            "dapo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="dapo"), which are its defaults',
+            (
+                *TRL_GROUP,
+                TOKENS,
+                *TRL_CLIP,
+                *TRL_KL,
+                Fact("modify.dynamic_sampling", 0, TRAINER, "there is none"),
+                Fact("modify.overlong_buffer", 0, TRAINER, "a reward function of its own"),
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "dapo",
+            "verl",
+            "0.9.1, its recipe at verl-recipe commit 21892b9",
+            "run_dapo_qwen2.5_32b.sh of verl-recipe",
+            (
+                *VERL_GROUP,
+                Fact("averaging", "token_mean", f"{VERL_DAPO}: loss_agg_mode"),
+                Fact("clip_low", 0.2, f"{VERL_DAPO}: clip_ratio_low"),
+                Fact("clip_high", 0.28, f"{VERL_DAPO}: clip_ratio_high"),
+                Fact("dual_clip", 10.0, f"{VERL_DAPO}: clip_ratio_c", "3 where it is left out"),
+                *VERL_KL,
+                Fact(
+                    "modify.dynamic_sampling",
+                    9,
+                    f"{VERL_DAPO}: max_num_gen_batches",
+                    "at most 10 draws in all",
+                ),
+                Fact("sampler.temperature", 1.0, f"{VERL_DAPO}: temperature"),
+                Fact(
+                    "train.num_minibatches",
+                    16,
+                    (f"{VERL_DAPO}: train_prompt_mini_bsz"),
+                    "32 of 512 prompts each",
+                ),
+                Fact("train.epochs", 1, f"{ACTOR}: ppo_epochs"),
+            ),
+            (
+                Gap(
+                    "The last 4,096 of 20,480 tokens are punished, which depends on the limit: set "
+                    "modify.overlong_buffer to a fifth of it.",
+                    f"{VERL_DAPO}: overlong_buffer_len",
+                ),
+                Gap(
+                    "A draw is of three times the prompts that a batch takes, and what is too much is "
+                    "dropped; ours draws a batch's number each time.",
+                    f"{VERL_DAPO}: gen_prompt_bsz",
+                ),
+                Gap(
+                    "Groups whose accuracies are all equal are replaced; ours those whose rewards are.",
+                    f"{VERL_DAPO}: filter_groups_metric",
+                ),
+                Gap(
+                    "The run stops where ten draws do not fill a batch; ours trains on what it has. The "
+                    "trainer that is built into 0.9.1 draws on without a limit.",
+                    "verl-recipe/dapo/dapo_ray_trainer.py@e7f8895; verl/trainer/ppo/v1/trainer_base.py: "
+                    "_resolve_filter_groups_metric",
+                ),
+                *VERL_GAPS,
+            ),
+        ),
+        Dialect(
+            "cispo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="cispo", epsilon_high=5.0)',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "token_mean", f"{TRAINER}: _compute_loss"),
+                Fact(
+                    "ratio_cap",
+                    5.0,
+                    f"{CONFIG}: epsilon_high",
+                    "the value that its help recommends; left out it is that of epsilon, and every weight is "
+                    "cut down to 0.2",
+                ),
+                Fact("ratio_floor", 0.0, f"{TRAINER}: _compute_loss"),
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "cispo",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=cispo",
+            (
+                *VERL_GROUP,
+                VERL_AVERAGING,
+                Fact("ratio_cap", 1.2, f"{ACTOR}: clip_ratio_high", "1 + 0.2: the option is ε_high"),
+                Fact("ratio_floor", 0.8, f"{ACTOR}: clip_ratio_low", "1 − 0.2"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            VERL_GAPS,
+        ),
+        Dialect(
+            "gmpo",
+            "trl",
+            TRL,
+            "experimental.gmpo.GMPOTrainer with GMPOConfig()",
+            (
+                *TRL_GROUP,
+                Fact("averaging", "sequence_mean", f"{TRL_GMPO}: _compute_loss", "one term per sequence"),
+                Fact("clip_low", 0.4, "trl/experimental/gmpo/gmpo_config.py: epsilon"),
+                Fact("clip_high", 0.4, "trl/experimental/gmpo/gmpo_config.py: epsilon_high"),
+                Fact("beta", 0.0, f"{CONFIG}: beta"),
+                Fact("kl_estimator", "k3", f"{TRL_GMPO}: _compute_loss", "without the ratio"),
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "gmpo",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=geo_mean",
+            (
+                *VERL_GROUP,
+                Fact("averaging", "sequence_mean", f"{CORE}: compute_policy_loss_geo_mean"),
+                *VERL_CLIP,
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                Gap(
+                    "The mean is over the responses of a micro-batch, and the micro-batches' means are added "
+                    "up, so that the gradient grows with their number; ours is the mean over the minibatch.",
+                    f"{CORE}: compute_policy_loss_geo_mean",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "sapo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="sapo")',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "sequence_mean", f"{TRAINER}: _compute_loss"),
+                Fact("temperature_positive", 1.0, f"{CONFIG}: sapo_temperature_pos"),
+                Fact("temperature_negative", 1.05, f"{CONFIG}: sapo_temperature_neg"),
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "sapo",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=sapo",
+            (
+                *VERL_GROUP,
+                Fact("averaging", "sequence_mean", f"{CORE}: compute_policy_loss_sapo", "whatever is set"),
+                Fact("temperature_positive", 1.0, f"{ACTOR}: tau_pos"),
+                Fact("temperature_negative", 1.05, f"{ACTOR}: tau_neg"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            VERL_GAPS,
+        ),
+        Dialect(
+            "luspo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="luspo", importance_sampling_level="sequence")',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "sequence_sum", f"{TRAINER}: _compute_loss"),
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "vespo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="vespo")',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "token_mean", f"{TRAINER}: _compute_loss"),
+                Fact("power_positive", 2.0, f"{CONFIG}: vespo_k_pos"),
+                Fact("decay_positive", 3.0, f"{CONFIG}: vespo_lambda_pos"),
+                Fact("power_negative", 3.0, f"{CONFIG}: vespo_k_neg"),
+                Fact("decay_negative", 2.0, f"{CONFIG}: vespo_lambda_neg"),
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "entropy_mask",
+            "trl",
+            TRL,
+            "GRPOTrainer with GRPOConfig(top_entropy_quantile=0.2)",
+            (
+                *TRL_GROUP,
+                TOKENS,
+                *TRL_CLIP,
+                Fact("top_fraction", 0.2, f"{CONFIG}: top_entropy_quantile", "1 where it is left out"),
+                *TRL_KL,
+                Fact("modify.dynamic_sampling", 0, TRAINER, "there is none"),
+                *TRL_LOOP,
+            ),
+            (
+                Gap(
+                    "The threshold is that of each micro-batch and of the current policy's entropies; ours "
+                    "is that of the rollout batch and of the old policy's.",
+                    f"{TRAINER}: get_high_entropy_mask",
+                ),
+                *TRL_GAPS,
+            ),
+        ),
+        Dialect(
+            "clip_cov",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=clip_cov",
+            (
+                *VERL_GROUP,
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                Fact("dual_clip", 0.0, f"{CORE}: compute_policy_loss_clip_cov"),
+                Fact("fraction", 2e-4, f"{ACTOR}: policy_loss.clip_cov_ratio"),
+                Fact("lowest", 1.0, f"{ACTOR}: policy_loss.clip_cov_lb"),
+                Fact("highest", 5.0, f"{ACTOR}: policy_loss.clip_cov_ub"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                VERL_COVARIANCE,
+                Gap(
+                    "Tokens that the ratio clips are not drawn; ours may be.",
+                    f"{CORE}: compute_policy_loss_clip_cov",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "kl_cov",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=kl_cov",
+            (
+                *VERL_GROUP,
+                VERL_AVERAGING,
+                Fact("fraction", 2e-4, f"{ACTOR}: policy_loss.kl_cov_ratio"),
+                Fact("coefficient", 0.1, f"{ACTOR}: policy_loss.ppo_kl_coef"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                VERL_COVARIANCE,
+                Gap(
+                    "The tokens of the largest covariances are penalized, negative ones too where there are "
+                    "not enough others; ours only those above 0.",
+                    f"{CORE}: compute_policy_loss_kl_cov",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "dppo",
+            "verl",
+            VERL,
+            f"{VERL_MODE}=dppo_tv",
+            (
+                *VERL_GROUP,
+                VERL_AVERAGING,
+                Fact("divergence", "tv", f"{CORE}: compute_policy_loss_dppo_tv"),
+                Fact("threshold", 0.2, f"{ACTOR}: clip_ratio_low, clip_ratio_high"),
+                Fact("ratio_cap", 3.0, f"{ACTOR}: clip_ratio_c"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            VERL_GAPS,
+            remark="these are not the settings of the authors' script for verl, which are our defaults",
+        ),
+        Dialect(
+            "rloo",
+            "trl",
+            TRL,
+            "RLOOTrainer with RLOOConfig()",
+            (
+                Fact("averaging", "sequence_sum", f"{TRL_RLOO}: _compute_loss", "whole completions"),
+                Fact("beta", 0.05, "trl/trainer/rloo_config.py: beta", "k1"),
+                Fact("kl_placement", "reward", f"{TRL_RLOO}: _generate_and_score_completions"),
+                Fact(
+                    "modify.mask_truncated", False, "trl/trainer/rloo_config.py: mask_truncated_completions"
+                ),
+                Fact("sampler.temperature", 1.0, "trl/trainer/rloo_config.py: temperature"),
+                Fact("train.num_minibatches", 1, "trl/trainer/rloo_config.py: steps_per_generation"),
+                Fact("train.epochs", 1, "trl/trainer/rloo_config.py: num_iterations"),
+            ),
+            (
+                Gap(
+                    "The ratio of the whole sequence is clipped to [0.8, 1.2], which changes later "
+                    "updates on a batch.",
+                    "trl/trainer/rloo_config.py: epsilon",
+                ),
+            ),
+        ),
+        Dialect(
+            "rloo",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=rloo",
+            (
+                Fact("baseline", "leave_one_out", f"{CORE}: compute_rloo_outcome_advantage"),
+                Fact("scale", "none", f"{CORE}: compute_rloo_outcome_advantage"),
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                VERL_DUAL,
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            VERL_GAPS,
+            on="grpo",
+            remark="the name changes the baseline only: PPO's clip stays",
+        ),
+        Dialect(
+            "rloo",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator rloo",
+            (
+                Fact("baseline", "leave_one_out", f"{MAKER}: compute_advantages_and_returns"),
+                Fact("scale", "none", f"{MAKER}: compute_advantages_and_returns"),
+                *OPENRLHF_LOSS,
+                *OPENRLHF_KL,
+                *OPENRLHF_LOOP,
+            ),
+            OPENRLHF_GAPS,
+            on="grpo",
+            remark="the name changes the baseline only: PPO's clip stays",
+        ),
+        Dialect(
+            "reinforce_pp",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator reinforce",
+            (
+                *OPENRLHF_LOSS,
+                OPENRLHF_BETA,
+                Fact("kl_placement", "advantage", f"{UTILS}: compute_reward", "the reward of each token"),
+                *OPENRLHF_LOOP,
+            ),
+            OPENRLHF_GAPS,
+        ),
+        Dialect(
+            "reinforce_pp",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=reinforce_plus_plus",
+            (VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
+            (VERL_RATIO, VERL_WHITEN, VERL_K3),
+        ),
+        Dialect(
+            "reinforce_pp_baseline",
+            "openrlhf",
+            OPENRLHF,
+            "--algo.advantage.estimator reinforce_baseline",
+            (
+                Fact("baseline", "mean", f"{MAKER}: compute_advantages_and_returns"),
+                Fact("scale", "none", f"{MAKER}: compute_advantages_and_returns"),
+                Fact("whiten", True, f"{MAKER}: compute_advantages_and_returns", "after the KL was taken"),
+                *OPENRLHF_LOSS,
+                *OPENRLHF_KL,
+                *OPENRLHF_LOOP,
+            ),
+            OPENRLHF_GAPS,
+            on="grpo",
+            remark="the KL is taken before advantages are whitened, which ours of the name cannot",
+        ),
+        Dialect(
+            "reinforce_pp_baseline",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=reinforce_plus_plus_baseline",
+            (VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
+            (*VERL_GAPS, VERL_WHITEN),
+        ),
+        Dialect(
+            "lite_ppo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(scale_rewards="batch")',
+            (
+                TRL_MEAN,
+                Fact("scale", "batch", f"{CONFIG}: scale_rewards"),
+                *TRL_DEVIATION,
+                TOKENS,
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "bnpo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(loss_type="bnpo")',
+            (
+                *TRL_GROUP,
+                Fact("averaging", "token_mean", f"{TRAINER}: _compute_loss"),
+                *TRL_CLIP,
+                *TRL_KL,
+                *TRL_LOOP,
+            ),
+            (
+                Gap(
+                    "The mean is over the tokens of a micro-batch on a device; ours is over the minibatch.",
+                    f"{TRAINER}: _compute_loss",
+                ),
+                *TRL_GAPS,
+            ),
+            on="grpo",
+            remark="the name is that of an average only; there is no Beta density",
+        ),
+        Dialect(
+            "gdpo",
+            "trl",
+            TRL,
+            'GRPOTrainer with GRPOConfig(multi_objective_aggregation="normalize_then_sum")',
+            (*TRL_DEVIATION, TOKENS, *TRL_CLIP, *TRL_KL, *TRL_LOOP),
+            TRL_GAPS,
+        ),
+        Dialect(
+            "gdpo",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=gdpo trainer.use_v1=False with algorithm.gdpo_reward_keys",
+            (*VERL_DEVIATION, VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
+            (
+                Gap(
+                    "The weighed sum is whitened over the batch's tokens; ours is divided by the deviation "
+                    "over its completions.",
+                    f"{CORE}: compute_gdpo_outcome_advantage",
+                ),
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: the prompts and the single rewards do "
+                    "not reach the estimator.",
+                    "verl/trainer/ppo/v1/trainer_base.py: _compute_advantage",
+                ),
+                *VERL_GAPS,
+            ),
+            remark=VERL_V0,
+        ),
+        Dialect(
+            "passk",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=grpo_passk",
+            (
+                Fact("form", "best", f"{CORE}: compute_grpo_passk_outcome_advantage"),
+                Fact("divide", True, f"{PPO_YAML}: algorithm.norm_adv_by_std_in_grpo"),
+                Fact("epsilon", 1e-6, f"{CORE}: compute_grpo_passk_outcome_advantage"),
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                VERL_DUAL,
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (VERL_RATIO, VERL_K3),
+        ),
+        Dialect(
+            "gpg",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=gpg actor_rollout_ref.actor.policy_loss.loss_mode=gpg",
+            (VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
+            (
+                Gap(
+                    "The factor is the batch over its completions of a reward other than 0; ours over those "
+                    "of groups with a signal.",
+                    f"{CORE}: compute_gpg_outcome_advantage",
+                ),
+                VERL_SINGLE,
+                VERL_K3,
+            ),
+        ),
+        Dialect(
+            "opo",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=opo",
+            (VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
+            (VERL_CLIPS, *VERL_GAPS),
+        ),
+        Dialect(
+            "otb",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=optimal_token_baseline "
+            "actor_rollout_ref.actor.calculate_sum_pi_squared=True trainer.use_v1=False",
+            (
+                VERL_AVERAGING,
+                *VERL_CLIP,
+                VERL_DUAL,
+                Fact("zero_tail", True, f"{CORE}: compute_optimal_token_baseline_advantage"),
+                *VERL_KL,
+                *VERL_LOOP,
+            ),
+            (
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: nothing hands on the sums of squares.",
+                    "verl/trainer/ppo/ray_trainer.py: compute_advantage",
+                ),
+                *VERL_GAPS,
+            ),
+            remark=VERL_V0,
+        ),
+        Dialect(
+            "remax",
+            "verl",
+            VERL,
+            "algorithm.adv_estimator=remax trainer.use_v1=False",
+            (VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
+            (
+                VERL_CLIPS,
+                Gap(
+                    "With trainer.use_v1=True, the default, it stops: no greedy answers are sampled.",
+                    "verl/trainer/ppo/v1/trainer_base.py: _compute_advantage",
+                ),
+                VERL_RATIO,
+                VERL_K3,
+            ),
+            remark=VERL_V0,
+        ),
+    )
+}

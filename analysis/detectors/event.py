@@ -1,0 +1,190 @@
+"""Events of instability, and what every detector of them is made of."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from grpobench.analysis.detectors.history import Floats, History, Series
+
+Severity: TypeAlias = Literal["notable", "severe"]
+Family: TypeAlias = Literal["collapse", "instability", "infrastructure"]
+"""`collapse`: the run lost what it had learned; `infrastructure`: a fault of the machinery, never the
+algorithm's."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A value that triggered a rule, and the threshold that it crossed."""
+
+    metric: str
+    step: int
+    value: float
+    threshold: float
+    above: bool
+    """Whether the rule is met above the threshold; else below it."""
+
+    def __str__(self) -> str:
+        side = "above" if self.above else "below"
+        return f"{self.metric} {self.value:.3g} at step {self.step}, {side} {self.threshold:.3g}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that went wrong in one run."""
+
+    kind: str
+    onset: int
+    """The first step of it."""
+    found: int
+    """The step after which the rule was met."""
+    evidence: tuple[Evidence, ...]
+    recovered: int | None = None
+    """The first step after it; None where it lasts until the end of the logs."""
+    severity: Severity = "notable"
+    note: str = ""
+    """What was adapted or left out, in words."""
+
+    def row(self) -> dict[str, Any]:
+        """As a line of events.jsonl."""
+        return asdict(self) | {"evidence": [asdict(one) for one in self.evidence]}
+
+
+@dataclass(frozen=True)
+class Detector(ABC):
+    """One kind of event. The fields are its thresholds."""
+
+    kind: ClassVar[str]
+    rule: ClassVar[str]
+    """In one sentence, with the defaults."""
+    source: ClassVar[str]
+    """Where the rule or its thresholds come from."""
+    needs: ClassVar[tuple[tuple[str, ...], ...]]
+    """Metrics: of each entry at least one must be logged."""
+    family: ClassVar[Family] = "instability"
+    stops: ClassVar[bool] = True
+    """Whether a recipe may end a run for it."""
+
+    def lacks(self, history: History) -> str:
+        """Why the run can not be judged; empty where it can."""
+        for choice in self.needs:
+            if not any(history.matching(name) for name in choice):
+                return f"not logged: {' or '.join(choice)}"
+        return ""
+
+    @abstractmethod
+    def find(self, history: History) -> list[Event]:
+        """The events of a run until now, in the order of their onsets. More rows may end an event or make it
+        severe; they never move its `onset` or `found`, nor take it back."""
+
+    def event(
+        self,
+        spell: Spell,
+        evidence: Sequence[Evidence],
+        severity: Severity = "notable",
+        note: str = "",
+    ) -> Event:
+        """An event of this kind over a spell."""
+        return Event(self.kind, spell.onset, spell.found, tuple(evidence), spell.recovered, severity, note)
+
+
+@dataclass(frozen=True)
+class Spell:
+    """Steps over which a condition holds."""
+
+    onset: int
+    found: int
+    recovered: int | None
+    first: int
+    """Index of the onset."""
+    confirmed: int
+    """Index of the value that made it long enough."""
+    end: int
+    """Index behind its last value."""
+
+
+def spells(steps: Sequence[int] | Any, met: Any, in_a_row: int) -> list[Spell]:
+    """Where a condition is met at least `in_a_row` times in succession. Such a spell is over with the first
+    of as many values in succession that do not meet it."""
+    met = np.asarray(met, dtype=bool)
+    if int(met.sum()) < in_a_row:
+        return []
+    return list(_spells(steps, met, in_a_row))
+
+
+def _spells(steps: Any, met: Any, in_a_row: int) -> Iterator[Spell]:
+    start, first, confirmed = 0, -1, -1
+    for index in range(len(met)):
+        inside = first >= 0
+        if met[index] == inside:  # what changes nothing: the count of the other kind begins anew
+            start = index + 1
+        elif index - start + 1 == in_a_row and not inside:
+            first, confirmed, start = start, index, index + 1
+        elif index - start + 1 == in_a_row:
+            yield Spell(int(steps[first]), int(steps[confirmed]), int(steps[start]), first, confirmed, start)
+            first, start = -1, index + 1
+    if first >= 0:
+        yield Spell(int(steps[first]), int(steps[confirmed]), None, first, confirmed, len(met))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Where a metric stood in the run's first steps behind the warm-up."""
+
+    median: float
+    mad: float
+    """Median absolute deviation from the median, not scaled."""
+    first: float
+    """The first value."""
+    end: int
+    """The last step of it: before, nothing is found."""
+
+    def bound(self, deviations: float, least: float = 0.0) -> float:
+        """The median and so many median absolute deviations. A deviation counts as at least 5 % of the
+        median, so that a baseline that hardly moves does not make an alarm of everything, and the bound is at
+        least `least` above the median."""
+        return self.median + max(deviations * max(self.mad, 0.05 * abs(self.median)), least)
+
+
+def baseline(history: History, series: Series) -> Baseline | None:
+    """The baseline of a metric; None until all its steps are there."""
+    begin, end = history.about.warmup, history.about.warmup + history.window
+    values = series.values[(series.steps > begin) & (series.steps <= end)]
+    if history.last < end or len(values) < min(2, history.window):
+        return None
+    median = float(np.median(values))
+    return Baseline(median, float(np.median(np.abs(values - median))), float(values[0]), end)
+
+
+def sustained(
+    detector: Detector,
+    history: History,
+    series: Series,
+    threshold: float | Floats,
+    above: bool,
+    start: Baseline | None = None,
+    severe: float = math.nan,
+) -> list[Event]:
+    """Events of a metric that stays beyond a threshold (one, or one per value) for `history.in_a_row` steps;
+    severe where it also passes `severe`. Nothing is found before the baseline is complete."""
+    bounds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), series.values.shape)
+    met = series.values > bounds if above else series.values < bounds
+    found = []
+    for spell in spells(series.steps, met, history.in_a_row):
+        if start is not None and spell.found < start.end:
+            spell = Spell(**(asdict(spell) | {"found": start.end}))
+        inside = series.values[spell.first : spell.end]
+        worst = inside.max() if above else inside.min()
+        grave = worst > severe if above else worst < severe
+        shown = [spell.first, spell.confirmed]
+        evidence = [
+            Evidence(series.name, int(series.steps[i]), float(series.values[i]), float(bounds[i]), above)
+            for i in shown
+        ]
+        found.append(detector.event(spell, evidence, "severe" if grave else "notable", history.shortened))
+    return found

@@ -1,0 +1,168 @@
+"""Faults of the machinery: told apart, and never an algorithm's collapse.
+
+The gap between the probabilities that a sampler draws from and those that the trainer computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grpobench.analysis.detectors.event import Detector, Event, Evidence, baseline, sustained
+from grpobench.analysis.detectors.gradient import POLICY, GradientInstability
+from grpobench.analysis.detectors.history import History, Series
+
+FAILED = ("outcome/infra_error", "reward/failed")
+CORRECT, TRUNCATED, SYNC = "score/correct", "length/truncated", "gap/sync"
+SAMPLED = tuple(f"eval/validation/{mode}/correct" for mode in ("sampled", "greedy"))
+
+
+@dataclass(frozen=True)
+class GraderFailure(Detector):
+    """Answers that could not be graded."""
+
+    kind = "grader_failure"
+    rule = (
+        "5 % or more of the rollouts not graded for reasons of the machine, or masked because the reward "
+        "failed, for 8 steps in a row; severe from a half"
+    )
+    source = "ours; an error of the machine is never a silent 0"
+    needs = (FAILED,)
+    family = "infrastructure"
+    stops = False
+
+    share: float = 0.05
+    """Share of the rollouts of a step."""
+
+    def find(self, history: History) -> list[Event]:
+        found: list[Event] = []
+        for name in FAILED:
+            series = history.updates(name)
+            found += sustained(self, history, series, self.share - 1e-9, True, severe=0.5 - 1e-9)
+        return sorted(found, key=lambda event: event.onset)
+
+
+@dataclass(frozen=True)
+class GraderSilent(Detector):
+    """A grader that accepts nothing of what is trained on, while evaluations of the same policy find right
+    answers."""
+
+    kind = "grader_silent"
+    rule = (
+        "not one training rollout graded as correct in the first 8 steps, while the policy before training "
+        "was right on 10 % or more of the validation problems"
+    )
+    source = "ours; a grader that fails to zero looks like a policy that fails"
+    needs = ((CORRECT,), SAMPLED)
+    family = "infrastructure"
+    stops = False
+
+    least: float = 0.1
+    """Validation accuracy before training."""
+
+    def find(self, history: History) -> list[Event]:
+        base = history.first(*SAMPLED)
+        series = history.updates(CORRECT)
+        if base is None or not len(base) or base.steps[0] or base.values[0] < self.least:
+            return []
+        count = history.in_a_row
+        if len(series) < count or np.any(series.values[:count] > 0):
+            return []
+        right = np.flatnonzero(series.values > 0)
+        over = int(series.steps[right[0]]) if len(right) else None
+        first, found = int(series.steps[0]), int(series.steps[count - 1])
+        evidence = (
+            Evidence(base.name, 0, float(base.values[0]), self.least, True),
+            Evidence(CORRECT, found, 0.0, 0.0, False),
+        )
+        return [Event(self.kind, first, found, evidence, over, "severe", history.shortened)]
+
+
+@dataclass(frozen=True)
+class AllTruncated(Detector):
+    """Completions that the limit of tokens cuts, all of them: what is measured is the limit."""
+
+    kind = "all_truncated"
+    rule = "99 % or more of the completions cut by the limit of tokens or turns for 8 steps in a row"
+    source = "ours; a limit below the answers' length grades the limit"
+    needs = ((TRUNCATED,),)
+    family = "infrastructure"
+    stops = False
+
+    share: float = 0.99
+    """Share of the completions of a step."""
+
+    def find(self, history: History) -> list[Event]:
+        return sustained(self, history, history.updates(TRUNCATED), self.share - 1e-9, True)
+
+
+@dataclass(frozen=True)
+class StaleWeights(Detector):
+    """A sampler that did not take over the trainer's weights."""
+
+    kind = "stale_weights"
+    rule = "a probe's log-probabilities more than 1 nat apart after handing over the weights, at any step"
+    source = "ours; in bfloat16 as much as 1 nat is let pass (`sampler.max_logprob_gap`)"
+    needs = ((SYNC,),)
+    family = "infrastructure"
+    stops = False
+
+    most: float = 1.0
+    """Nats, the greatest over the probe's tokens."""
+
+    def find(self, history: History) -> list[Event]:
+        series = history.get(SYNC)
+        bad = np.flatnonzero(series.values > self.most)
+        if not len(bad):
+            return []
+        first, last = int(bad[0]), int(bad[-1])
+        over = int(series.steps[last + 1]) if last + 1 < len(series) else None
+        step = int(series.steps[first])
+        evidence = Evidence(SYNC, step, float(series.values[first]), self.most, True)
+        return [Event(self.kind, step, step, (evidence,), over, "severe")]
+
+
+GAP = "gap/k3"
+
+
+@dataclass(frozen=True)
+class SamplerGap(Detector):
+    """A gap that alone can collapse a run, or that grows while the gradient still looks sound."""
+
+    kind = "sampler_gap"
+    rule = (
+        "k3 gap between sampler and trainer above 1e-2 nats per token for 8 steps in a row, or above 1e-3 "
+        "and 10 times the baseline's median for as long while the gradient norm has no spike; severe above "
+        ".1"
+    )
+    source = (
+        "healthy below 1e-3, and rising ahead of the gradient norm: the definition of gap/k3; thresholds ours"
+    )
+    needs = ((GAP,),)
+
+    most: float = 1e-2
+    """Nats per token."""
+    healthy: float = 1e-3
+    """Nats per token below which a rise means nothing."""
+    times: float = 10.0
+    """Multiple of the baseline's median."""
+
+    def find(self, history: History) -> list[Event]:
+        series = history.updates(GAP)
+        found = sustained(self, history, series, self.most, True, severe=10 * self.most)
+        begin = baseline(history, series)
+        if begin is None:
+            return found
+        bound = max(self.healthy, self.times * begin.median)
+        if bound < self.most:
+            rising = Series(GAP, series.steps, np.where(self._sound(history, series), series.values, 0.0))
+            ahead = sustained(self, history, rising, bound, True, begin)
+            found += [one for one in ahead if not any(one.onset >= known.onset for known in found)]
+        return sorted(found, key=lambda event: event.onset)
+
+    def _sound(self, history: History, series: Series) -> np.ndarray:
+        """At which of the series' steps the gradient norm is no spike, (n,)."""
+        norms = history.updates(POLICY)
+        spikes = norms.steps[GradientInstability().beyond(history, norms)]
+        return ~np.isin(series.steps, spikes)

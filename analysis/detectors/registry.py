@@ -1,0 +1,100 @@
+"""Every detector by the kind of event that it finds, and all of them on one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grpobench.analysis.detectors.accuracy import AccuracyCollapse, DiversityLoss
+from grpobench.analysis.detectors.event import Detector, Event
+from grpobench.analysis.detectors.gradient import (
+    CriticFailure,
+    GradientInstability,
+    SignalSaturation,
+    SignalStarvation,
+)
+from grpobench.analysis.detectors.history import History
+from grpobench.analysis.detectors.infrastructure import (
+    AllTruncated,
+    GraderFailure,
+    GraderSilent,
+    SamplerGap,
+    StaleWeights,
+)
+from grpobench.analysis.detectors.policy import Drift, EntropyCollapse, EntropyExplosion, KLBlowUp
+from grpobench.analysis.detectors.reward import Degeneration, LengthShift, RewardCollapse, RewardHacking
+
+DETECTORS: Mapping[str, Detector] = {
+    detector.kind: detector
+    for detector in (
+        AccuracyCollapse(),
+        RewardCollapse(),
+        EntropyCollapse(),
+        EntropyExplosion(),
+        KLBlowUp(),
+        GradientInstability(),
+        LengthShift(),
+        Degeneration(),
+        DiversityLoss(),
+        RewardHacking(),
+        SignalStarvation(),
+        SignalSaturation(),
+        CriticFailure(),
+        SamplerGap(),
+        Drift(),
+        GraderFailure(),
+        GraderSilent(),
+        AllTruncated(),
+        StaleWeights(),
+    )
+}
+"""In the order of reports."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in one run, and what could not be looked for."""
+
+    events: tuple[Event, ...]
+    """By onset, then in the detectors' order."""
+    not_applicable: Mapping[str, str]
+    """Kind -> why the run's logs do not allow to look for it."""
+
+    def of_family(self, family: str) -> list[Event]:
+        """The events of a family of kinds."""
+        return [event for event in self.events if DETECTORS[event.kind].family == family]
+
+    def collapse(self) -> Event | None:
+        """The first collapse that the run did not recover from."""
+        lasting = [event for event in self.of_family("collapse") if event.recovered is None]
+        return lasting[0] if lasting else None
+
+
+def detect(history: History, detectors: Mapping[str, Detector] = DETECTORS) -> Findings:
+    """Every event of a run. Equal histories give equal findings, whatever else was logged."""
+    lacks = {kind: detector.lacks(history) for kind, detector in detectors.items()}
+    events = [
+        event for kind, detector in detectors.items() if not lacks[kind] for event in detector.find(history)
+    ]
+    events.sort(key=lambda event: event.onset)
+    return Findings(tuple(events), {kind: why for kind, why in lacks.items() if why})
+
+
+def is_read_by_detectors(name: str) -> bool:
+    """Whether any detector may read a metric."""
+    return name.startswith(PREFIXES)
+
+
+PREFIXES = tuple(
+    dict.fromkeys(
+        [name.partition("<")[0] for one in DETECTORS.values() for choice in one.needs for name in choice]
+        + ["reward/std", "score/correct", "grad_norm/policy"]
+    )
+)
+"""How the names of these metrics begin."""
+
+
+def thresholds(detector: Detector) -> dict[str, float]:
+    """The thresholds of a detector by name."""
+    return {field.name: getattr(detector, field.name) for field in dataclasses.fields(detector)}

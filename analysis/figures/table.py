@@ -1,0 +1,56 @@
+"""A table of the report, and its form in LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from grpobench.analysis.tools.text import escape
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is printed (strings) and as it is computed with (a frame)."""
+
+    name: str
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    frame: pd.DataFrame
+    text_columns: int = 2
+    """How many leading columns hold names, set flush left; `wide` columns at the end hold text."""
+    wide: int = 0
+    note: str = ""
+    sentence_heading: str = ""
+    """Where the last column holds whole sentences: a heading for them, under which the page lists them below
+    the table, since a column of them would be wider than the page or its rows mostly white."""
+
+    @property
+    def columns(self) -> int:
+        """Those that are printed as such."""
+        return len(self.header) - bool(self.sentence_heading)
+
+    @property
+    def sentences(self) -> Sequence[tuple[str, str]]:
+        """What the sentences are about, and they themselves."""
+        names = [", ".join(row[: self.text_columns]) for row in self.rows] if self.sentence_heading else []
+        return [(name, row[-1]) for name, row in zip(names, self.rows, strict=False) if row[-1]]
+
+
+def tex(table: Table) -> str:
+    """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
+    last = table.columns
+    left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
+    align = "".join("l" if i in left else "r" for i in range(last))
+    lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{{align}}}", r"\toprule"]
+    lines.append(" & ".join(map(escape, table.header[:last])) + r" \\")
+    lines.append(r"\midrule")
+    before = None
+    for row in table.rows:
+        if before is not None and row[0] != before and table.text_columns > 1:
+            lines.append(r"\addlinespace")
+        before = row[0]
+        lines.append(" & ".join(map(escape, row[:last])) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

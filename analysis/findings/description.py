@@ -1,0 +1,126 @@
+"""What a test measured of each arm: its runs, and their mean over seeds.
+
+Numbers of findings as pages and terminals print them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpobench.analysis.findings.censored import clip, count_reached
+from grpobench.analysis.findings.judge import VERDICTS, Result
+from grpobench.analysis.findings.record import Record
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean
+from grpobench.analysis.tools.text import NONE, number, percent
+
+
+@dataclass(frozen=True)
+class ArmMean:
+    """The runs of an arm on a task that have a number."""
+
+    arm: str
+    task: str
+    values: tuple[float, ...]
+    mean: Estimate
+    """With the t interval over seeds, within what is possible."""
+    horizon: float = math.nan
+    """Most that a run can measure, where the outcome ends with the run; else NaN."""
+    reached: int = 0
+    """Runs that measure that: the mean is a lower bound of how long they last."""
+
+
+def arm_means(record: Record, test: str) -> list[ArmMean]:
+    """By arm and task, in the order of the runs."""
+    horizons = record.horizons.get(test, {})
+    found = []
+    for cell in dict.fromkeys(run[:2] for run in record.states):
+        values = {
+            run: value
+            for run, value in record.values[test].items()
+            if run[:2] == cell and math.isfinite(value)
+        }
+        mean, end = seed_mean([*values.values()]), math.nan
+        if horizons:
+            end = max((horizons[run] for run in values if run in horizons), default=math.nan)
+            mean = clip(mean, 0.0, end)
+        reached = count_reached(values, horizons)
+        found.append(ArmMean(*cell, tuple(values.values()), mean, end, reached))
+    return found
+
+
+COARSE = ("updates", "tokens")
+"""Units that one decimal is enough for."""
+
+
+def result_words(result: Result) -> str:
+    """What a verdict stands on: of a finding with one deciding test that test, of others each that is not as
+    claimed."""
+    deciding = [one for one in result.tests if not one.test.also]
+    told = [one for one in deciding if one.verdict == result.verdict] or deciding
+    said = "; ".join(f"{one.test.name}: {one.needs}" for one in told)
+    differ = result.verdict == "unresolved" and all(one.verdict != "unresolved" for one in deciding)
+    verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
+    return f"{verdict.capitalize()}. {said[:1].upper()}{said[1:]}."
+
+
+def effect_words(test: Mapping[str, Any]) -> str:
+    """An effect with its interval in its unit, from a row of `judge.as_row`."""
+    value, low, high = (_number(test[name]) for name in ("value", "low", "high"))
+    if test["deals"]:
+        return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"
+    unit = test["unit"]
+    shown = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
+    within = [f"{amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])}"]
+    within = [] if math.isnan(low) else within
+    if test.get("reached") is not None:
+        within.append(f"{test['reached']} of {test['runs']} runs reached the end")
+    return f"{shown} ({'; '.join(within)})" if within else shown
+
+
+def arm_words(one: ArmMean, unit: str) -> str:
+    """An arm's mean with its interval in a test's unit. Where runs reached the end of an outcome that ends
+    with the run, they might have lasted longer: their mean is a lower bound."""
+
+    def shown(value: float) -> str:
+        return f"≥ {value:g}" if value == one.horizon else amount(value, unit, False, sign=False)
+
+    mean = one.mean
+    if one.reached and one.reached == len(one.values):
+        return f"{shown(mean.value)} ({one.reached} of {one.reached} reached the end)"
+    interval = f"{shown(mean.low)} to {shown(mean.high)}"
+    if one.reached:
+        return f"≥ {shown(mean.value)} ({interval}; {one.reached} of {len(one.values)} reached the end)"
+    return f"{shown(mean.value)} ({interval})"
+
+
+def matters_words(test: Mapping[str, Any]) -> str:
+    """The smallest effect that matters, in its unit; of deals the largest share called different."""
+    if test["deals"]:
+        return f"{percent(test['most'])} %"
+    unit = test["unit"]
+    return f"{amount(test['matters'], unit, test['ratio'], sign=False)} {_unit(unit, test['ratio'])}".strip()
+
+
+def amount(value: float, unit: str, ratio: bool, sign: bool = True) -> str:
+    """A number of the unit, differences with their sign."""
+    if not math.isfinite(value):
+        return NONE
+    if ratio:
+        return number(value, 2)
+    if unit in ("points", "%"):
+        text = percent(value)
+    else:
+        text = number(value, 1 if abs(value) >= 10 or unit in COARSE else 3)
+    plus = sign and not text.startswith("−") and unit != "%"
+    return f"+{text}" if plus else text
+
+
+def _unit(unit: str, ratio: bool) -> str:
+    return "times" if ratio else unit
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

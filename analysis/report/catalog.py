@@ -1,0 +1,226 @@
+"""Every table that the logs allow, by its name.
+
+Every figure by its name, in the order of the report: the report draws them all, a notebook any one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from grpobench.analysis.figures.drawing import DEFINITIONS, Drawing
+from grpobench.analysis.figures.style import STYLE, TEXT, Sheet
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.topics.accuracy import accuracy_table, other_mode_tables
+from grpobench.analysis.topics.bias import bias_table, draw_bias, draw_bias_updates, probes_table
+from grpobench.analysis.topics.budgets import AXES
+from grpobench.analysis.topics.comparisons import against_base_table, aggregate_tables, comparisons_table
+from grpobench.analysis.topics.costs import (
+    axes_table,
+    budgets_table,
+    costs_table,
+    draw_rates,
+    draw_seconds,
+    equal_budgets_table,
+    gaps_table,
+)
+from grpobench.analysis.topics.evaluations import agreement_table, later_table
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.results import draw_differences, draw_final_accuracy, draw_validation
+from grpobench.analysis.topics.runs import runs_table
+from grpobench.analysis.topics.sampling import draw_sampling, samples_table
+from grpobench.analysis.topics.stability import draw_survival, stability_table, survival_table
+from grpobench.analysis.topics.sweep import axes_of, draw_map, frontier_table, map_table
+from grpobench.analysis.topics.training import (
+    TRAINING,
+    critic_table,
+    draw_components,
+    draw_gradients,
+    draw_training,
+    rewards_table,
+)
+
+
+def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
+    """Name -> table, without those that would have no row."""
+    numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
+    experiment = numbers.experiment
+    if (
+        experiment.sweep_values
+    ):  # arms are sweep values: what compares them by pairs would be hundreds of rows
+        axes = axes_of(experiment.sweep_values)
+        maps = [table(axes, numbers.grid) for table in (map_table, frontier_table) if axes]
+        return {table.name: table for table in [*maps, runs_table(experiment)] if table.rows}
+    made = [
+        accuracy_table(experiment, numbers.runs, "accuracy", "Final accuracy"),
+        *other_mode_tables(experiment, numbers.runs, numbers.findings),
+        stability_table(experiment, numbers.findings, numbers.runs),
+        survival_table(experiment, numbers.findings),
+        comparisons_table(numbers.compared, experiment.plan),
+        against_base_table(numbers.against_base),
+        *aggregate_tables(experiment, numbers.runs),
+        samples_table(numbers.curves, "pass"),
+        samples_table(numbers.curves, "maj"),
+        budgets_table(experiment),
+        equal_budgets_table(experiment),
+        axes_table(numbers.on_axes),
+        costs_table(numbers.costs),
+        gaps_table(experiment),
+        rewards_table(experiment),
+        critic_table(experiment),
+        bias_table(experiment, numbers.bias),
+        probes_table(experiment, numbers.later),
+        later_table(numbers.later),
+        agreement_table(numbers.later),
+        runs_table(experiment),
+    ]
+    return {table.name: table for table in made if table.rows}
+
+
+Definitions: TypeAlias = Mapping[str, str]
+"""Metric -> what it means."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure that can be drawn of any experiment that logs what it shows."""
+
+    about: str
+    """What it shows, in a line."""
+    make: Callable[[Numbers, Definitions, Sheet], Drawing | None]
+    """None where the logs hold nothing to draw."""
+    logs_alone: bool = False
+    """Whether it shows what was logged and nothing that is computed over runs."""
+
+    def __call__(
+        self, experiment: Experiment | Numbers, definitions: Definitions | None = None, sheet: Sheet = TEXT
+    ) -> Drawing | None:
+        """The figure with its title and caption, laid out; None where the logs hold nothing to draw.
+        `definitions` are quoted in the caption, before those of `DEFINITIONS`."""
+        numbers, left_out = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
+        with matplotlib.rc_context(STYLE):
+            drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
+            if drawing is None:
+                return None
+            lay_out(drawing.figure)
+        apart = f" {numbers.experiment.apart}" if numbers.experiment.apart else ""
+        return replace(drawing, caption=drawing.caption + left_out + apart)
+
+    def serves(self, experiment: Experiment | Numbers) -> bool:
+        """Whether the logs hold anything to draw."""
+        numbers, _ = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
+        with matplotlib.rc_context(STYLE):
+            return self.make(numbers, DEFINITIONS, TEXT) is not None
+
+
+def lay_out(figure: Figure) -> None:
+    """Place the panels once and for all, not anew for each format."""
+    FigureCanvasAgg(figure)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+
+
+def _validation(axis: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
+    return draw_validation(numbers.experiment, axis, definitions, sheet)
+
+
+def _training(name: str, numbers: Numbers, definitions: Definitions, sheet: Sheet) -> Drawing | None:
+    title, rows = TRAINING[name]
+    return draw_training(numbers.experiment, name, title, rows, definitions, sheet)
+
+
+FIGURES: Mapping[str, Kind] = {
+    "map": Kind(
+        "where each arm learns, stalls, drifts and collapses over the sweep values of a map",
+        lambda numbers, _, sheet: draw_map(numbers.experiment, numbers.grid, sheet),
+    ),
+    "final_accuracy": Kind(
+        "final accuracy of every seed and arm, with the level before training",
+        lambda numbers, _, sheet: draw_final_accuracy(numbers.experiment, numbers.runs, sheet),
+    ),
+    "sampling": Kind(
+        "pass@k and majority votes against k, before and after training",
+        lambda numbers, _, sheet: draw_sampling(numbers.experiment, numbers.curves, sheet),
+    ),
+    "survival": Kind(
+        "share of runs that have not collapsed, by step, of tasks and sweep values at which one did",
+        lambda numbers, _, sheet: draw_survival(numbers.experiment, numbers.findings, sheet),
+    ),
+    "differences": Kind(
+        "paired differences of final accuracy between arms",
+        lambda numbers, _, sheet: draw_differences(numbers.experiment, numbers.compared, sheet),
+    ),
+    **{
+        f"accuracy_{axis}": Kind(f"validation accuracy against {meaning}", partial(_validation, axis), True)
+        for axis, meaning in AXES.items()
+    },
+    **{
+        name: Kind(f"{title[0].lower()}{title[1:]}, against updates", partial(_training, name), True)
+        for name, (title, _) in TRAINING.items()
+    },
+    "components": Kind(
+        "every part of the reward, and the verifier's verdict on the same rollouts",
+        lambda numbers, known, sheet: draw_components(numbers.experiment, known, sheet),
+        True,
+    ),
+    "gradient": Kind(
+        "gradient norm of every trained role, against updates",
+        lambda numbers, known, sheet: draw_gradients(numbers.experiment, known, sheet),
+        True,
+    ),
+    "bias": Kind(
+        "bias scores by category",
+        lambda numbers, _, sheet: draw_bias(numbers.experiment, numbers.bias, sheet),
+    ),
+    "bias_updates": Kind(
+        "bias on the validation split against updates",
+        lambda numbers, _, sheet: draw_bias_updates(numbers.experiment, sheet),
+        True,
+    ),
+    "seconds": Kind(
+        "seconds per update, by phase",
+        lambda numbers, _, sheet: draw_seconds(numbers.experiment, numbers.costs, sheet),
+    ),
+    "rates": Kind(
+        "tokens per second and peak memory",
+        lambda numbers, _, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
+    ),
+}
+"""In the order of the report."""
+
+
+def draw(experiment: Experiment | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
+    """All figures that the logs allow, one at a time."""
+    numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
+    for name in names_of(numbers):
+        if (drawing := FIGURES[name](numbers, definitions)) is not None:
+            yield drawing
+
+
+def names_of(numbers: Numbers) -> list[str]:
+    """The figures that a report tries to draw: of a map, whose arms are sweep values and would be dozens
+    of lines in
+    every panel, the map and how long runs last."""
+    return ["map", "survival"] if numbers.experiment.sweep_values else list(FIGURES)
+
+
+def figure(experiment: Experiment | Numbers, name: str) -> Figure:
+    """One figure by its name. Raises ValueError for a name that there is not, and LogError where the logs
+    hold nothing to draw."""
+    if name not in FIGURES:
+        raise ValueError(f"unknown figure {name!r}; known: {', '.join(FIGURES)}")
+    numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
+    drawing = FIGURES[name](numbers)
+    if drawing is None:
+        raise LogError(f"{numbers.experiment.folder}: nothing is logged that figure {name!r} shows")
+    return drawing.figure

@@ -1,0 +1,360 @@
+"""Sentences of the page: what was run, how it stands, and what so many seeds can decide.
+
+What a paper says of how its numbers were made: a paragraph, and BibTeX of what was used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from grpobench.analysis.report.facts import Facts
+from grpobench.analysis.runfolder.experiment import COLLAPSED, FINISHED, Experiment, attempts
+from grpobench.analysis.statistics.comparison import Comparison, pairs_of
+from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.tools.text import (
+    NONE,
+    interval,
+    level_name,
+    listed,
+    percent,
+    points,
+    sweep_value,
+    sweep_values_in_words,
+)
+from grpobench.analysis.topics.accuracy import decoding, headline_of
+from grpobench.analysis.topics.comparisons import INTERVALS, most_shared
+from grpobench.analysis.topics.events import collapses
+from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
+from grpobench.analysis.topics.stability import words
+from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_run, axes_of, frontiers
+
+
+def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
+    """A resolved comparison in words, seen from the better arm, with what collapsed on either side; `runs`
+    are the rows of `finals`."""
+    effect, low, high = pair.effect, pair.low, pair.high
+    text = f"{pair.first} is better than {pair.second}"
+    if pair.verdict == "worse":
+        effect, low, high = -effect, -high, -low
+        text = f"{pair.second} is better than {pair.first}"
+    elif pair.verdict == "equivalent":
+        text = f"{pair.first} and {pair.second} are equivalent"
+    size = f"{points(effect)} points ({interval(low, high, points)})"
+    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{collapsed_of(pair, runs)}"}
+
+
+def collapsed_of(pair: Comparison, runs: pd.DataFrame) -> str:
+    """`; 2 of 3 runs of grpo collapsed`; empty where none of either arm did."""
+    told = ""
+    for arm in (pair.first, pair.second):
+        own = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
+        if count := int((own["run_status"] == COLLAPSED).sum()):
+            told += f"; {count} of {len(own)} runs of {arm} collapsed"
+    return told
+
+
+def fallen(facts: Facts) -> list[tuple[str, str, str]]:
+    """Every run that collapsed and did not recover, what fell, and the values that show it."""
+    ends = collapses(facts.experiment, facts.numbers.findings)
+    told = []
+    for run in facts.experiment.runs:
+        end = ends.get(run.name)
+        if end is None or run.failed:  # a divergence is told among the failures
+            continue
+        events = facts.numbers.findings[run.name].events if run.name in facts.numbers.findings else ()
+        shown = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        evidence = "; ".join(map(str, shown.evidence)) if shown else run.why
+        note = f" ({shown.note})" if shown and shown.note else ""
+        how = f"{words(end.kind)} at update {end.step}"
+        how += f", stopped at {run.step}" if run.collapsed else ""
+        told.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
+    return told
+
+
+def borne(facts: Facts) -> list[str]:
+    """How far each arm of a map goes without a collapse and whether it learned there, a sentence for each of
+    its levels; empty where the experiment is no map."""
+    axes = axes_of(facts.experiment.sweep_values)
+    if axes is None:
+        return []
+    told = []
+    what = sweep_values_in_words([axes.key])
+    ran = arms_run(facts.numbers.grid)
+    for one in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
+        where = f" at {sweep_values_in_words(axes.others)} {level_name(one.level)}" if axes.others else ""
+        if not one.measured:
+            said = f"no run at the smallest {what} has a result"
+        elif one.at is None:
+            said = f"more than a third of the seeds collapse at the smallest {what}"
+        else:
+            said = (
+                f"the highest {what} at which at most a third of the seeds collapse is "
+                f"{sweep_value(one.at.sweep_value)}"
+            )
+            said += f"{', the largest of the grid' * one.beyond}; {learned_words(one.at)}"
+        best = one.best
+        best_words = (
+            (f"; the highest accuracy is at {sweep_value(best.sweep_value)}, {_share(best)}") if best else ""
+        )
+        told.append(f"{one.arm}{where}, {one.task}: {said}{best_words}.")
+    return told
+
+
+def learned_words(cell: Cell) -> str:
+    """How many runs at a sweep value collapsed and how many learned: a run that does neither has
+    learned nothing."""
+    learned = f" and {cell.learned}" if cell.learned else ", but none"
+    told = (
+        f"there {cell.collapsed} of {cell.finished_runs} collapsed{learned} of {cell.finished_runs} learned"
+    )
+    return f"{told} (accuracy {_share(cell)})"
+
+
+def _share(cell: Cell) -> str:
+    return f"{percent(cell.accuracy.value)} %"
+
+
+def subtitle(facts: Facts) -> str:
+    """What stands below the page's name: the recipe's summary; of a map the arms that were run, since a
+    summary names those of the recipe, of which `--set arms=` takes some."""
+    axes = axes_of(facts.experiment.sweep_values)
+    arms = arms_run(facts.numbers.grid) if axes else ()
+    if axes is None or not arms:
+        return facts.experiment.summary
+    names = f"{', '.join(arms[:-1])} and {arms[-1]}" if len(arms) > 1 else arms[0]
+    verbs = "learn, stall, drift and collapse" if len(arms) > 1 else "learns, stalls, drifts and collapses"
+    keys = sweep_values_in_words([axes.key, *axes.others]).replace(", ", " and ")
+    return f"Where {names} {verbs} on {listed(facts.experiment.tasks)}, by {keys}"
+
+
+def head(facts: Facts) -> dict[str, str]:
+    """What was run, in a few words each."""
+    experiment = facts.experiment
+    axes = axes_of(experiment.sweep_values)
+    return {
+        "arms": listed(arms_run(facts.numbers.grid) if axes else experiment.arms, 40),
+        "sweep_values": sweep_values_given(axes) if axes else "",
+        "tasks": ", ".join(experiment.tasks),
+        "seeds": listed(experiment.seeds, 40),
+        "runs": planned(facts),
+        "model": _common(facts.settings, "model.name"),
+        "updates": _common(facts.settings, "train.steps"),
+        "sampler": _common(facts.settings, "sampler.kind"),
+        "evaluation": " and ".join(
+            decoding(experiment, mode)
+            for mode in ("greedy", "sampled", "likelihood")
+            if any(name.split("/")[2] == mode for name in experiment.names("eval/"))
+        ),
+    }
+
+
+def sweep_values_given(axes: SweepAxes) -> str:
+    """Every value of every key of a map."""
+    values = {axes.key: axes.sweep_values}
+    values |= {
+        key: tuple(dict.fromkeys(level[i] for level in axes.levels)) for i, key in enumerate(axes.others)
+    }
+    return "; ".join(
+        (f"{sweep_values_in_words([key])} {', '.join(map(sweep_value, own))}") for key, own in values.items()
+    )
+
+
+def planned(facts: Facts) -> str:
+    """How every planned run stands, in numbers that add up, and how many were not planned; where nothing says
+    what was planned, how every run stands that is there."""
+    told = ", ".join(f"{n} {run_status}" for run_status, n in facts.accounting.items())
+    extra = sum(not run.planned for run in facts.experiment.runs)
+    kind = "planned" if facts.experiment.described else "found"
+    planned = f"{sum(facts.accounting.values())} {kind}: {told}"
+    return f"{planned}; and {extra} that were not planned" if extra else planned
+
+
+def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Every run that has no final accuracy of its own, and why."""
+    run_status = {(r.arm, r.task, r.seed): r.run_status for r in facts.numbers.runs.itertuples()}
+    return [
+        (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
+        for run in facts.experiment.runs
+        if (how := run_status[run.arm, run.task, run.seed]) not in (FINISHED, COLLAPSED)
+    ]
+
+
+def _common(settings: Sequence[Setting], key: str) -> str:
+    """The value of a setting over all arms, or each arm's own."""
+    for setting in settings:
+        if setting.key == key:
+            if not setting.differs:
+                return next(iter(setting.values.values()))
+            if len(setting.values) > MOST_COLUMNS:
+                return "; ".join(f"{value}: {arms}" for value, arms in setting.shared())
+            return "; ".join(f"{arm}: {value}" for arm, value in setting.values.items())
+    return NONE
+
+
+def outlook(facts: Facts) -> list[str]:
+    """What this many seeds can decide at all, and where another reading says otherwise, a paragraph each."""
+    return [told for told in (decidable(facts), crossed_words(facts), axes_words(facts)) if told]
+
+
+def decidable(facts: Facts) -> str:
+    """What this many seeds can decide at all."""
+    experiment, late = facts.experiment, int(facts.numbers.runs["counted"].isna().sum())
+    if experiment.plan:
+        taken = sum(look <= len(experiment.seeds) for look in experiment.plan.analyses)
+        beside = f" {taken} of {len(experiment.plan.analyses)} looks were taken; p values allow for that."
+        margin = f" Equivalence is within {margin_points(experiment.margin)} points."
+        return f"{experiment.plan.words}{beside}{margin}"
+    pairs = len(pairs_of(experiment.arms))
+    if not pairs:
+        return "There is one arm: nothing to compare."
+    needed, seeds = seeds_needed(ALPHA, pairs), most_shared(experiment)
+    can = (
+        "so verdicts are possible" + (", but not where a run has no result" if late else "")
+        if seeds >= needed
+        else f"so no verdict is possible with {seeds}, whatever the accuracies are"
+    )
+    every = pairs == len(experiment.arms) * (len(experiment.arms) - 1) // 2
+    shared = (
+        ""
+        if seeds == len(experiment.seeds)
+        else (f", the most of {len(experiment.seeds)} that two arms share,")
+    )
+    only = (
+        ""
+        if every
+        else (f"Of {len(experiment.arms)} arms each is compared with the first, {experiment.arms[0]}. ")
+    )
+    return (
+        f"{only}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest two-sided p of the exact test is "
+        f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
+        f"needs at least {needed} seeds, {can}. Arms are equivalent where "
+        f"two one-sided exact tests rule out a difference of {margin_points(experiment.margin)} "
+        f"points or more, "
+        f"which takes at least {seeds_needed(ALPHA, pairs, 1)} seeds. A 95% interval of a difference is a t "
+        f"interval over seeds: {INTERVALS}"
+    )
+
+
+def axes_words(facts: Facts) -> str:
+    """Where the answer depends on what is held equal, in a sentence; else empty."""
+    told = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
+    if not told:
+        return ""
+    return (
+        "The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
+        f"of them is held equal for {listed(told)}: see the verdicts at equal budgets."
+    )
+
+
+def crossed_words(facts: Facts) -> str:
+    """Where the interval over seeds × problems says otherwise than the verdict, in a sentence; else empty."""
+    told = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
+    if not told:
+        return ""
+    count = f"{len(told)} of {len(facts.numbers.compared)} comparisons"
+    return f"Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."
+
+
+CITED = re.compile(r"(?P<title>[^;]+?), arXiv:(?P<number>\d{4}\.\d{4,5})")
+LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "torch": ("PyTorch: An Imperative Style, High-Performance Deep Learning Library", "1912.01703"),
+    "transformers": (
+        "HuggingFace's Transformers: State-of-the-art Natural Language Processing",
+        "1910.03771",
+    ),
+    "vllm": (
+        "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+        "2309.06180",
+    ),
+}
+"""Library -> title and arXiv number of the paper that its authors ask to be cited."""
+
+
+def used_papers(experiment: Experiment, papers: Mapping[str, str]) -> dict[str, str]:
+    """Algorithm -> its paper, of the algorithms that runs name; `papers` are those of all."""
+    names = dict.fromkeys(_algorithm(config) for config in experiment.configs.values())
+    return {name: papers[name] for name in names if papers.get(name)}
+
+
+def _algorithm(config: Mapping[str, object]) -> str:
+    table = config.get("algorithm")
+    return str(table.get("name", "")) if isinstance(table, Mapping) else ""
+
+
+def versions(experiment: Experiment) -> dict[str, list[str]]:
+    """Library -> the versions that the runs' last attempts had."""
+    found: dict[str, dict[str, None]] = {}
+    for run in experiment.runs:
+        tried = attempts(run)
+        told = tried[-1].get("versions") if tried else None
+        for name, version in (told if isinstance(told, Mapping) else {}).items():
+            found.setdefault(str(name), {})[str(version)] = None
+    return {name: sorted(known) for name, known in sorted(found.items())}
+
+
+def methods(facts: Facts, papers: Mapping[str, str]) -> str:
+    """A paragraph for the section on methods; what runs do not tell is left out."""
+    experiment = facts.experiment
+    settings = {one.key: one for one in facts.settings}
+
+    def common(key: str) -> str:
+        one = settings.get(key)
+        return "" if one is None or one.differs else next(iter(one.values.values()))
+
+    seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
+    told = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
+    told += f", from the policy {common('model.name')}" if common("model.name") else ""
+    told += f", for {common('train.steps')} updates" if common("train.steps") else ""
+    if common("train.prompts_per_step") and common("train.group_size"):
+        told += (
+            f" of {common('train.prompts_per_step')} prompts with {common('train.group_size')} "
+            f"completions each"
+        )
+    cited = used_papers(experiment, papers)
+    sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
+    told += f". The algorithms are those of {sources}" if sources else ""
+    modes = sorted({decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks})
+    splits = sorted({headline_of(experiment, task).split for task in experiment.tasks})
+    how = f"the {' and '.join(splits)} split by {' and '.join(modes)}"
+    told += f". Accuracy is that on {how} after the last update"
+    if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
+        told += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
+        told += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
+        told += "with Holm's correction over the pairs of a task"
+    found = versions(experiment)
+    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in found.items())
+    return told + (f". Software: {with_them}." if with_them else ".")
+
+
+def bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
+    """An entry per paper of the algorithms and libraries used. Titles and arXiv numbers are known here,
+    authors are not: the entry's address has them."""
+    entries: dict[str, str] = {}
+    for paper in used_papers(experiment, papers).values():
+        for found in CITED.finditer(paper):
+            entries.setdefault(found["number"], found["title"].strip())
+    for name in versions(experiment):
+        if name in LIBRARIES:
+            title, number = LIBRARIES[name]
+            entries.setdefault(number, title)
+    return "\n\n".join(entry(number, title) for number, title in entries.items())
+
+
+def entry(number: str, title: str) -> str:
+    """A BibTeX entry of a preprint; arXiv numbers begin with year and month."""
+    return "\n".join(
+        [
+            f"@misc{{arxiv-{number},",
+            f"  title = {{{{{title}}}}},",
+            f"  year = {{20{number[:2]}}},",
+            f"  eprint = {{{number}}},",
+            "  archivePrefix = {arXiv},",
+            f"  url = {{https://arxiv.org/abs/{number}}}",
+            "}",
+        ]
+    )

@@ -1,0 +1,326 @@
+"""An experiment of runs as it was read: the types that all else in `analysis` is computed from.
+
+What provenance.json says of a run that was imported from a log of another library.
+
+What changed while a run ran: settings, data, models, versions and code, and from which step.
+
+Rows of tidy frames: those of each run, those of each arm on a task, and their mean.
+
+Completions that were trained on, from the folder `rollouts` of a run.
+
+The digests of the problems that the runs of an experiment could train on and evaluated.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import zstandard
+
+from grpobench.analysis.runfolder.files import LogError, problem_digests
+from grpobench.analysis.runfolder.interim import InterimPlan
+
+MARGIN = 0.02
+"""Differences of accuracies below this are none that matters, unless a recipe or a reader says otherwise."""
+
+FINISHED = "finished"
+DIVERGED = "diverged"
+"""The algorithm failed: the run's accuracy counts as 0."""
+COLLAPSED = "collapsed"
+"""An event of the recipe's `stop_on` ended the run: its result, with the accuracy that it had then."""
+CRASHED = "crashed"
+"""The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
+other state but `finished`, `diverged` and `collapsed` means: no result yet."""
+
+
+RESULTS = (FINISHED, DIVERGED, COLLAPSED)
+DAMAGED = "damaged"
+"""A file of the run cannot be read: nothing of it is in the frames, and it has no result."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    name: str
+    arm: str
+    task: str
+    seed: int
+    state: str
+    """`finished`, `running`, `diverged`, `collapsed`, `crashed`, `preempted`; `missing`: no folder,
+    `unknown`: no file."""
+    why: str
+    step: int
+    attempt: int
+    config: Mapping[str, Any]
+    """run.toml, every resolved value."""
+    provenance: Mapping[str, Any]
+    """provenance.json."""
+    cut_lines: int
+    """Half-written last lines that were left out, over the run's logs."""
+    rewritten_rows: int
+    """Rows that a later attempt wrote again after going back to a checkpoint; the last one counts."""
+    rows: int = 0
+    """Rows of metrics.jsonl."""
+    planned: bool = True
+    """Whether experiment.json lists it."""
+    proved: bool = False
+    """Whether there are sums over its logs, which were right; older versions left none."""
+    lost: tuple[str, ...] = ()
+    """What it kept beside its logs and is gone or cut, such as final weights: no number of a report needs
+    it."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it made its last update."""
+        return self.state == FINISHED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the algorithm failed."""
+        return self.state == DIVERGED
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether its recipe stopped it for an event."""
+        return self.state == COLLAPSED
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has a result."""
+        return self.state in RESULTS
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last update, for whatever reason."""
+        return self.state in (DIVERGED, COLLAPSED, CRASHED)
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """Where an arm of a map comes from: the recipe's arm, and the values that it is run with, by key."""
+
+    arm: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All runs of one experiment."""
+
+    name: str
+    folder: Path
+    summary: str
+    recipe: str
+    """Text of the recipe; empty if the launcher did not keep it."""
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[Run, ...]
+    metrics: pd.DataFrame
+    """Long: arm, task, seed, step, metric, value (NaN where the log says null)."""
+    evaluations: pd.DataFrame
+    """One row per evaluated problem and sample: arm, task, seed, step, split, mode, problem, sample, answer,
+    outcome, length, stopped, and a column score/<name> and trait/<name> for each score and trait."""
+    statuses: pd.DataFrame
+    """One row per run: name, arm, task, seed, state, why, step, attempt, cut_lines, rewritten_rows."""
+    configs: Mapping[str, Mapping[str, Any]]
+    """run.toml by run name."""
+    margin: float = MARGIN
+    """Differences of accuracies (shares) below this are none that matters."""
+    plan: InterimPlan | None = None
+    """By which seeds are added, where they are."""
+    described: bool = True
+    """Whether there is an experiment.json that can be read, which says what was planned."""
+    strangers: Mapping[str, str] = field(default_factory=dict)
+    """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
+    sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)
+    """By arm, where the experiment is a map."""
+    damage: tuple[str, ...] = ()
+    """What could not be read: file, line where there is one, fault and remedy."""
+    unimported: tuple[str, ...] = ()
+    """Logs of others that no run could be made of when they were imported."""
+    apart: str = ""
+    """Where it is put together from several experiments, whose runs nothing pairs: what captions say of
+    it."""
+
+    @cached_property
+    def logged(self) -> Mapping[str, frozenset[str]]:
+        """The names of the metrics that runs of each task logged."""
+        pairs = self.metrics[["task", "metric"]].drop_duplicates()
+        return {
+            str(task): frozenset(map(str, own)) for task, own in pairs.groupby("task", sort=False)["metric"]
+        }
+
+    def only(self, arms: Sequence[str]) -> Experiment:
+        """The experiment of some of its arms, in their order here."""
+
+        def theirs(frame: pd.DataFrame) -> pd.DataFrame:
+            return frame[frame["arm"].isin(arms)]
+
+        runs = tuple(run for run in self.runs if run.arm in set(arms))
+        return replace(
+            self,
+            arms=tuple(arm for arm in self.arms if arm in set(arms)),
+            runs=runs,
+            metrics=theirs(self.metrics),
+            evaluations=theirs(self.evaluations),
+            statuses=theirs(self.statuses),
+            configs={run.name: run.config for run in runs},
+        )
+
+    def select(self, metric: str) -> pd.DataFrame:
+        """arm, task, seed, step, value of one metric; rows without a finite value are left out."""
+        chosen = self.metrics[self.metrics["metric"] == metric].drop(columns="metric")
+        return chosen[np.isfinite(chosen["value"])].reset_index(drop=True)
+
+    def has(self, metric: str) -> bool:
+        """Whether any run logged a finite value of the metric."""
+        return not self.select(metric).empty
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Names of the logged metrics that start with `prefix`, sorted."""
+        return sorted(str(name) for name in self.metrics["metric"].unique() if str(name).startswith(prefix))
+
+
+def imported(run: Run) -> Mapping[str, Any]:
+    """How it was imported: format, names, files, rows, faults; empty for a run of our own."""
+    found = run.provenance.get("imported")
+    return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The value that something had from a step on."""
+
+    after: int | None
+    """The last update before it took effect; None where provenance.json does not tell."""
+    value: str
+
+
+def histories(run: Run) -> dict[str, tuple[Stretch, ...]]:
+    """What had more than one value over the steps that the logs hold, by name, from the attempts recorded in
+    provenance.json. An attempt's changes have effect from the checkpoint that it resumed, and what an
+    earlier one
+    did behind that checkpoint was thrown away; a run that began anew has one value only."""
+    past: dict[str, list[Stretch]] = {}
+    current: dict[str, str] = {}
+    for attempt in attempts(run):
+        for change in attempt.get("changes", ()):
+            name, _, values = str(change).partition(": ")
+            before, _, after = values.partition(" -> ")
+            past.setdefault(name, [Stretch(0, before)])
+            current[name] = after
+        if (start := attempt.get("resumed_at")) is not None:
+            for name, value in current.items():
+                past[name] = _resumed(past[name], int(start), value)
+    for name, value in current.items():
+        if past[name][-1].value != value and not any("resumed_at" in one for one in attempts(run)):
+            past[name].append(Stretch(None, value))
+    return {_key(name): tuple(found) for name, found in past.items() if len(found) > 1}
+
+
+def attempts(run: Run) -> Sequence[Mapping[str, Any]]:
+    """The attempts at a run that provenance.json records."""
+    found = run.provenance.get("attempts")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def _resumed(past: Sequence[Stretch], start: int, value: str) -> list[Stretch]:
+    kept = [stretch for stretch in past if stretch.after is not None and stretch.after < start]
+    return kept if kept and kept[-1].value == value else [*kept, Stretch(start, value)]
+
+
+def _key(name: str) -> str:
+    """`algorithm.settings.clip_high` is `algorithm.clip_high` on the command line."""
+    return name.replace(".settings.", ".", 1)
+
+
+def describe(stretches: Sequence[Stretch]) -> str:
+    """``0.0001 until step 17, then 0.001``."""
+    told = plain_value(stretches[0].value)
+    for stretch in stretches[1:]:
+        when = "until a step that is not recorded" if stretch.after is None else f"until step {stretch.after}"
+        told += f" {when}, then {plain_value(stretch.value)}"
+    return told
+
+
+def plain_value(value: str) -> str:
+    """A value as the settings table shows it: without quotes, numbers short."""
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return value
+    return f"{read:g}" if isinstance(read, float) else value.strip('"')
+
+
+def by_run(frame: pd.DataFrame) -> Callable[[Run], pd.DataFrame]:
+    """What gives the rows of a run, in their order. The frame is parted once, not once for each run."""
+    rows = _parted(frame, ["arm", "task", "seed"])
+    return lambda run: rows(run.arm, run.task, run.seed)
+
+
+def by_cell(frame: pd.DataFrame) -> Callable[[str, str], pd.DataFrame]:
+    """What gives the rows of an arm on a task, over all seeds, in their order."""
+    return _parted(frame, ["arm", "task"])
+
+
+def _parted(frame: pd.DataFrame, keys: Sequence[str]) -> Callable[..., pd.DataFrame]:
+    places = frame.groupby([*keys], sort=False).indices if len(frame) else {}
+    return lambda *key: frame.iloc[places.get(key, [])]
+
+
+def finite_mean(values: pd.Series) -> float:
+    """The mean of the values that are no NaN; NaN where there is none."""
+    finite = values.dropna()
+    return float(finite.mean()) if len(finite) else math.nan
+
+
+NAME = re.compile(r"step-(\d+)\.jsonl\.zst")
+
+
+def rollout_steps(run: Path) -> dict[int, Path]:
+    """The steps of which a run kept rollouts, in order, and their files."""
+    found = [(NAME.fullmatch(path.name), path) for path in (run / "rollouts").glob("step-*.jsonl.zst")]
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
+    """The first `most` rows of a file, a row per problem: `problem`, `prompt`, and `completions` with text,
+    tokens, scores and reward. Raises LogError for a damaged file."""
+    rows: list[dict[str, Any]] = []
+    try:
+        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+            for line in islice(io.TextIOWrapper(stream, encoding="utf-8"), most):
+                row = json.loads(line)
+                if not (isinstance(row, dict) and isinstance(row.get("completions"), list)):
+                    raise ValueError("no completions")
+                rows.append(row)
+    except (zstandard.ZstdError, ValueError, OSError) as error:
+        raise LogError(
+            f"{path}, line {len(rows) + 1}: damaged ({error}); restore or delete the file"
+        ) from error
+    return rows
+
+
+def read_digests(experiment: Experiment) -> tuple[dict[str, dict[str, dict[str, str]]], list[str]]:
+    """By run, as `problem_digests` has them; and which files are damaged, whose runs have none."""
+    found, faults = {}, []
+    for run in experiment.runs:
+        if run.state != "missing":
+            try:
+                found[run.name] = problem_digests(experiment.folder / run.name)
+            except LogError as error:
+                faults.append(str(error))
+    return found, faults

@@ -1,0 +1,480 @@
+"""status.json and provenance.json of a run folder, read strictly.
+
+Read the folder of an experiment of runs into tidy frames; from logs alone, without torch or the harness.
+
+A run that diverged, crashed, was preempted or never started is kept: it is listed with its state, never
+dropped. A folder whose run.toml is another run's is none of the experiment's runs, and is told apart.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
+from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
+from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
+from grpobench.analysis.tools.processes import uncollected
+from grpobench.analysis.tools.text import why_no_folder
+
+STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted")
+"""What a status.json can say of a run."""
+
+
+def read_status(run: Path) -> dict[str, Any]:
+    """status.json; empty where there is none. Raises LogError for a damaged one, and where the run had come
+    to a result, which sums.json shows, and nothing says to which."""
+    path = run / "status.json"
+    had = (run / checksums.SUMS_FILE).exists()
+    if not path.exists():
+        if had:
+            raise LogError(f"{path}: is missing; the run had a result: restore the file")
+        return {}
+    status = read_json(path, "the run had a result: restore the file" if had else "restore the file")
+    for name in ("step", "attempt"):
+        if not isinstance(status.get(name, 0), int):
+            raise LogError(
+                f"{path}: `{name}` must be a whole number; found {status[name]!r}; restore the file"
+            )
+    if had and status.get("state") not in STATES:
+        told = f"`state` is {status['state']!r}" if "state" in status else "holds no `state`"
+        raise LogError(f"{path}: {told}; the run had a result: restore the file")
+    return status
+
+
+def read_provenance(run: Path) -> dict[str, Any]:
+    """provenance.json; empty where there is none. Raises LogError for a damaged one."""
+    path = run / "provenance.json"
+    if not path.exists():
+        return {}
+    provenance = read_json(path)
+    attempts = provenance.get("attempts", [])
+    whole = isinstance(attempts, list) and all(isinstance(one, dict) for one in attempts)
+    if not whole or not all(
+        isinstance(provenance.get(name, {}), dict) for name in ("fingerprints", "imported")
+    ):
+        raise LogError(f"{path}: is no origin of a run; restore the file")
+    return provenance
+
+
+T = TypeVar("T")
+ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
+"""A run with its rows of metrics.jsonl and of eval.jsonl."""
+LAST_STEP = 2**53
+"""Steps from here on a float no longer tells apart."""
+PLAIN = frozenset((int, float))
+"""Types of values that a row of metrics most often has, and that need no look at each."""
+EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
+PLANNED_ANEW = "restore the file, or start the recipe again, which writes it anew"
+"""What helps where experiment.json is damaged."""
+ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
+identity = itemgetter(*EVALUATION_KEYS)
+
+
+@uncollected()
+def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
+    """Read `results/<experiment>`. A run of which a file is damaged has the state `DAMAGED` and counts
+    nowhere;
+    `Experiment.damage` says what is wrong. `margin`, in points of accuracy, takes the place of the recipe's.
+
+    Raises LogError where nothing is there to read and, if `strict`, for anything that is damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise LogError(
+            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
+        )
+    if (folder / "run.toml").exists():
+        raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
+    damage: list[str] = []
+    described = _attempt(lambda: _described(folder / "experiment.json"), {}, damage)
+    found = {path.parent.name for path in folder.glob("*/run.toml")}
+    names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
+    if not names:
+        told = "".join(f"; {fault}" for fault in damage)
+        raise LogError(
+            f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`{told}"
+        )
+    planned = set(map(str, described.get("runs", names)))
+    folders = {name: Folder(folder / name, described, name in planned) for name in names}
+    strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
+    read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
+    if not read:
+        told = "; ".join(damage) or f"only folders of others: {', '.join(strangers)}"
+        raise LogError(f"{folder}: holds no run of its own, {told}")
+    damage += [fault for one in folders.values() for fault in one.faults]
+    if strict and damage:
+        raise LogError("\n".join(damage))
+    arms = _ordered(described.get("arms", ()), [run.arm for run, _, _ in read])
+    tasks = _ordered(described.get("tasks", ()), [run.task for run, _, _ in read])
+    read.sort(key=lambda entry: (arms.index(entry[0].arm), tasks.index(entry[0].task), entry[0].seed))
+    runs = tuple(run for run, _, _ in read)
+    plan = read_plan(folder)
+    return Experiment(
+        name=str(described.get("name", folder.resolve().name)),
+        folder=folder,
+        summary=str(described.get("summary", "")),
+        recipe=str(described.get("recipe", "")),
+        arms=arms,
+        tasks=tasks,
+        seeds=tuple(sorted({run.seed for run in runs})),
+        runs=runs,
+        metrics=_metrics_frame([(run, rows) for run, rows, _ in read]),
+        evaluations=_evaluations_frame([(run, rows) for run, _, rows in read]),
+        statuses=_statuses_frame(runs),
+        configs={run.name: run.config for run in runs},
+        margin=_margin(described.get("margin", 100 * MARGIN) if margin is None else margin, plan, folder),
+        plan=plan,
+        described="runs" in described,
+        strangers=strangers,
+        sweep_values={
+            str(arm): SweepPoint(str(own["arm"]), own["values"])
+            for arm, own in described.get("sweep_values", {}).items()
+        },
+        damage=tuple(damage),
+        unimported=tuple(map(str, described.get("faults", ()))),
+    )
+
+
+def _margin(points: Any, plan: InterimPlan | None, folder: Path) -> float:
+    """As a share. Raises LogError for what is no margin, and for another than was fixed before a look."""
+    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points < 100:
+        raise LogError(f"margin: must be points of accuracy, above 0 and below 100, not {points}")
+    if plan and points != plan.margin:
+        raise LogError(
+            f"{folder}: a margin of {plan.margin:g} points was fixed before the first look, not {points:g}"
+        )
+    return points / 100
+
+
+def _attempt(read: Callable[[], T], otherwise: Any, faults: list[str]) -> T:
+    """What is read, or what stands for it, with the fault noted."""
+    try:
+        return read()
+    except LogError as error:
+        faults.append(str(error))
+        stand_in: T = otherwise
+        return stand_in
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """experiment.json; empty where there is none."""
+    if not path.exists():
+        return {}
+    content = read_json(path, PLANNED_ANEW)
+    for name in ("runs", "arms", "tasks", "faults"):
+        if not isinstance(content.get(name, []), list):
+            raise LogError(f"{path}: `{name}` must be a list; {PLANNED_ANEW}")
+    return content
+
+
+def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:
+    """Every run with its rows. A folder that says nothing of whose it is, and a second one of a run, are
+    noted in `damage` and left out."""
+    found: dict[tuple[str, str, int], ReadRun] = {}
+    for one in folders:
+        try:
+            who = one.who
+        except LogError as error:
+            damage.append(str(error))
+            continue
+        if who in found:
+            arm, task, seed = who
+            damage.append(
+                f"{folder / found[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
+                f"move the copy out of {folder}. Only the first counts"
+            )
+        else:
+            found[who] = one.read()
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a run, or the place where one was planned."""
+
+    path: Path
+    described: Mapping[str, Any]
+    planned: bool
+    faults: list[str] = field(default_factory=list)
+    """What could not be read in it."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """run.toml; empty where there is none."""
+        path = self.path / "run.toml"
+        return _attempt(lambda: _config(path), {}, self.faults) if path.exists() else {}
+
+    @cached_property
+    def stranger(self) -> str:
+        """Which run it holds, where that is another than its name says; else empty."""
+        task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
+        if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
+            return ""
+        own = f"{arm}-{task.replace(':', '-')}-s{seed}"
+        return "" if own == self.path.name else own
+
+    @property
+    def who(self) -> tuple[str, str, int]:
+        """Arm, task and seed. Raises LogError where nothing says so."""
+        return identify(self.path, {} if self.stranger else self.config, self.described)
+
+    def read(self) -> ReadRun:
+        """The run with its rows of metrics.jsonl and of eval.jsonl. Where a stranger lies in its place, it is
+        missing; where a file is damaged, it has no rows."""
+        name = self.path.name
+        if self.stranger:
+            why = f"its folder holds {self.stranger}"
+            missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
+            return missing, [], []
+        config, faults = self.config, self.faults
+        status: Mapping[str, Any] = {"state": "missing", "why": "no run folder: not started"}
+        if self.path.is_dir():
+            unknown = {"state": "unknown", "why": "no status.json"}
+            status = _attempt(lambda: read_status(self.path), {}, faults) or unknown
+        provenance = _attempt(lambda: read_provenance(self.path), {}, faults)
+        kept: Mapping[str, Mapping[str, Any]] = {}
+        if status.get("state") in RESULTS:
+            kept = _attempt(lambda: _result_sums(self.path), {}, faults)
+        metrics, cut_metrics, rewritten_metrics = _attempt(
+            lambda: _metric_rows(self.path / "metrics.jsonl", _sum(kept, "metrics.jsonl")), ([], 0, 0), faults
+        )
+        evaluations, cut_evaluations, rewritten_evaluations = _attempt(
+            lambda: _evaluation_rows(self.path / "eval.jsonl", _sum(kept, "eval.jsonl")), ([], 0, 0), faults
+        )
+        if faults:
+            status = {**status, "state": DAMAGED, "why": "; ".join(faults)}
+            metrics, evaluations = [], []
+        run = Run(
+            name,
+            *self.who,
+            state=str(status.get("state", "unknown")),
+            why=str(status.get("why", "") or ""),
+            step=int(status.get("step", metrics[-1]["step"] if metrics else 0)),
+            attempt=int(status.get("attempt", 0)),
+            config=config,
+            provenance=provenance,
+            cut_lines=cut_metrics + cut_evaluations,
+            rewritten_rows=rewritten_metrics + rewritten_evaluations,
+            rows=len(metrics),
+            planned=self.planned,
+            proved=bool(kept) or (self.path / f"metrics.jsonl{checksums.SIDE}").exists(),
+            lost=tuple(
+                checksums.absent(self.path, {n: one for n, one in kept.items() if not n.endswith(".jsonl")})
+            ),
+        )
+        return run, metrics, evaluations
+
+
+def _result_sums(run: Path) -> dict[str, dict[str, Any]]:
+    """What a run with a result keeps, settings proved. Logs are proved when they are read, weights where they
+    are used."""
+    try:
+        kept = checksums.read_sums(run)
+    except ValueError as error:
+        raise LogError(str(error)) from error
+    settings = run / "run.toml"
+    if (
+        "run.toml" in kept
+        and settings.exists()
+        and checksums.file_sum(settings) != kept["run.toml"][checksums.SEAL]
+    ):
+        raise LogError(f"{settings}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
+    return kept
+
+
+def _sum(kept: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return str(kept[name][checksums.SEAL]) if name in kept else ""
+
+
+TABLES = ("algorithm", "evaluate", "model", "sampler", "train")
+"""Tables of run.toml."""
+
+
+def _config(path: Path) -> dict[str, Any]:
+    config = read_toml(path)
+    for name in TABLES:
+        if not isinstance(config.get(name, {}), dict):
+            raise LogError(f"{path}: `{name}` must be a table; restore the file")
+    return config
+
+
+def _task(config: Mapping[str, Any]) -> Any:
+    task = config.get("task")
+    return task.get("name") if isinstance(task, dict) else task
+
+
+def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, int]:
+    """Rows in rising step order, cut lines, rewritten rows. A step that goes back replaces what followed."""
+    lines, cut = read_lines(path, kept)
+    rows: list[dict[str, float]] = []
+    rewritten = 0
+    for number, row in lines:
+        plain = PLAIN.issuperset(map(type, row.values()))
+        values = row if plain else {name: _number(value, path, number, name) for name, value in row.items()}
+        step = values.get("step", math.nan)
+        if not 0 <= step < LAST_STEP or step != int(step):
+            found = row.get("step")
+            raise LogError(f"{path}, line {number}: `step` must be a whole number from 0; found {found!r}")
+        while rows and rows[-1]["step"] >= step:
+            rows.pop()
+            rewritten += 1
+        rows.append(values)
+    _demand_finite(path, lines, rows)
+    return rows, cut, rewritten
+
+
+def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows: Any) -> None:
+    """Raise LogError for a whole number beyond what a float holds."""
+    try:
+        np.array([value for row in rows for value in row.values()], dtype=np.float64)
+    except OverflowError:
+        for number, row in lines:
+            for name, value in row.items():
+                if isinstance(value, int) and abs(value) > sys.float_info.max:
+                    raise LogError(f"{path}, line {number}: `{name}` is beyond all numbers") from None
+        raise
+
+
+def _evaluation_rows(path: Path, kept: str) -> tuple[list[dict[str, Any]], int, int]:
+    lines, cut = read_lines(path, kept)
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, row in lines:
+        if not row.keys() >= ANSWER or not isinstance(row["scores"], dict):
+            absent = [key for key in (*EVALUATION_KEYS, "scores") if key not in row]
+            what = f"no `{absent[0]}`" if absent else "`scores` must be an object"
+            raise LogError(f"{path}, line {number}: {what}; mend or delete the line")
+        for name, score in row["scores"].items():
+            if name == "correct" or type(score) not in PLAIN:
+                _demand_score(_number(score, path, number, f"scores.{name}"), path, number, name)
+        rows[identity(row)] = row
+    return list(rows.values()), cut, len(lines) - len(rows)
+
+
+def _number(value: Any, path: Path, line: int, name: str) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            raise LogError(f"{path}, line {line}: `{name}` is beyond all numbers") from None
+    raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
+
+
+def _demand_score(score: float, path: Path, line: int, name: str) -> None:
+    """`correct` is a share; what other scores are is the task's affair. NaN, an ungraded answer, passes."""
+    if name == "correct" and (score < 0 or score > 1):
+        raise LogError(
+            f"{path}, line {line}: the score `correct` must be from 0 to 1; found {score:g}; mend the task's "
+            "verifier and evaluate again"
+        )
+
+
+def identify(
+    run_folder: Path, config: Mapping[str, Any], described: Mapping[str, Any]
+) -> tuple[str, str, int]:
+    """Arm, task and seed: from run.toml where it says so, else from the folder's name."""
+    task = _task(config)
+    if isinstance(config.get("arm"), str) and isinstance(task, str) and isinstance(config.get("seed"), int):
+        return config["arm"], task, config["seed"]
+    stem, _, seed = run_folder.name.rpartition("-s")
+    if seed.isdigit():
+        for arm in described.get("arms", ()):
+            for known in described.get("tasks", ()):
+                if stem == f"{arm}-{str(known).replace(':', '-')}":
+                    return str(arm), str(known), int(seed)
+        arm, _, known = stem.rpartition("-")
+        if arm and known:
+            return arm, known, int(seed)
+    raise LogError(
+        f"{run_folder}: cannot tell arm, task and seed; run.toml must hold `arm`, `task` and `seed`"
+    )
+
+
+def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.DataFrame:
+    """Long: arm, task, seed, step, metric, value. Columns are made whole: of a thousand runs there are
+    millions of rows."""
+    names: list[str] = []
+    values: list[float] = []
+    steps: list[int] = []
+    lengths: list[int] = []
+    of_run: list[int] = []
+    for _, rows in read:
+        before = len(names)
+        for row in rows:
+            names += [name for name in row if name != "step"]
+            values += [value for name, value in row.items() if name != "step"]
+            steps.append(int(row["step"]))
+            lengths.append(len(row) - 1)
+        of_run.append(len(names) - before)
+    place = {name: number for number, name in enumerate(sorted(set(names)))}
+    codes = np.fromiter(map(place.__getitem__, names), dtype=np.int32, count=len(names))
+
+    def repeated(told: Sequence[Any], kind: Any) -> Any:
+        return np.repeat(np.array(told, dtype=kind), of_run)
+
+    return pd.DataFrame(
+        {
+            "arm": repeated([run.arm for run, _ in read], object),
+            "task": repeated([run.task for run, _ in read], object),
+            "seed": repeated([run.seed for run, _ in read], np.int64),
+            "step": np.repeat(np.array(steps, dtype=np.int64), lengths),
+            "metric": pd.Categorical.from_codes(codes, categories=list(place)),  # codes compare fast
+            "value": np.array(values, dtype=np.float64),
+        }
+    )
+
+
+def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.DataFrame:
+    """A row per evaluated answer. Columns are made whole, as there are hundreds of thousands of rows."""
+    counts = [len(lines) for _, lines in read]
+    lines = [line for _, own in read for line in own]
+    if not lines:
+        return pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
+    columns: dict[str, Any] = {
+        name: np.repeat(np.array([getattr(run, name) for run, _ in read], dtype=kind), counts)
+        for name, kind in (("arm", object), ("task", object), ("seed", np.int64))
+    }
+    parts = (
+        ("", lines),
+        ("score/", [line["scores"] for line in lines]),
+        ("trait/", [line.get("traits") or {} for line in lines]),
+    )
+    for prefix, tables in parts:
+        kinds = dict.fromkeys(map(tuple, tables))  # of few kinds of row there are many
+        for name in dict.fromkeys(name for kind in kinds for name in kind):
+            if prefix or name not in ("scores", "traits"):
+                columns[f"{prefix}{name}"] = [table.get(name, math.nan) for table in tables]
+    return pd.DataFrame(columns)
+
+
+def _statuses_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    columns = (
+        "name",
+        "arm",
+        "task",
+        "seed",
+        "state",
+        "why",
+        "step",
+        "attempt",
+        "cut_lines",
+        "rewritten_rows",
+    )
+    return pd.DataFrame([{column: getattr(run, column) for column in columns} for run in runs])
+
+
+def _ordered(declared: Sequence[Any], found: Sequence[str]) -> tuple[str, ...]:
+    """The order of the recipe first, then what is only found in folders."""
+    return tuple(name for name in dict.fromkeys([*map(str, declared), *found]) if name in set(found))

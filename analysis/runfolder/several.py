@@ -1,0 +1,117 @@
+"""The runs of several experiments as those of one, for figures across result folders."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+
+
+def together(experiments: Sequence[Experiment]) -> Experiment:
+    """All runs of the experiments, in their order. An arm that several of them have is told apart by the
+    name of
+    its experiment, or by its folder where these are the same too. Nothing pairs runs of different
+    experiments, so
+    there are no comparisons: `apart` says so, and where accuracies are over different problems.
+
+    Raises LogError for a folder that is given twice and for a map among several, whose arms are sweep values.
+    """
+    if len(experiments) == 1:
+        return experiments[0]
+    twice = [
+        str(path) for path, count in Counter(one.folder.resolve() for one in experiments).items() if count > 1
+    ]
+    if twice:
+        raise LogError(f"{', '.join(twice)}: given twice; name each folder once")
+    if maps := [str(one.folder) for one in experiments if one.sweep_values]:
+        raise LogError(f"{', '.join(maps)}: a map, whose arms are sweep values; draw it on its own")
+    common = Path(os.path.commonpath([one.folder.resolve() for one in experiments]))
+    labels = _labels(experiments, common)
+    parts = [_part(one, own, common) for one, own in zip(experiments, labels, strict=True)]
+    runs = tuple(run for part in parts for run in part.runs)
+    return Experiment(
+        name=" and ".join(dict.fromkeys(one.name for one in experiments)),
+        folder=common,
+        summary="",
+        recipe="",
+        arms=tuple(arm for part in parts for arm in part.arms),
+        tasks=tuple(dict.fromkeys(task for part in parts for task in part.tasks)),
+        seeds=tuple(sorted({run.seed for run in runs})),
+        runs=runs,
+        metrics=pd.concat([part.metrics for part in parts], ignore_index=True),
+        evaluations=pd.concat([part.evaluations for part in parts], ignore_index=True),
+        statuses=pd.concat([part.statuses for part in parts], ignore_index=True),
+        configs={name: config for part in parts for name, config in part.configs.items()},
+        margin=min(part.margin for part in parts),
+        damage=tuple(fault for part in parts for fault in part.damage),
+        unimported=tuple(fault for part in parts for fault in part.unimported),
+        apart=_apart(experiments),
+    )
+
+
+def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str, str]]:
+    """For each experiment what its arms are called among all."""
+    arms = Counter(arm for one in experiments for arm in one.arms)
+    named = Counter((arm, one.name) for one in experiments for arm in one.arms)
+    found: list[Mapping[str, str]] = []
+    for one in experiments:
+        place = os.path.relpath(one.folder.resolve(), common)
+        found.append(
+            {
+                arm: arm if arms[arm] == 1 else f"{arm} ({one.name if named[arm, one.name] == 1 else place})"
+                for arm in one.arms
+            }
+        )
+    return found
+
+
+def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Experiment:
+    """An experiment with its arms so called, and its runs by their folders as seen from the common one."""
+    names = {
+        run.name: os.path.relpath(experiment.folder.resolve() / run.name, common) for run in experiment.runs
+    }
+
+    def called(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(arm=frame["arm"].map(labels))
+
+    statuses = called(experiment.statuses)
+    return replace(
+        experiment,
+        arms=tuple(labels[arm] for arm in experiment.arms),
+        runs=tuple(replace(run, name=names[run.name], arm=labels[run.arm]) for run in experiment.runs),
+        metrics=called(experiment.metrics),
+        evaluations=called(experiment.evaluations),
+        statuses=statuses.assign(name=statuses["name"].map(names)),
+        configs={names[name]: config for name, config in experiment.configs.items()},
+    )
+
+
+def _apart(experiments: Sequence[Experiment]) -> str:
+    """What a caption says of figures across experiments."""
+    differ, unknown = [], []
+    for task in dict.fromkeys(task for one in experiments for task in one.tasks):
+        asked = [_problems(one, task) for one in experiments if task in one.tasks]
+        if len(asked) > 1 and not all(asked):
+            unknown.append(task)
+        elif any(len({own[split] for own in asked if split in own}) > 1 for split in ("validation", "test")):
+            differ.append(task)
+    told = f"Runs of {len(experiments)} experiments, which nothing pairs."
+    if differ:
+        told += f" On {', '.join(differ)} they were evaluated on different problems, "
+        told += "so accuracies do not compare."
+    if unknown:
+        told += f" On {', '.join(unknown)} not all logs say on which problems they were evaluated."
+    return told
+
+
+def _problems(experiment: Experiment, task: str) -> Mapping[str, frozenset[str]]:
+    """The problems that were evaluated, by split; nothing where the logs do not say."""
+    own = experiment.evaluations[experiment.evaluations["task"] == task]
+    return {str(split): frozenset(map(str, rows.unique())) for split, rows in own.groupby("split")["problem"]}

@@ -1,0 +1,312 @@
+"""Which evaluation of a task the report's accuracies come from, and that evaluation in words.
+
+Final accuracies: of every run, and of every arm on a task over its seeds.
+
+Tables of final accuracies, and of the states of the runs that they come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.detectors.registry import Findings
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import (
+    COLLAPSED,
+    CRASHED,
+    DIVERGED,
+    FINISHED,
+    Experiment,
+    Run,
+    by_cell,
+    by_run,
+    finite_mean,
+    imported,
+)
+from grpobench.analysis.statistics.intervals import item_interval, seed_mean
+from grpobench.analysis.tools.text import MOST_SEEDS, NONE, each_seed, interval, percent, points
+from grpobench.analysis.topics.events import Collapse, collapses, run_findings
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Which evaluation the report's accuracies of one task come from."""
+
+    split: str
+    mode: str
+
+    @property
+    def metric(self) -> str:
+        """Under which name it is logged."""
+        return f"eval/{self.split}/{self.mode}/correct"
+
+
+def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> Headline:
+    """Test before validation, greedy before sampled before likelihood: the first that any run of the task
+    logged."""
+    logged = experiment.logged.get(task, frozenset())
+    modes = (mode,) if mode else ("greedy", "sampled", "likelihood")
+    for split in ("test", "validation"):
+        for candidate in modes:
+            if Headline(split, candidate).metric in logged:
+                return Headline(split, candidate)
+    return Headline("test", modes[0])
+
+
+def decoding(experiment: Experiment, mode: str) -> str:
+    """A mode in words, with the temperature where the mode has one: the runs', or each arm's own. Runs whose
+    settings tell none of evaluation were evaluated at the sampler's."""
+    if mode != "sampled":
+        return f"{mode} decoding" if mode == "greedy" else mode
+    found: dict[str, list[str]] = {}
+    for run in experiment.runs:
+        told = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
+        if isinstance(value := told.get("temperature"), int | float):
+            found.setdefault(f"{value:g}", []).append(run.arm)
+    if len(found) < 2:
+        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in found)])
+    each = "; ".join(f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in found.items())
+    return f"sampled decoding at different temperatures ({each})"
+
+
+WITHOUT_DATA = "finished without data"
+"""How a finished run stands whose logs lack the final accuracy."""
+
+
+def finals(
+    experiment: Experiment, mode: str | None = None, findings: Mapping[str, Findings] | None = None
+) -> pd.DataFrame:
+    """One row per run: arm, task, seed, state, standing, collapsed_at, base, final, counted, validation_best,
+    validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share
+    clusters). `findings` are those of `run_findings`, if they are known already.
+
+    `final` is what a run logged after its last update: of one that its recipe stopped for an event, the last
+    that it made. `collapsed_at` is the step at which a collapse began that the run did not recover from.
+    `counted` is what means and comparisons use: the final accuracy; 0 for a run that diverged, which the
+    algorithm answers for; NaN for one that crashed, which it does not, for one still to come, and for one
+    whose logs lack the final accuracy. `run_status` is
+    the state, `WITHOUT_DATA` for the last, or `collapsed`, also for a run that collapsed and went on to its
+    last update.
+    """
+    rows = []
+    fallen = collapses(experiment, run_findings(experiment) if findings is None else findings)
+    for task in experiment.tasks:
+        chosen = headline_of(experiment, task, mode)
+        accuracy = experiment.select(chosen.metric)
+        validation = experiment.select(f"eval/validation/{chosen.mode}/correct")
+        tested, validated = by_run(accuracy), by_run(validation)
+        logged = bool((accuracy["task"] == task).any())
+        for run in (run for run in experiment.runs if run.task == task):
+            own = tested(run)
+            base = _at_start(own)
+            final = _at_end(own, run) if run.finished or run.collapsed else math.nan
+            collapse = fallen.get(run.name)
+            trained = validated(run)
+            trained = trained[trained["step"] > 0]
+            rows.append(
+                {
+                    "arm": run.arm,
+                    "task": task,
+                    "seed": run.seed,
+                    "state": run.state,
+                    "run_status": _run_status(run, collapse, lacks(run, logged, final)),
+                    "collapsed_at": collapse.step if collapse else math.nan,
+                    "split": chosen.split,
+                    "mode": chosen.mode,
+                    "base": base,
+                    "final": final,
+                    "counted": 0.0 if run.failed else final,
+                    "validation_best": float(trained["value"].max()) if len(trained) else math.nan,
+                    "validation_last": float(trained["value"].iloc[-1]) if len(trained) else math.nan,
+                }
+            )
+    frame = pd.DataFrame(rows)
+    return frame.merge(_item_intervals(experiment, mode), on=["arm", "task", "seed"], how="left")
+
+
+def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
+    """How a run stands: one that has its last update may lack data, or have collapsed before."""
+    if run.finished and lacking:
+        return WITHOUT_DATA
+    return COLLAPSED if run.finished and collapse else run.state
+
+
+def _at_start(own: pd.DataFrame) -> float:
+    values = own.loc[own["step"] == 0, "value"]
+    return float(values.iloc[0]) if len(values) else math.nan
+
+
+def _at_end(own: pd.DataFrame, run: Run) -> float:
+    """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
+    last one that its log has: others do not always evaluate at the end."""
+    last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
+    last = run.step if run.collapsed else last
+    trained = own[(own["step"] > 0) & (own["step"] >= last)]
+    return float(trained["value"].iloc[-1]) if len(trained) else math.nan
+
+
+def lacks(run: Run, logged: bool, final: float) -> bool:
+    """Whether a run that has ended should have a final accuracy and has none: its log is empty, or other runs
+    of the task have `logged` one."""
+    return math.isnan(final) and (logged or not run.rows)
+
+
+def accounting(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
+    """How many of the planned runs stand how, from the rows of `finals`: the numbers add up to the plan. Runs
+    that nobody planned are not among them."""
+    planned = {(run.arm, run.task, run.seed) for run in experiment.runs if run.planned}
+    keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
+    counted = Counter(s for key, s in zip(keys, runs["run_status"], strict=True) if key in planned)
+    order = [FINISHED, COLLAPSED, WITHOUT_DATA, DIVERGED, CRASHED]
+    return {name: counted[name] for name in dict.fromkeys([*order, *counted]) if counted[name]}
+
+
+def _item_intervals(experiment: Experiment, mode: str | None) -> pd.DataFrame:
+    """Interval over problems of each run's last evaluation on the headline split."""
+    columns = ["arm", "task", "seed", "items", "item_low", "item_high"]
+    frame, rows = graded(experiment), []
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    for task, own in frame.groupby("task", sort=False):
+        chosen = headline_of(experiment, str(task), mode)
+        own = own[(own["split"] == chosen.split) & (own["mode"] == chosen.mode) & (own["step"] > 0)]
+        for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
+            last = run[run["step"] == run["step"].max()]
+            shares = last.groupby("problem")["score/correct"].mean()
+            interval, _ = item_interval(shares, clusters_of(last, shares.index))
+            rows.append((arm, task, seed, len(shares), interval.low, interval.high))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
+    """The cluster (template) of each problem; a problem without one is its own."""
+    if "trait/cluster" not in rows:
+        return [str(problem) for problem in problems]
+    known = rows.drop_duplicates("problem").set_index("problem")["trait/cluster"]
+    return [str(problem) if pd.isna(known[problem]) else str(known[problem]) for problem in problems]
+
+
+def graded(experiment: Experiment) -> pd.DataFrame:
+    """Evaluated answers that have a score `correct`; what an infrastructure error left ungraded is out."""
+    frame = experiment.evaluations
+    if "score/correct" not in frame:
+        return frame.iloc[:0]
+    return frame[frame["outcome"] != "infra_error"] if "outcome" in frame else frame
+
+
+def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per task and arm from the rows of `finals`: means over seeds, the t interval, failures."""
+    rows, cell = [], by_cell(runs)
+    for task in experiment.tasks:
+        for arm in experiment.arms:
+            own = cell(arm, task)
+            if own.empty:
+                continue
+            counted = own.dropna(subset=["counted"])
+            mean = seed_mean(counted["counted"])
+            base = finite_mean((counted if len(counted) else own)["base"])  # of the same seeds
+            rows.append(
+                {
+                    "task": task,
+                    "arm": arm,
+                    "split": own["split"].iloc[0],
+                    "mode": own["mode"].iloc[0],
+                    "base": base,
+                    "final": mean.value,
+                    "low": float(np.maximum(mean.low, 0.0)),  # an accuracy is from 0 to 1; NaN stays NaN
+                    "high": float(np.minimum(mean.high, 1.0)),
+                    "final_of_finished": finite_mean(own.loc[own["run_status"] == FINISHED, "counted"]),
+                    "gain": mean.value - base,
+                    "seeds": len(counted),
+                    "failed": int((own["state"] == DIVERGED).sum()),
+                    "collapsed": int((own["run_status"] == COLLAPSED).sum()),
+                    "waiting": int(own["counted"].isna().sum()),
+                    "validation_best": finite_mean(own["validation_best"]),
+                    "validation_last": finite_mean(own["validation_last"]),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def accuracy_table(
+    experiment: Experiment, runs: pd.DataFrame, name: str, title: str, note: str = ""
+) -> Table:
+    """Accuracy before and after training, a row per task and arm. `note` stands for the usual one."""
+    frame = accuracies(experiment, runs)
+    rows, cell = [], by_cell(runs)
+    for row in frame.to_dict("records"):
+        own = cell(row["arm"], row["task"]).sort_values("seed")
+        rows.append(
+            [
+                row["task"],
+                row["arm"],
+                percent(row["base"]),
+                percent(row["final"]),
+                points(row["gain"]),
+                interval(row["low"], row["high"]),
+                _seeds_text(own),
+                percent(row["validation_best"]),
+                percent(row["validation_last"]),
+            ]
+        )
+    header = ["task", "arm", "before", "after", "gain", "95% interval", "each seed", "val. best", "val. last"]
+    where = " and ".join(
+        dict.fromkeys(
+            (f"{r['split']} split, {decoding(experiment, r['mode'])}") for r in frame.to_dict("records")
+        )
+    )
+    if not note:
+        note = (
+            f"Accuracy in percent ({where}), mean over seeds; interval: t over seeds, none for one seed. A "
+            "run that diverged counts as 0, one that collapsed with the accuracy that it ended with. One "
+            "that crashed, which says nothing about the algorithm, one "
+            "still to come and one without data are left out and keep their comparisons unresolved. "
+            "Validation best is the best evaluation during "
+            "training, optimiztic for that."
+        )
+    seeds = runs.drop(columns=["split", "mode"])
+    return Table(name, title, header, rows, frame.merge(_wide_seeds(seeds), on=["task", "arm"]), note=note)
+
+
+def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """One column per seed with its counted accuracy."""
+    table = runs.pivot(index=["task", "arm"], columns="seed", values="counted")
+    table.columns = [f"seed_{seed}" for seed in table.columns]
+    return table.reset_index()
+
+
+def _seeds_text(own: pd.DataFrame) -> str:
+    """The final accuracy of every seed; of many the range, and how many stand how."""
+    if len(own) <= MOST_SEEDS:
+        return "  ".join(_seed_text(run) for run in own.to_dict("records"))
+    run_status = own["run_status"].value_counts()
+    return f"{each_seed(list(own['counted']))} ({', '.join(f'{n} {how}' for how, n in run_status.items())})"
+
+
+def _seed_text(run: Mapping[str, Any]) -> str:
+    if run["run_status"] == FINISHED:
+        return percent(run["final"])
+    if run["run_status"] == COLLAPSED:
+        return f"{percent(run['final'])} (collapsed at {run['collapsed_at']:g})"
+    value = NONE if math.isnan(run["counted"]) else percent(run["counted"])
+    return f"{value} ({run['run_status']})"
+
+
+def other_mode_tables(
+    experiment: Experiment, runs: pd.DataFrame, findings: Mapping[str, Findings] | None = None
+) -> list[Table]:
+    """The same table for the decoding that the headline does not use."""
+    other = "sampled" if (runs["mode"] == "greedy").any() else "greedy"
+    if not any(experiment.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
+        return []
+    alternative = finals(experiment, other, findings)
+    title = f"Final accuracy, {decoding(experiment, other)}"
+    note = "As above; comparisons use the table above only."
+    return [accuracy_table(experiment, alternative, f"accuracy_{other}", title, note)]

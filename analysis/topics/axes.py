@@ -1,0 +1,55 @@
+"""Whether a verdict depends on what is held equal: updates, generated tokens or seconds of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.statistics.comparison import Comparison, compare
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
+from grpobench.analysis.topics.comparisons import waiting_of
+
+
+@dataclass(frozen=True)
+class OnAxes:
+    """One pair of arms on one task at equal budgets on each axis that was logged."""
+
+    task: str
+    first: str
+    second: str
+    comparisons: Mapping[str, Comparison]
+    """By axis, in the order of `AXES`."""
+
+    @property
+    def depends(self) -> bool:
+        """Whether the answer is another word on another axis."""
+        return len({pair.verdict for pair in self.comparisons.values()}) > 1
+
+    @property
+    def sentence(self) -> str:
+        """`grpo beside ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
+        words = [f"{pair.verdict} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
+        return f"{self.first} beside {self.second} on {self.task} is {', '.join(words)}"
+
+
+def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> Sequence[OnAxes]:
+    """Every pair of arms on every task by validation accuracy at equal budgets. Holm's correction is over the
+    pairs of a task on one axis: the axes are three questions, each asked by itself."""
+    values = runs_at_equal_budgets(experiment)
+    found: dict[tuple[str, str, str], dict[str, Comparison]] = {}
+    for task in experiment.tasks:
+        late = waiting_of(experiment, runs, task)
+        for axis in AXES:
+            own = values[(values["task"] == task) & (values["axis"] == axis)]
+            by_arm = {
+                arm: dict(zip(rows["seed"].astype(int), rows["accuracy"].astype(float), strict=True))
+                for arm in experiment.arms
+                if len(rows := own[own["arm"] == arm])
+            }
+            for pair in compare(task, by_arm, late, alpha, experiment.margin, experiment.plan):
+                found.setdefault((task, pair.first, pair.second), {})[axis] = pair
+    return [OnAxes(*key, by_axis) for key, by_axis in found.items()]

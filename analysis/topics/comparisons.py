@@ -1,0 +1,341 @@
+"""Comparisons of arms over seeds × problems, from the rows of the final evaluations.
+
+Arms against each other: every pair on every task, and all tasks together.
+
+Tables of arms against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import DIVERGED, Experiment
+from grpobench.analysis.runfolder.interim import InterimPlan
+from grpobench.analysis.statistics.aggregates import (
+    bootstrap_improvement,
+    bootstrap_interquartile_mean,
+    crossed_interval,
+)
+from grpobench.analysis.statistics.comparison import BASE, Comparison, compare, compare_with_base, pairs_of
+from grpobench.analysis.statistics.intervals import Estimate, Floats
+from grpobench.analysis.statistics.permutation import seeds_needed
+from grpobench.analysis.statistics.power import POWER, REPETITIONS, SEED
+from grpobench.analysis.statistics.verdicts import ALPHA
+from grpobench.analysis.statistics.verdicts import points as margin_points
+from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, two
+from grpobench.analysis.topics.accuracy import clusters_of, graded
+
+
+def cross(
+    experiment: Experiment, runs: pd.DataFrame, task: str, pairs: Sequence[Comparison]
+) -> list[Comparison]:
+    """The comparisons of a task, each with its interval over seeds × problems; `runs` are rows of `finals`,
+    whose split and mode are taken. As they were where no problem was logged for all runs of a pair."""
+    own = runs[(runs["task"] == task) & runs["counted"].notna()]
+    frame = graded(experiment)
+    if own.empty or frame.empty:
+        return list(pairs)
+    split, mode = own["split"].iloc[0], own["mode"].iloc[0]
+    frame = frame[(frame["task"] == task) & (frame["split"] == split) & (frame["mode"] == mode)]
+    failed = {(r.arm, int(r.seed)) for r in own.itertuples() if r.state == DIVERGED}
+    after, before = _by_problem(frame[frame["step"] > 0]), _by_problem(frame[frame["step"] == 0])
+    found = []
+    for pair in pairs:
+        table, problems = _differences(pair, after, before, failed)
+        clusters = clusters_of(frame, problems)
+        shared = clusters if len(set(clusters)) < len(clusters) else None
+        found.append(pair.beside(len(problems), crossed_interval(table, shared)) if table.size else pair)
+    return found
+
+
+def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per (arm, seed) and a column per problem: the mean score over the samples of the last
+    evaluation."""
+    last = frame.groupby(["arm", "seed"])["step"].transform("max")
+    keys = ["arm", "seed", "problem"]
+    return frame[frame["step"] == last].groupby(keys)["score/correct"].mean().unstack("problem")
+
+
+def _differences(
+    pair: Comparison, after: pd.DataFrame, before: pd.DataFrame, failed: set[tuple[str, int]]
+) -> tuple[Floats, pd.Index]:
+    """(seeds, problems) differences and the problems; empty where a run has no rows. A run that diverged is 0
+    on every problem."""
+    sides = [(pair.first, after), (pair.second, after) if pair.second != BASE else (pair.first, before)]
+    tables = []
+    for arm, scores in sides:
+        zero = {seed for seed in pair.seeds if (arm, seed) in failed and scores is after}
+        wanted = [(arm, seed) for seed in pair.seeds]
+        if not set(wanted) - {(arm, seed) for seed in zero} <= set(scores.index):
+            return np.zeros((0, 0)), pd.Index([])
+        table = scores.reindex(pd.MultiIndex.from_tuples(wanted, names=["arm", "seed"]))
+        table[[seed in zero for seed in pair.seeds]] = 0.0
+        tables.append(table.droplevel("arm"))
+    first, second = tables[0].align(tables[1], join="inner", axis=1)
+    difference = (first - second).dropna(axis=1)
+    return difference.to_numpy(dtype=np.float64), difference.columns
+
+
+def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
+    """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
+    found: list[Comparison] = []
+    for task in experiment.tasks:
+        values = by_seed(experiment, runs, task, "counted")
+        pairs = compare(
+            task, values, waiting_of(experiment, runs, task), alpha, experiment.margin, experiment.plan
+        )
+        found += cross(experiment, runs, task, pairs)
+    return found
+
+
+def compare_arms_with_base(
+    experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA
+) -> list[Comparison]:
+    """Every arm on every task against what its runs scored before training; Holm's correction is over the
+    arms of one task."""
+    found: list[Comparison] = []
+    for task in experiment.tasks:
+        values, bases = (by_seed(experiment, runs, task, column) for column in ("counted", "base"))
+        late = waiting_of(experiment, runs, task)
+        pairs = compare_with_base(task, values, bases, late, alpha, experiment.margin, experiment.plan)
+        found += cross(experiment, runs, task, pairs)
+    return found
+
+
+def by_seed(
+    experiment: Experiment, runs: pd.DataFrame, task: str, column: str
+) -> dict[str, dict[int, float]]:
+    """Arm -> seed -> a number of the rows of `finals`, where there is one."""
+    found: dict[str, dict[int, float]] = {}
+    for arm in experiment.arms:
+        own = runs[(runs["task"] == task) & (runs["arm"] == arm)]
+        if len(own):
+            own = own.dropna(subset=[column])
+            found[arm] = dict(zip(own["seed"].astype(int), own[column].astype(float), strict=True))
+    return found
+
+
+def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
+    """Arm -> its seeds without a result -> the seed with how the run stands."""
+    late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
+    return {
+        arm: {
+            int(row.seed): (f"{row.seed} ({row.run_status})") for row in late[late["arm"] == arm].itertuples()
+        }
+        for arm in experiment.arms
+    }
+
+
+def most_shared(experiment: Experiment) -> int:
+    """The most seeds that a pair of arms shares on a task, whatever became of their runs."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for run in experiment.runs:
+        seeds.setdefault((run.task, run.arm), set()).add(run.seed)
+    return max(
+        len(seeds.get((task, first), set()) & seeds.get((task, second), set()))
+        for task in experiment.tasks
+        for first, second in pairs_of(experiment.arms)
+    )
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """All tasks together, from counted accuracies."""
+
+    interquartile: Mapping[str, Estimate]
+    """Per arm: interquartile mean over runs × tasks with a bootstrap interval."""
+    improvement: Sequence[tuple[str, str, Estimate]]
+    """Per pair of arms: probability of improvement with a bootstrap interval."""
+
+
+def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -> Aggregate:
+    """Over the tasks that every arm has counted runs on; intervals from a bootstrap with its own seed."""
+    values = {
+        arm: [
+            runs.loc[(runs["arm"] == arm) & (runs["task"] == task), "counted"].dropna().to_numpy(dtype=float)
+            for task in experiment.tasks
+        ]
+        for arm in experiment.arms
+    }
+    shared = [i for i in range(len(experiment.tasks)) if all(len(values[arm][i]) for arm in experiment.arms)]
+    kept = {arm: [values[arm][i] for i in shared] for arm in experiment.arms}
+    pairs = pairs_of(experiment.arms)
+    return Aggregate(
+        {arm: bootstrap_interquartile_mean(kept[arm], seed) for arm in experiment.arms},
+        [(a, b, bootstrap_improvement(kept[a], kept[b], seed)) for a, b in pairs],
+    )
+
+
+INTERVALS = (
+    "it takes the differences as normal and its pair as the only one. The test does neither, and below the "
+    "seeds needed it can never reject, so an interval may leave 0 out beside an unresolved difference."
+)
+"""Why an interval and a verdict may disagree, said wherever both are shown."""
+
+
+HEADER = (
+    *(
+        "task",
+        "pair",
+        "verdict",
+        "difference",
+        "95% interval",
+        "over problems too",
+        "seeds",
+        "p",
+        "Holm p",
+        "equiv. p",
+    ),
+    *("MDE", "power", "P(1st wins)", "why"),
+)
+
+
+def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:
+    """The pairs of arms on every task: the difference and what the tests say."""
+    note = (
+        "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
+        "p: exact two-sided sign-flip permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for "
+        "three seeds); Holm over the pairs of a task. Better and worse: Holm p at most "
+        f"{ALPHA:g}. Equivalent: a difference of the margin{_margin(compared)} or more is ruled out by two "
+        "one-sided tests of the same kind (smallest p 1/2ⁿ), the larger p of both, under Holm over the "
+        "pairs. Each kind of verdict is wrong about any pair of a task with a chance of at most "
+        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} Over "
+        "problems too: 95% interval of a model in which seeds and problems are both random draws, from the "
+        "answers to the problems that all these runs were evaluated on, paired by seed and problem; it "
+        "is for other problems like these, the test is for these. MDE: smallest effect that these seeds find "
+        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
+        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
+        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
+        "seeds leave wide. None: so few seeds find no effect, however large. Power, by the same simulation "
+        f"({REPETITIONS:,} repetitions, generator seed {SEED}): how often these seeds find a difference as "
+        "large as the margin, and how often they show arms without any difference to be equivalent, in %. "
+        "P(1st wins): share of pairs of runs in which the first arm's is better, ties ½."
+    )
+    if plan:
+        note += (
+            f" {plan.words} The p values are those for which it does not matter at which look one stops: of "
+            "a difference the smallest level at which the sign-flip test, spent over the looks, would have "
+            "rejected by now; of equivalence the smallest p of a look over its share. MDE and power are the "
+            "last look's."
+        )
+    return _table("comparisons", "Head to head", compared, note)
+
+
+def against_base_table(compared: Sequence[Comparison]) -> Table:
+    """Every arm on every task against what it was before training."""
+    note = (
+        "Accuracy after training minus that of the same seed's policy before it, in points, judged as pairs "
+        "of arms are; Holm over the arms of a task. A run that diverged counts as 0."
+    )
+    return _table("against_base", "Each arm against its base", compared, note)
+
+
+def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> Table:
+    rows = [
+        [
+            pair.task,
+            f"{pair.first} − {pair.second}",
+            pair.verdict,
+            points(pair.effect),
+            interval(pair.low, pair.high, points),
+            interval(pair.crossed_low, pair.crossed_high, points),
+            str(len(pair.seeds)),
+            p_value(pair.p),
+            p_value(pair.p_holm),
+            p_value(pair.p_equivalence_holm),
+            _detectable(pair),
+            _power(pair),
+            number(pair.improvement, 2),
+            "; ".join(filter(None, (pair.needs, pair.disagrees))),
+        ]
+        for pair in compared
+    ]
+    frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
+    said = "Why each verdict, and what one would take"
+    return Table(name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=said)
+
+
+def _margin(compared: Sequence[Comparison]) -> str:
+    """The margin in points: (2 points)."""
+    margins = sorted({pair.margin for pair in compared})
+    return f" ({', '.join(map(margin_points, margins))} points)" if margins else ""
+
+
+def _power(pair: Comparison) -> str:
+    """Both powers in percent, none where the spread is not known."""
+    if math.isnan(pair.power):
+        return NONE
+    return f"{number(100 * pair.power, 0)} / {number(100 * pair.power_equivalence, 0)}"
+
+
+def _detectable(pair: Comparison) -> str:
+    """The smallest effect that can be found, in points, and how well it is known."""
+    if len(pair.seeds) < seeds_needed(ALPHA, pair.pairs):
+        return "none"
+    if math.isnan(pair.detectable):
+        return NONE
+    low, high = (number(100 * value, 1) for value in (pair.detectable_low, pair.detectable_high))
+    return f"{number(100 * pair.detectable, 1)} ({low} to {high})"
+
+
+def _levels(compared: Sequence[Comparison]) -> str:
+    """The levels of a single pair: (.0083 for 6 pairs)."""
+    counts = sorted({pair.pairs for pair in compared})
+    told = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
+    """Interquartile means and the probability of improvement over all tasks; none for one task or one arm."""
+    if len(experiment.tasks) < 2 or len(experiment.arms) < 2:
+        return []
+    result = aggregate_tasks(experiment, runs)
+    most = max(Counter(zip(runs["arm"], runs["task"], strict=True)).values())
+    note = (
+        "Interquartile mean over all runs × tasks with a stratified bootstrap interval: seeds are "
+        "resampled inside a task, bootstrap seed 0."
+    )
+    note += (lacking := _lacking(experiment, runs))
+    if most < 5:
+        note += f" With {most} seeds a task has only {most**most} different resamples: a rough interval."
+    first = Table(
+        "aggregate",
+        "All tasks together",
+        ["arm", "interquartile mean (%)", "95% interval"],
+        [[arm, percent(e.value), interval(e.low, e.high)] for arm, e in result.interquartile.items()],
+        pd.DataFrame([{"arm": arm} | asdict(e) for arm, e in result.interquartile.items()]),
+        text_columns=1,
+        note=note,
+    )
+    rows = [
+        [f"{a} over {b}", number(e.value, 2), interval(e.low, e.high, two)] for a, b, e in result.improvement
+    ]
+    frame = pd.DataFrame([{"first": a, "second": b} | asdict(e) for a, b, e in result.improvement])
+    header = ["pair", "probability of improvement", "95% interval"]
+    meaning = (
+        "Probability that a run of the first arm is better than a run of the second, mean over tasks, "
+        "ties ½; bootstrap interval. It says how often, not how much, and is no verdict."
+    )
+    meaning += lacking
+    title = "Probability of improvement"
+    return [first, Table("improvement", title, header, rows, frame, text_columns=1, note=meaning)]
+
+
+def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:
+    """What is left out of means over all tasks, in sentences; empty where nothing is."""
+    counted = runs.dropna(subset=["counted"])
+    there = set(zip(counted["task"], counted["arm"], strict=True))
+    tasks = [task for task in experiment.tasks if any((task, arm) not in there for arm in experiment.arms)]
+    late, told = len(runs) - len(counted), ""
+    if late:
+        told += f" Left out: {late} run{'s' * (late > 1)} without a result."
+    if tasks:
+        told += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
+    return told

@@ -1,0 +1,285 @@
+"""Seconds of each phase of an update, tokens per second and peak memory.
+
+How far samplers with weights of their own were from the trainer.
+
+Tables of what the runs cost, of accuracy at equal cost, and of samplers with weights of their own.
+
+Figures of time, throughput and memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import legend_above, new_figure, rows_of_names
+from grpobench.analysis.figures.style import BASE_COLOR, MARKERS, Sheet, look
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
+from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
+from grpobench.analysis.topics.axes import OnAxes
+from grpobench.analysis.topics.budgets import AXES, at_equal_budgets, spent
+from grpobench.analysis.topics.runs import MOST_COLUMNS
+
+PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
+"""Parts of time/step, in the order in which a step runs them."""
+
+
+def update_costs(experiment: Experiment) -> pd.DataFrame:
+    """Per task and arm, means over all updates of all seeds: seconds of each phase per update, tokens per
+    second of training, tokens per second of sampling; and the highest peak memory in GB."""
+    rows = []
+    phases = {phase: by_cell(experiment.select(f"time/{phase}")) for phase in PHASES}
+    step, memory = by_cell(experiment.select("time/step")), by_cell(experiment.select("cost/peak_memory_gb"))
+    tokens = by_cell(experiment.select("cost/generated_tokens"))
+    for task in experiment.tasks:
+        for arm in experiment.arms:
+            own = {name: cell(arm, task) for name, cell in phases.items()}
+            total, spent = step(arm, task), tokens(arm, task)
+            if total.empty and spent.empty and all(frame.empty for frame in own.values()):
+                continue
+            generated = float(spent.groupby("seed")["value"].max().sum()) if len(spent) else math.nan
+            peak = memory(arm, task)["value"]
+            rows.append(
+                {"task": task, "arm": arm, "seconds": finite_mean(total["value"])}
+                | {phase: finite_mean(frame["value"]) for phase, frame in own.items()}
+                | {
+                    "tokens_per_second": _ratio(generated, float(total["value"].sum())),
+                    "sampling_tokens_per_second": _ratio(generated, float(own["sample"]["value"].sum())),
+                    "peak_memory_gb": float(peak.max()) if len(peak) else math.nan,
+                }
+            )
+    rates = ["tokens_per_second", "sampling_tokens_per_second", "peak_memory_gb"]
+    return pd.DataFrame(rows, columns=["task", "arm", "seconds", *PHASES, *rates])
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below > 0 else math.nan
+
+
+GAPS: Mapping[str, tuple[str, str]] = {
+    "mean": ("gap/mean", "mean"),
+    "largest": ("gap/max", "max"),
+    "effective": ("gap/ess", "min"),
+    "after_sync": ("gap/sync", "max"),
+    "weight": ("correction/weight_mean", "mean"),
+    "clipped": ("correction/clipped", "mean"),
+}
+"""Column of `gaps` -> metric, and how its values are taken together."""
+
+
+def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
+    """Per task and arm, over all updates of all seeds: how far the sampler's log-probabilities were from the
+    trainer's in nats (mean and largest |Δ log p|, smallest effective sample size, largest after a weight
+    synchronization), and what the correction made of it. Only where some arm decodes with weights of its own
+    or corrects."""
+    if not (experiment.has("gap/sync") or experiment.has("correction/weight_mean")):
+        return pd.DataFrame(columns=["task", "arm", *GAPS])
+    logged = {name: (by_cell(experiment.select(metric)), how) for name, (metric, how) in GAPS.items()}
+    rows = []
+    for task in experiment.tasks:
+        for arm in experiment.arms:
+            own = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
+            if any(len(values) for values, _ in own.values()):
+                rows.append({"task": task, "arm": arm} | {name: v.agg(how) for name, (v, how) in own.items()})
+    return pd.DataFrame(rows, columns=["task", "arm", *GAPS])
+
+
+def budgets_table(experiment: Experiment) -> Table:
+    """Updates, tokens and seconds of a run, a row per task and arm."""
+    frame = spent(experiment)
+    rows = [
+        [
+            r["task"],
+            r["arm"],
+            number(r["updates"], 0),
+            count(r["generated_tokens"]),
+            count(r["trained_tokens"]),
+            number(r["train_seconds"], 0),
+            number(r["evaluate_seconds"], 0),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    note = "Mean over seeds, failed runs included; evaluation of the base, which the arms share, left out."
+    header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
+    return Table("budgets", "What each run spent", header, rows, frame, note=note)
+
+
+def equal_budgets_table(experiment: Experiment) -> Table:
+    """Validation accuracy where all runs had spent the same, a row per task and axis."""
+    frame = at_equal_budgets(experiment)
+    rows, many = [], len(experiment.arms) > MOST_COLUMNS
+    for (task, axis, budget), own in frame.groupby(["task", "axis", "budget"], sort=False):
+        accuracy = dict(zip(own["arm"], own["accuracy"], strict=True))
+        what = [task, f"{count(budget)} {AXES[axis]}"]
+        if many:  # an arm below the other
+            rows += [[*what, arm, percent(share)] for arm, share in accuracy.items()]
+        else:
+            rows.append([*what, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
+    note = (
+        "Validation accuracy in percent at the largest budget that every finished run of the task "
+        "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
+        "counts as 0. Equal updates, equal generated "
+        "tokens and equal seconds are three different comparisons."
+    )
+    header = ["task", "at equal budget", *(("arm", "accuracy") if many else experiment.arms)]
+    return Table(
+        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if many else 2, note=note
+    )
+
+
+def costs_table(frame: pd.DataFrame) -> Table:
+    """Seconds of each phase of an update, rates and memory, as `update_costs` finds them, a row per task and
+    arm."""
+    rows = [
+        [r["task"], r["arm"], number(r["seconds"], 2)]
+        + [number(r[phase], 2) for phase in PHASES]
+        + [
+            count(r["tokens_per_second"]),
+            count(r["sampling_tokens_per_second"]),
+            number(r["peak_memory_gb"], 2),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "s/update", *PHASES, "tokens/s", "tokens/s sampling", "peak GB"]
+    note = "Means over all updates of all seeds, evaluation left out; peak memory is the highest of any seed."
+    return Table("costs", "Costs", header, rows, frame, note=note)
+
+
+def gaps_table(experiment: Experiment) -> Table:
+    """How well samplers with weights of their own agreed with the trainer."""
+    frame = sampler_gaps(experiment)
+    rows = [
+        [
+            *(r["task"], r["arm"]),
+            *(small(r[name]) for name in ("mean", "largest", "after_sync")),
+            *(number(r["effective"], 4), number(r["weight"], 4), percent(r["clipped"])),
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = ["task", "arm", "mean gap", "largest gap", "largest after sync"]
+    header += ["effective sample", "correction weight", "corrected, % of tokens"]
+    note = (
+        "Nats between the sampler's log-probabilities and the trainer's on the same weights, over all "
+        "updates of all seeds; after sync: on the probe that proves that the engine took over the weights. "
+        "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
+    )
+    return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
+
+
+def axes_table(pairs: Sequence[OnAxes]) -> Table:
+    """Verdicts at equal updates, tokens and seconds, a row per task and pair."""
+    rows = []
+    for one in pairs:
+        cells = []
+        for axis in AXES:
+            pair = one.comparisons.get(axis)
+            cells += [points(pair.effect), pair.verdict] if pair else [NONE, NONE]
+        rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
+    header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
+    note = (
+        "Differences of the validation accuracies at equal budgets of the table before, in points, inside "
+        "each seed, and verdicts on the first arm by the tests of final accuracies; Holm over the pairs of a "
+        "task on one axis. Depends: whether the word is another on another axis. Seconds are those of the "
+        "machines that the runs had, and of what ran beside."
+    )
+    told = [one.sentence for one in pairs if one.depends]
+    if told:
+        note += f" The answer depends on the axis: {listed(told)}."
+    frame = pd.DataFrame(
+        [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.comparisons.items()]
+    )
+    return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
+
+
+def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
+    """Seconds per update, stacked by phase, of what `update_costs` found."""
+    phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
+    if frame.empty or not phases:
+        return None
+    tasks = [task for task in experiment.tasks if (frame["task"] == task).any()]
+    figure, grid = rows_of_names(tasks, experiment.arms, sheet)
+    ramp = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(PHASES) + 2)[1:-1])[:, :3]
+    half = (len(PHASES) + 1) // 2  # neighbors are half of the ramp apart, so that they differ in grey too
+    tints = {phase: ramp[place // 2 + (place % 2) * half] for place, phase in enumerate(PHASES)}
+    for (_, task), axes in grid.items():
+        for row in frame[frame["task"] == task].to_dict("records"):
+            left = 0.0
+            for phase in phases:
+                width = float(row[phase]) if math.isfinite(row[phase]) else 0.0
+                position = experiment.arms.index(row["arm"])
+                axes.barh(
+                    position,
+                    width,
+                    left=left,
+                    height=0.65,
+                    color=tints[phase],
+                    edgecolor="#ffffff",
+                    linewidth=0.4,
+                )
+                left += width
+        axes.set_xlabel("seconds per update")
+        axes.set_xlim(left=0)
+    legend_above(figure, [Patch(color=tints[phase]) for phase in phases], phases)
+    return Drawing(
+        "seconds",
+        "Seconds per update by phase",
+        "Mean wall time of one update, stacked by phase: sampling, verifying, forward passes (read), "
+        "backward passes, optimizer, handing the weights to the sampler (sync), the rest; evaluation is left "
+        "out.",
+        figure,
+    )
+
+
+def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
+    """Tokens per second and peak memory, of what `update_costs` found."""
+    rows = [("tokens_per_second", "generated tokens per second"), ("peak_memory_gb", "peak memory (GB)")]
+    rows = [(name, label) for name, label in rows if frame[name].notna().any()]
+    if frame.empty or not rows:
+        return None
+    tasks = [task for task in experiment.tasks if (frame["task"] == task).any()]
+    across = sheet.columns(len(rows)) if sheet.across > 2 else 1  # names and two axes do not fit a column
+    down = len(rows) // across
+    figure = new_figure(
+        sheet.width / (2 / across if sheet.across > 2 else 1),
+        (0.24 * len(experiment.arms) + 0.6) * down + 0.25,
+    )
+    color = look(experiment.arms).color
+    markers = MARKERS
+    for position, (name, label) in enumerate(rows):
+        axes = figure.add_subplot(down, across, position + 1)
+        for row in frame.to_dict("records"):
+            mark = markers[tasks.index(row["task"]) % len(markers)]
+            axes.plot(
+                row[name], experiment.arms.index(row["arm"]), mark, color=color[row["arm"]], markersize=4.5
+            )
+        axes.set_yticks(
+            range(len(experiment.arms)),
+            experiment.arms if position % across == 0 else [""] * len(experiment.arms),
+        )
+        axes.set_ylim(len(experiment.arms) - 0.5, -0.5)
+        axes.set_xlim(0, 1.08 * float(np.nanmax(frame[name])) or 1.0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(label)
+    handles = [
+        Line2D([], [], marker=markers[i % len(markers)], linestyle="", color=BASE_COLOR, markersize=4.5)
+        for i in range(len(tasks))
+    ]
+    if len(tasks) > 1:
+        legend_above(figure, handles, tasks)
+    return Drawing(
+        "rates",
+        "Throughput and memory",
+        "Generated tokens over training seconds, and the highest peak memory of any seed; a marker per task.",
+        figure,
+    )

@@ -1,0 +1,229 @@
+"""Later evaluations as scores with their intervals: a row per question, subject and policy.
+
+Where a question was asked in two ways, through our sampler and through lm-eval: do they agree?
+
+Tables of later evaluations, and of questions that were asked in two ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.evaluations import LaterEvaluation
+from grpobench.analysis.statistics.intervals import Estimate, item_interval
+from grpobench.analysis.tools.text import NONE, interval, percent, points
+from grpobench.analysis.topics.sampling import by_place
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """One policy's mean score over items with its interval."""
+
+    estimate: Estimate
+    items: int
+    interval: str
+
+
+def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
+    """One row per evaluation, mode, score and policy: place, split, mode, score, through, question, arm,
+    seed, policy, step, value, low, high, interval, items, samples, caveat. The score is `correct` where the
+    task has it, else there is a row for each."""
+    rows = []
+    for evaluation in later:
+        for policy, told in evaluation.content["policies"].items():
+            for mode in dict.fromkeys(row["mode"] for row in evaluation.rows):
+                own = evaluation.of(policy, mode)
+                names = sorted({name for row in own for name in row["scores"]})
+                for name in ["correct"] if "correct" in names else names:
+                    found = mean_score(own, name)
+                    rows.append(
+                        {
+                            "place": evaluation.label,
+                            "split": evaluation.split,
+                            "mode": mode,
+                            "score": name,
+                            "through": evaluation.through,
+                            "question": evaluation.question,
+                            "arm": evaluation.arm,
+                            "seed": evaluation.seed,
+                            "policy": policy,
+                            "step": told["step"],
+                            "value": found.estimate.value,
+                            "low": found.estimate.low,
+                            "high": found.estimate.high,
+                            "interval": found.interval,
+                            "items": found.items,
+                            "samples": len(own) / found.items if found.items else math.nan,
+                            "caveat": evaluation.content.get("caveat", ""),
+                        }
+                    )
+    return pd.DataFrame(rows)
+
+
+def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
+    """Mean of a score over items (an item's samples averaged first), with the interval that suits them. An
+    interval is only given for scores from 0 to 1."""
+    items: dict[str, list[float]] = {}
+    clusters: dict[str, str] = {}
+    for row in rows:
+        if name in row["scores"]:
+            items.setdefault(row["problem"], []).append(float(row["scores"][name]))
+            clusters[row["problem"]] = str(row["traits"].get("cluster", row["problem"]))
+    means = [float(np.mean(values)) for values in items.values()]
+    if any(not 0 <= mean <= 1 for mean in means):
+        return MeanScore(Estimate(float(np.mean(means)), math.nan, math.nan), len(means), "none")
+    estimate, kind = item_interval(means, [clusters[problem] for problem in items])
+    return MeanScore(estimate, len(means), kind)
+
+
+TOLERANCE = 1e-3
+"""Between scores that two ways of asking should agree on: those made of likelihoods are float32 sums, whose
+order depends on the batch."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What two ways of asking the same question say about the same items."""
+
+    mode: str
+    items: int
+    first: float
+    """Mean score of the first way over the shared items."""
+    second: float
+    differing: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
+    """Pairs of rows whose scores differ."""
+    same_text: int | None
+    """Items with the very same completion; None where nothing was written."""
+
+
+def agree(
+    first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], score: str = "correct"
+) -> list[Agreement]:
+    """Compare rows of one policy, mode by mode. Sampled answers are left out: the two ways draw different
+    random numbers, so their accuracies agree within sampling error only."""
+    found = []
+    for mode in dict.fromkeys(row["mode"] for row in first if row["mode"] != "sampled"):
+        ours, theirs = (
+            {row["problem"]: row for row in rows if row["mode"] == mode and row["outcome"] != "infra_error"}
+            for rows in (first, second)
+        )
+        pairs = [(row, theirs[problem]) for problem, row in ours.items() if problem in theirs]
+        if not pairs:
+            continue
+        means = [
+            float(np.mean([pair[side]["scores"].get(score, math.nan) for pair in pairs])) for side in (0, 1)
+        ]
+        written = [pair for pair in pairs if all("completion" in row for row in pair)]
+        same = sum(one["completion"] == other["completion"] for one, other in written)
+        differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
+        found.append(Agreement(mode, len(pairs), means[0], means[1], differing, same if written else None))
+    return found
+
+
+def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    return one.keys() == other.keys() and all(abs(one[name] - other[name]) <= TOLERANCE for name in one)
+
+
+def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
+    """Every evaluation that was also made the other way: place, split, mode, arm, seed, policy, items,
+    grpobench, lm_eval, differing, same_text."""
+    rows = []
+    theirs = {(r.path.parent, r.question): r for r in later if r.through == "lm-eval"}
+    for evaluation in later:
+        other = theirs.get((evaluation.path.parent, evaluation.question))
+        if evaluation.through != "grpobench" or other is None:
+            continue
+        for policy in evaluation.content["policies"]:
+            ours, others = ([row for row in r.rows if row["policy"] == policy] for r in (evaluation, other))
+            rows += [
+                {
+                    "place": evaluation.label,
+                    "split": evaluation.split,
+                    "mode": found.mode,
+                    "arm": evaluation.arm,
+                    "seed": evaluation.seed,
+                    "policy": policy,
+                    "items": found.items,
+                    "grpobench": found.first,
+                    "lm_eval": found.second,
+                    "differing": len(found.differing),
+                    "same_text": found.same_text,
+                }
+                for found in agree(ours, others)
+            ]
+    return pd.DataFrame(rows)
+
+
+def later_table(later: Sequence[LaterEvaluation]) -> Table:
+    """Accuracies of evaluations made by `grpobench eval`."""
+    frame = later_scores(later)
+    rows = []
+    if len(frame):
+        frame = by_place(frame)
+        keys = ["place", "split", "mode", "through", "question", "score", "arm"]
+        for (place, split, mode, through, _, score, arm), own in frame.groupby(keys, sort=False):
+            last = own[own["policy"] != "base"].sort_values("seed")
+            before = own.loc[own["policy"] == "base", "value"].mean()
+            mean = last["value"].mean()
+            cells = [
+                place,
+                arm,
+                f"{split}, {mode}, {through}",
+                score,
+                f"{own['items'].iloc[0]} × {own['samples'].iloc[0]:g}",
+                percent(before),
+                percent(mean),
+                points(mean - before),
+                "  ".join(f"{percent(r.value)} ({interval(r.low, r.high)})" for r in last.itertuples()),
+                ", ".join(dict.fromkeys(own["interval"])),
+            ]
+            rows.append(cells)
+    header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]
+    header += ["each seed (95% interval over items)", "interval"]
+    note = (
+        "In percent, from `grpobench eval`: of a run before and after training, of a model as it is. The "
+        "interval is about one policy and these items, not about the algorithm: clustered where items share "
+        "a template, Wilson below 300 items, else normal. Further numbers stand in the runs' evals folders."
+    )
+    return Table("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
+
+
+def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
+    """Where a question was asked in both ways."""
+    frame = agreements(later)
+    rows = [
+        [
+            r["place"],
+            f"{r['arm']}, seed {r['seed']}, {r['policy']}" if r["policy"] != "model" else r["arm"],
+            f"{r['split']}, {r['mode']}",
+            str(r["items"]),
+            percent(r["grpobench"]),
+            percent(r["lm_eval"]),
+            str(r["differing"]),
+            NONE if pd.isna(r["same_text"]) else f"{r['same_text']:g}",
+        ]
+        for r in frame.to_dict("records")
+    ]
+    header = [
+        "task",
+        "policy",
+        "how",
+        "items",
+        "grpobench (%)",
+        "lm-eval (%)",
+        "differing",
+        "same text",
+    ]
+    note = (
+        "The same items through our sampler and through the lm-eval harness on the same weights, with our "
+        "verifier as its metric. Differing items have another score; same text counts completions that are "
+        "equal to the letter."
+    )
+    return Table("agreement", "Two ways of asking", header, rows, frame, text_columns=3, note=note)

@@ -1,0 +1,142 @@
+"""What the detectors find in every run of an experiment, and which runs collapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpobench.analysis.detectors.history import About, Answers, History, Series
+from grpobench.analysis.detectors.registry import Findings, detect, is_read_by_detectors
+from grpobench.analysis.runfolder.experiment import Experiment, Run
+
+KEYS = ["arm", "task", "seed"]
+SPLIT = "validation"
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """What ended a run's learning."""
+
+    step: int
+    kind: str
+    """A kind of event, or `divergence`."""
+
+
+def run_findings(experiment: Experiment) -> dict[str, Findings]:
+    """By run, from its logs; without runs of which nothing is logged."""
+    return {name: detect(history) for name, history in histories(experiment).items()}
+
+
+def histories(experiment: Experiment) -> dict[str, History]:
+    """By run, what detectors read of it; without runs of which nothing is logged."""
+    metrics = experiment.metrics
+    names = [name for name in metrics["metric"].unique() if is_read_by_detectors(str(name))]
+    kept = metrics[metrics["metric"].isin(names)]
+    logged = dict(iter(kept.groupby(KEYS, sort=False)))
+    last = metrics.groupby(KEYS, sort=False)["step"].max()
+    answers = Answered(experiment.evaluations)
+    found = {}
+    for run in experiment.runs:
+        key = (run.arm, run.task, run.seed)
+        if run.rows and key in last.index:
+            rows = logged.get(key, kept.iloc[:0])
+            found[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
+    return found
+
+
+def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, str], Answers]) -> History:
+    """A run's rows (step, metric, value) as detectors read them."""
+    series, holes = {}, {}
+    for name, own in rows.groupby("metric", sort=False, observed=True):
+        steps, values = own["step"].to_numpy(np.int64), own["value"].to_numpy(np.float64)
+        finite = np.isfinite(values)
+        if finite.any():
+            series[str(name)] = Series(str(name), steps[finite], values[finite])
+        if not finite.all():
+            holes[str(name)] = steps[~finite].tolist()
+    return History(series, holes, last, about(run.config), answers)
+
+
+def about(config: Mapping[str, Any]) -> About:
+    """What run.toml tells; nothing where it has no such number."""
+
+    def told(section: str, name: str) -> int:
+        value = config.get(section, {}).get(name, 0)
+        return value if isinstance(value, int) else 0
+
+    group = told("train", "group")
+    return About(
+        planned=told("train", "steps"),
+        warmup=told("train", "warmup_steps"),
+        problems=told("evaluate", "problems"),
+        group=group,
+        rollouts=told("train", "prompts") * group,
+    )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The rows of eval.jsonl of all runs, found run by run when they are asked for."""
+
+    evaluations: pd.DataFrame
+
+    @cached_property
+    def graded(self) -> pd.DataFrame:
+        """Validation answers with a score."""
+        frame = self.evaluations
+        if "score/correct" not in frame:
+            return frame.iloc[:0]
+        chosen = (frame["split"] == SPLIT) & frame["score/correct"].notna()
+        if "outcome" in frame:
+            chosen &= frame["outcome"] != "infra_error"
+        return frame[chosen]
+
+    @cached_property
+    def row_indices(self) -> Mapping[Any, Any]:
+        """Positions of rows by (arm, task, seed, mode)."""
+        places: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
+        return places
+
+    def of(self, run: Run) -> Callable[[str, str], Answers]:
+        """The answers of a run."""
+
+        def answers(split: str, mode: str) -> Answers:
+            places = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
+            found: dict[int, dict[str, list[float]]] = {}
+            if not len(places):  # no answers, as of most imported runs: then there are no columns either
+                return found
+            own = self.graded.iloc[places]
+            columns = (own["step"], own["problem"], own["score/correct"])
+            for step, problem, score in zip(*columns, strict=True):
+                found.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))
+            return found
+
+        return answers
+
+
+def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
+    """The collapse that a run did not recover from, if any: an event of the family, the one that its recipe
+    stopped it for, or its divergence."""
+    if run.failed:
+        return Collapse(run.step, "divergence")
+    if findings is None:
+        return None
+    event = findings.collapse()
+    if run.collapsed:
+        stops = run.config.get("stop_on", ())
+        named = [one for one in findings.events if one.kind in stops and one.recovered is None]
+        event = named[0] if named else event
+        if event is None:
+            return Collapse(run.step, "stopped")
+    return Collapse(event.onset, event.kind) if event else None
+
+
+def collapses(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[str, Collapse]:
+    """By run, of those that collapsed."""
+    found = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
+    return {name: end for name, end in found.items() if end is not None}

@@ -1,0 +1,185 @@
+"""The resolved settings of every arm, from run.toml.
+
+What the runs were made with, from provenance.json: code, versions and machines.
+
+The table of every run, with the state that it ended in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, Run, attempts, describe, histories, imported
+from grpobench.analysis.tools.text import NONE, listed
+
+MOST_COLUMNS = 12
+"""Arms that stand beside each other in a table."""
+IDENTITY = ("experiment", "arm", "seed", "task", "task.name", "observe", "beside")
+"""Keys of run.toml that say which run it is and who is told of it rather than how it was set."""
+
+
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys; an empty table is kept as {}."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of run.toml over the arms; `values[arm]` is text, `–` where the arm has no such key."""
+
+    key: str
+    values: Mapping[str, str]
+    differs: bool
+    changed: frozenset[str] = frozenset()
+    """The arms in which a run changed it midway; their text says from which step."""
+
+    def shared(self) -> list[tuple[str, str]]:
+        """Each value with the arms that have it, that of the most arms first."""
+        arms: dict[str, list[str]] = {}
+        for arm, value in self.values.items():
+            arms.setdefault(value, []).append(arm)
+        return [(value, listed(own)) for value, own in sorted(arms.items(), key=lambda one: -len(one[1]))]
+
+
+def all_settings(experiment: Experiment) -> list[Setting]:
+    """Every resolved setting per arm: those that a run changed midway first, then those that differ between
+    arms. A value that depends on the task is written `task: value; …`; one that depends on the seed, as all
+    its values; one that changed, as ``0.0001 until step 17, then 0.001``."""
+    by_run = [(run, resolved_settings(run)) for run in experiment.runs]
+    altered = {run.name: histories(run) for run in experiment.runs}
+    for run, config in by_run:
+        config |= {key: describe(own) for key, own in altered[run.name].items() if key in config}
+    keys = dict.fromkeys(key for _, config in by_run for key in config if key not in IDENTITY)
+    by_arm: dict[str, list[tuple[Run, dict[str, Any]]]] = {arm: [] for arm in experiment.arms}
+    for pair in by_run:
+        by_arm[pair[0].arm].append(pair)
+    found = []
+    for key in keys:
+        values = {arm: _setting(key, own, experiment.tasks) for arm, own in by_arm.items()}
+        arms = frozenset(run.arm for run in experiment.runs if key in altered[run.name])
+        found.append(Setting(key, values, len(set(values.values())) > 1, arms))
+    return sorted(found, key=lambda setting: (not setting.changed, not setting.differs))
+
+
+def resolved_settings(run: Run) -> dict[str, Any]:
+    """run.toml as dotted keys, as they are on the command line: `algorithm.settings.clip_high` is
+    `algorithm.clip_high` there."""
+    return {key.replace(".settings.", ".", 1): value for key, value in flatten(run.config).items()}
+
+
+def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
+    """A row per run: its `name`, and the value of every setting that is none of `IDENTITY`."""
+    return [
+        {"name": run.name} | {key: own for key, own in resolved_settings(run).items() if key not in IDENTITY}
+        for run in experiment.runs
+    ]
+
+
+def _setting(key: str, runs: Sequence[tuple[Run, Mapping[str, Any]]], tasks: Sequence[str]) -> str:
+    by_task: dict[str, str] = {}
+    for task in tasks:
+        said = dict.fromkeys(
+            value_text(config[key]) for run, config in runs if run.task == task and key in config
+        )
+        if said:
+            by_task[task] = " | ".join(said)
+    if not by_task:
+        return "–"
+    if len(set(by_task.values())) == 1:
+        return next(iter(by_task.values()))
+    return "; ".join(f"{task}: {value}" for task, value in by_task.items())
+
+
+def value_text(value: Any) -> str:
+    """A setting as it is shown: booleans as in TOML, numbers short."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+ATTEMPT_ONLY = (
+    "attempts",
+    "attempt",
+    "id",
+    "started",
+    "pid",
+    "command",
+    "diff",
+    "changes",
+    "resumed_at",
+    "caveat",
+    "imported",
+)
+"""Keys of provenance.json that say nothing about how runs compare."""
+UNPROVED = "none kept (an older version, or imported): a changed digit would not show"
+LOGS = ("by", "format", "names", "writer")
+"""What is told of the log that a run was imported from."""
+
+
+def run_provenances(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
+    """Where the runs come from, by their last attempt: key -> (value, number of runs), most frequent first.
+
+    `code`, the digests of the source files, is shortened to one digest, which differs between runs only where
+    a file that both depend on does; what is the attempt's own (process, start, command, uncommitted diff) is
+    left to provenance.json.
+    """
+    counted: dict[str, Counter[str]] = {}
+    everywhere = {file: next(iter(found)) for file, found in digests(experiment).items() if len(found) == 1}
+    for run in experiment.runs:
+        tried = attempts(run)
+        told = {**run.provenance, **(tried[-1] if tried else {})}
+        if code := source_files(run):
+            told["code"] = hashlib.sha256(
+                json.dumps({**everywhere, **code}, sort_keys=True).encode()
+            ).hexdigest()[:12]
+        kept = {key: value for key, value in told.items() if key not in ATTEMPT_ONLY and value != {}}
+        if tried:
+            kept["attempts"] = len(tried)
+        if logs := imported(run):
+            kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
+        if run.provenance and run.rows:
+            kept["checksums"] = "right" if run.proved else UNPROVED
+        for key, value in flatten(kept).items():
+            counted.setdefault(key, Counter())[value_text(value)] += 1
+    return {key: values.most_common() for key, values in counted.items()}
+
+
+def source_files(run: Run) -> Mapping[str, str]:
+    """Digest by source file of the run's last attempt."""
+    tried = attempts(run)
+    found = tried[-1].get("code") if tried else run.provenance.get("code")
+    return found if isinstance(found, Mapping) else {}
+
+
+def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
+    """Source file -> digest -> the runs that were made with it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in experiment.runs:
+        for file, digest in source_files(run).items():
+            found.setdefault(file, {}).setdefault(digest, []).append(run.name)
+    return found
+
+
+def runs_table(experiment: Experiment) -> Table:
+    """A row per run, whatever became of it."""
+    frame = experiment.statuses
+    rows = [
+        [r["arm"], r["task"], str(r["seed"]), r["state"], str(r["step"]), str(r["attempt"]), r["why"] or NONE]
+        for r in frame.to_dict("records")
+    ]
+    header = ["arm", "task", "seed", "state", "step", "attempt", "why"]
+    return Table("runs", "Every run", header, rows, frame, text_columns=4, wide=1)

@@ -1,0 +1,228 @@
+"""pass@k and majority votes against k: from what the runs sampled themselves, and from later evaluations.
+
+Tables of what many samples of a problem tell.
+
+The figure of what more samples of a problem bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import arm_handle, grid_of, leftmost, legend_above, panel_height
+from grpobench.analysis.figures.style import BAND, BASE_COLOR, BASE_DASH, FAINT, MARKERS, Look, Sheet, look
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.evaluations import LaterEvaluation
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.statistics.samples import majority_curve, pass_curve, solved
+from grpobench.analysis.tools.text import each_seed, percent, points
+from grpobench.analysis.topics.accuracy import graded, headline_of
+
+
+def run_samples(experiment: Experiment) -> pd.DataFrame:
+    """Graded answers of the runs' own sampled evaluations on the split of the headline: of each run those
+    before training and those of its last evaluation."""
+    frame = graded(experiment)
+    if frame.empty:
+        return frame
+    frame = frame[frame["mode"] == "sampled"]
+    splits = {task: headline_of(experiment, task, "sampled").split for task in experiment.tasks}
+    frame = frame[frame["split"] == frame["task"].map(splits)]
+    last = frame.groupby(["task", "arm", "seed"])["step"].transform("max")
+    return frame[(frame["step"] == 0) | (frame["step"] == last)]
+
+
+LEAST = 4
+"""Samples per problem from which pass@k and votes are reported: k = 2 needs them."""
+
+
+def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd.DataFrame:
+    """pass@k and maj@k of every seed, for k = 1, 2, 4, …: columns place, source, arm, seed, policy, kind
+    (`pass` or `maj`), k, value.
+
+    From what the runs sampled themselves (`in_runs`: graded rows of `Experiment.evaluations`, of each run
+    those
+    before training and after it) and from later evaluations, wherever each problem has at least four samples.
+    A model that was asked the same question stands beside the runs.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for (task, arm, seed, step), own in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
+        if own.groupby("problem").size().min() >= LEAST:
+            head = (
+                f"{task}\n{own['split'].iloc[0]}, in the runs",
+                "run",
+                arm,
+                seed,
+                "final" if step else "base",
+            )
+            rows += _curves(head, *_by_problem(own.to_dict("records"), lambda row: row["score/correct"]))
+    labels = _labels(later)
+    for evaluation in later:
+        for policy in evaluation.content["policies"]:
+            sampled = evaluation.of(policy, "sampled")
+            if all("correct" in row["scores"] for row in sampled):
+                answers, correct = _by_problem(sampled, lambda row: row["scores"]["correct"])
+                for place in labels.get(evaluation.path, ()):
+                    head = (place, evaluation.through, evaluation.arm, evaluation.seed, policy)
+                    rows += _curves(head, answers, correct)
+    return pd.DataFrame(rows, columns=["place", "source", "arm", "seed", "policy", "kind", "k", "value"])
+
+
+def _labels(later: Sequence[LaterEvaluation]) -> dict[Path, list[str]]:
+    """Where the curves of a record are drawn: by question and the task that the runs were trained on. A model
+    stands beside all runs that were asked the same, or by itself."""
+    sampled = [evaluation for evaluation in later if any(row["mode"] == "sampled" for row in evaluation.rows)]
+    beside: dict[str, list[str]] = {}
+    for evaluation in sampled:
+        if evaluation.trained_task:
+            beside.setdefault(evaluation.question, []).append(_label(evaluation))
+    found = {}
+    for evaluation in sampled:
+        runs = [] if evaluation.trained_task else beside.get(evaluation.question, [])
+        found[evaluation.path] = list(dict.fromkeys(runs or [_label(evaluation)]))
+    return found
+
+
+def _label(evaluation: LaterEvaluation) -> str:
+    told = evaluation.content["settings"]
+    how = f"{evaluation.split}, {told['samples']} samples, T = {told['temperature']:g}"
+    return f"{evaluation.label}\n{how}{', lm-eval' if evaluation.through == 'lm-eval' else ''}"
+
+
+def _by_problem(
+    rows: Iterable[Mapping[str, Any]], score: Callable[[Mapping[str, Any]], float]
+) -> tuple[list[list[str | None]], list[list[float]]]:
+    """Answers and scores of each problem, in the order of the samples."""
+    problems: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        problems.setdefault(row["problem"], []).append(row)
+    ordered = [sorted(own, key=lambda row: row["sample"]) for own in problems.values()]
+    answers = [[row["answer"] if isinstance(row["answer"], str) else None for row in own] for own in ordered]
+    return answers, [[float(score(row)) for row in own] for own in ordered]
+
+
+def _curves(
+    head: tuple[Any, ...], answers: list[list[str | None]], correct: list[list[float]]
+) -> list[tuple[Any, ...]]:
+    if min(map(len, correct), default=0) < LEAST:
+        return []
+    passed = pass_curve([len(own) for own in correct], [solved(own) for own in correct])
+    voted = majority_curve(answers, correct)
+    return [(*head, "pass", k, value) for k, value in passed.items()] + [
+        (*head, "maj", k, value) for k, value in voted.items()
+    ]
+
+
+SAMPLES = {
+    "pass": ("pass_at_k", "pass@k"),
+    "maj": ("majority", "Majority vote"),
+}
+"""Name and title of the tables about many samples."""
+SAMPLES_NOTES = {
+    "pass": (
+        "Share of problems in percent that at least one of k samples solves, by the unbiased estimator "
+        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k; k = 1 is the accuracy of a sample."
+    ),
+    "maj": (
+        "Accuracy in percent of the most frequent of k sampled answers, as the verifier reads them: one that "
+        "it cannot read has no vote, and of equally many votes those of the answer given first win. Mean "
+        "over votes on disjoint samples."
+    ),
+}
+
+
+def samples_table(curves: pd.DataFrame, kind: str) -> Table:
+    """pass@k or votes of k: a row for each k."""
+    rows = []
+    chosen = by_place(curves[curves["kind"] == kind])
+    for (place, arm, k), own in chosen.groupby(["place", "arm", "k"], sort=False):
+        before = own.loc[own["policy"] == "base", "value"].mean()
+        seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
+        after = seeds.mean()
+        cells = [str(place).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
+        rows.append([*cells, points(after - before), each_seed(list(seeds))])
+    header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
+    return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
+
+
+def by_place(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one place together, places in the order of their first row."""
+    order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
+    return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
+
+
+KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
+
+
+def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sheet) -> Drawing | None:
+    """pass@k and majority votes against k, before and after training."""
+    if curves is None or curves.empty:
+        return None
+    kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
+    places = list(dict.fromkeys(curves["place"]))
+    figure, grid = grid_of(len(kinds), places, sheet, panel_height(len(kinds), places, sheet, 1.9))
+    style = look(experiment.arms)
+    for (row, place), axes in grid.items():
+        kind, label = kinds[row]
+        own = curves[(curves["place"] == place) & (curves["kind"] == kind)]
+        _sampling_panel(axes, own, experiment.arms, style)
+        if place == leftmost(places, place, sheet):
+            axes.set_ylabel(label)
+        if row == 0:
+            axes.set_title(place)
+        if row == len(kinds) - 1:
+            axes.set_xlabel("samples k")
+    drawn = set(curves.loc[curves["policy"] == "final", "arm"])
+    arms = [arm for arm in experiment.arms if arm in drawn]
+    handles: list[Any] = [arm_handle(arm, style) for arm in arms]
+    if (curves["policy"] == "base").any():
+        handles.append(Line2D([], [], color=BASE_COLOR, linestyle=BASE_DASH, linewidth=1.6))
+        arms.append("before training")
+    models = list(dict.fromkeys(curves.loc[curves["policy"] == "model", "arm"]))
+    handles += [
+        Line2D([], [], color="#000000", marker=MARKERS[i % 10], markersize=3) for i in range(len(models))
+    ]
+    legend_above(figure, handles, [*arms, *models], handlelength=2.6)
+    votes = " Votes are over the verifier's reading of the answer, ties go to the answer given first."
+    return Drawing(
+        "sampling",
+        "What more samples bring",
+        "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
+        f"half the samples. Lines are means, faint ones seeds, bands the middle half of the seeds."
+        f"{votes if len(kinds) > 1 else ''}",
+        figure,
+    )
+
+
+def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
+    """Curves of one place: the mean of an arm (of all, before training), its seeds and their band."""
+    base = own[own["policy"] == "base"]
+    series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOR, BASE_DASH, None)]
+    for arm in arms:
+        trained = own[(own["policy"] == "final") & (own["arm"] == arm)]
+        series.append((trained, style.color[arm], style.dash[arm], style.marker[arm]))
+    models = own[own["policy"] == "model"]
+    for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
+        series.append((rows, "#000000", "-", MARKERS[index % 10]))
+    for rows, color, dash, marker in series:
+        values = rows.groupby("k")["value"]
+        mean = values.mean()
+        if rows["seed"].nunique() > 1:
+            low, high = values.quantile(0.25), values.quantile(0.75)
+            axes.fill_between(mean.index, low, high, color=color, alpha=BAND, linewidth=0)
+            seeds = [one[["k", "value"]].to_numpy() for _, one in rows.groupby(["arm", "seed"], sort=False)]
+            axes.add_collection(LineCollection(seeds, colors=[color], linewidths=0.5, alpha=FAINT))
+        axes.plot(mean.index, mean, color=color, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(own["k"]))
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))

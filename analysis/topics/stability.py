@@ -1,0 +1,354 @@
+"""How steadily each arm trained: collapses and recoveries, how long runs last, spikes, drawdown, spread.
+
+Tables of stability: how each arm's runs fared, and which arm's last longer.
+
+The figure of stability: which share of each arm's runs has not collapsed, by step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from grpobench.analysis.detectors.gradient import POLICY, GradientInstability
+from grpobench.analysis.detectors.history import History, Series, no_answers, slope
+from grpobench.analysis.detectors.registry import DETECTORS, Findings
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import arm_legend, grid_of, leftmost
+from grpobench.analysis.figures.style import Sheet, look
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, Run, finite_mean
+from grpobench.analysis.statistics.comparison import pairs_of
+from grpobench.analysis.statistics.permutation import holm
+from grpobench.analysis.statistics.survival import Survival, kaplan_meier, log_rank
+from grpobench.analysis.tools.text import NONE, number, p_value, percent, points, sweep_value
+from grpobench.analysis.topics.accuracy import headline_of
+from grpobench.analysis.topics.events import KEYS, collapse_of, history_of
+from grpobench.analysis.topics.sweep import axes_of
+
+LATE = 1 / 3
+"""Share of a run's evaluations, its last ones, whose slope is the late slope; at least three."""
+
+
+@dataclass(frozen=True)
+class Lasted:
+    """The runs of an arm on a task: how long each lasted and whether it collapsed then."""
+
+    runs: Sequence[Run]
+    steps: Sequence[int]
+    collapsed: Sequence[bool]
+
+    @property
+    def curve(self) -> Survival:
+        """Kaplan–Meier."""
+        return kaplan_meier(self.steps, self.collapsed)
+
+
+def lasted(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[tuple[str, str], Lasted]:
+    """By (task, arm), over the runs that logged a step; one that did not collapse is censored at its last."""
+    last = experiment.metrics.groupby(KEYS, sort=False)["step"].max().to_dict()
+    found: dict[tuple[str, str], list[tuple[Run, int, bool]]] = {}
+    for task in experiment.tasks:
+        for arm in experiment.arms:
+            found[task, arm] = []
+    for run in experiment.runs:
+        if (key := (run.arm, run.task, run.seed)) in last:
+            end = collapse_of(run, findings.get(run.name))
+            step = end.step if end else int(last[key])
+            found[run.task, run.arm].append((run, step, end is not None))
+    return {key: Lasted(*zip(*own, strict=True)) for key, own in found.items() if own}
+
+
+def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per task and arm, from what was found in each run and the rows of `finals`: runs; collapsed and
+    recovered (runs); first (median step of collapse); surviving (Kaplan–Meier share at the end) and
+    half_life (its median step, NaN where more than half remain); spikes (per 100 updates); drawdown (best
+    minus last validation accuracy); spread (standard deviation of final accuracies over seeds); late_slope
+    (change of validation accuracy per 100 updates over the last third of the evaluations); events and
+    infrastructure (kind: runs and median onset, as text)."""
+    modes = {task: headline_of(experiment, task).mode for task in experiment.tasks}
+    names = [POLICY, *(f"eval/validation/{mode}/correct" for mode in dict.fromkeys(modes.values()))]
+    kept = experiment.metrics[experiment.metrics["metric"].isin(names)]
+    logged = dict(iter(kept.groupby(KEYS, sort=False)))
+    none = kept.iloc[:0]
+    rows = []
+    for (task, arm), own in lasted(experiment, findings).items():
+        measured = [
+            _measured(run, logged.get((run.arm, run.task, run.seed), none), modes[task]) for run in own.runs
+        ]
+        rows.append({"task": task, "arm": arm, **_cell(findings, runs, own, measured)})
+    return pd.DataFrame(rows)
+
+
+def _cell(
+    findings: Mapping[str, Findings],
+    runs: pd.DataFrame,
+    own: Lasted,
+    measured: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    known = [findings[run.name] for run in own.runs if run.name in findings]
+    ends = [step for step, fell in zip(own.steps, own.collapsed, strict=True) if fell]
+    task, arm = own.runs[0].task, own.runs[0].arm
+    counted = runs.loc[(runs["task"] == task) & (runs["arm"] == arm), "counted"].dropna()
+    half_life = own.curve.median
+    return {
+        "runs": len(own.runs),
+        "collapsed": sum(own.collapsed),
+        "recovered": sum(
+            any(event.recovered is not None for event in one.of_family("collapse")) and one.collapse() is None
+            for one in known
+        ),
+        "first": float(np.median(ends)) if ends else math.nan,
+        "surviving": own.curve.last,
+        "half_life": half_life if math.isfinite(half_life) else math.nan,
+        **{
+            name: finite_mean(pd.Series([one[name] for one in measured]))
+            for name in ("spikes", "drawdown", "late_slope")
+        },
+        "spread": float(counted.std(ddof=1)) if len(counted) > 1 else math.nan,
+        "events": events_in_words(known, ("collapse", "instability")),
+        "infrastructure": events_in_words(known, ("infrastructure",)),
+    }
+
+
+def events_in_words(known: Sequence[Findings], families: Sequence[str]) -> str:
+    """`entropy collapse: 2 runs, from step 40; …`, each kind with the median of its onsets."""
+    lines = []
+    for kind, detector in DETECTORS.items():
+        if detector.family not in families:
+            continue
+        onsets = [min(own) for one in known if (own := [e.onset for e in one.events if e.kind == kind])]
+        if onsets:
+            count = f"{len(onsets)} run{'s' * (len(onsets) > 1)}"
+            lines.append(f"{words(kind)}: {count}, from step {np.median(onsets):g}")
+    return "; ".join(lines)
+
+
+def words(kind: str) -> str:
+    """A kind of event as a sentence has it."""
+    return kind.replace("_", " ").replace("kl ", "KL ")
+
+
+def _measured(run: Run, rows: pd.DataFrame, mode: str) -> dict[str, float]:
+    """Spikes per 100 updates, drawdown and late slope of a run from its logged rows; NaN where they are not
+    logged."""
+    name = f"eval/validation/{mode}/correct"
+    history = history_of(run, rows, int(rows["step"].max()) if len(rows) else 0, no_answers)
+    accuracy, norms = history.get(name), history.updates(POLICY)
+    found = {"spikes": _spikes(history), "drawdown": math.nan, "late_slope": math.nan}
+    if len(accuracy):
+        found["drawdown"] = float(accuracy.values.max() - accuracy.values[-1])
+    late = max(3, round(LATE * len(accuracy)))
+    if len(accuracy) >= 3:
+        tail = Series(name, accuracy.steps[-late:], accuracy.values[-late:])
+        found["late_slope"] = 100 * slope(tail).value
+    return found if len(norms) else found | {"spikes": math.nan}
+
+
+def _spikes(history: History) -> float:
+    """Spikes of the gradient norm per 100 updates behind the baseline, as the detector counts them."""
+    norms, detector = history.updates(POLICY), GradientInstability()
+    behind = int(np.count_nonzero(norms.steps > history.about.warmup + history.window))
+    if detector.bound(history, norms) is None or not behind:
+        return math.nan
+    return 100 * int(detector.beyond(history, norms).sum()) / behind
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """How an arm fared on a task, in plain words, from a row of `stability`."""
+    runs, collapsed, recovered = row["runs"], row["collapsed"], row["recovered"]
+    if not collapsed:
+        told = f"None of {runs} runs collapsed" if runs > 1 else "Its only run did not collapse"
+    elif runs == 1:
+        told = f"Its only run collapsed at step {row['first']:g}"
+    else:
+        when = "at step" if collapsed == 1 else "at the median step"
+        told = f"{collapsed} of {runs} runs collapsed, {when} {row['first']:g}"
+    if recovered:
+        told += f"; {recovered} fell and recovered"
+    if row["events"] and not collapsed:
+        told += ", yet not all was steady"
+    if row["infrastructure"]:
+        told += "; the machinery failed in some"
+    return f"{told}."
+
+
+@dataclass(frozen=True)
+class Outlasting:
+    """Two arms on a task: how long their runs last."""
+
+    task: str
+    first: str
+    second: str
+    collapsed: tuple[int, int]
+    runs: tuple[int, int]
+    p: float
+    """Log-rank by permutation, two-sided."""
+    p_holm: float
+    """Corrected for the pairs of the task."""
+
+
+def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list[Outlasting]:
+    """The pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
+    found: list[Outlasting] = []
+    every = lasted(experiment, findings)
+    for task in experiment.tasks:
+        arms = {arm: own for (where, arm), own in every.items() if where == task}
+        if not any(any(own.collapsed) for own in arms.values()):
+            continue
+        pairs = pairs_of(list(arms))
+        p = [
+            log_rank((arms[a].steps, arms[a].collapsed), (arms[b].steps, arms[b].collapsed)) for a, b in pairs
+        ]
+        known = [1.0 if math.isnan(value) else value for value in p]
+        for (a, b), value, adjusted in zip(pairs, p, holm(known), strict=True):
+            counts = tuple(sum(arms[one].collapsed) for one in (a, b))
+            sizes = tuple(len(arms[one].runs) for one in (a, b))
+            found.append(
+                Outlasting(task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted))
+            )
+    return found
+
+
+NOTE = (
+    "A collapse is a fall of validation accuracy or of the training reward that the run did not recover "
+    "from, an event that its recipe stopped it for, or a divergence; docs/stability.md has every rule. At: "
+    "median step at which they began. Surviving: Kaplan–Meier share at the end of training, runs without one "
+    "censored at their last step. Spikes: gradient norms beyond the bound of the start, per 100 "
+    "updates. Drawdown: best minus last validation accuracy in points, and spread: standard deviation of the "
+    "final accuracies over seeds in points. Late slope: points of validation accuracy per 100 updates over "
+    "the last third of the evaluations. What the machinery did is told apart and counts for no algorithm."
+)
+
+
+def stability_table(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> Table:
+    """A row per task and arm."""
+    frame = stability(experiment, findings, runs)
+    found = frame.to_dict("records")
+    if len(frame):
+        frame["sentence"] = [sentence(row) for row in found]
+    rows = [
+        [
+            row["task"],
+            row["arm"],
+            f"{row['collapsed']} of {row['runs']}",
+            number(row["first"], 0),
+            str(row["recovered"]),
+            percent(row["surviving"]),
+            number(row["spikes"], 1),
+            number(100 * row["drawdown"], 1),
+            number(100 * row["spread"], 1),
+            points(row["late_slope"]),
+            "; ".join(filter(None, [row["events"], row["infrastructure"] and machinery(row)])) or NONE,
+            sentence(row),
+        ]
+        for row in found
+    ]
+    header = ["task", "arm", "collapsed", "at", "recovered", "surviving (%)", "spikes", "drawdown"]
+    header += ["spread", "late slope", "events", "in words"]
+    title, said = "How steadily each arm trained", "The same in words"
+    return Table("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=said)
+
+
+def machinery(row: Mapping[str, object]) -> str:
+    """What is told apart."""
+    return f"the machinery: {row['infrastructure']}"
+
+
+def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> Table:
+    """A row per pair of arms, on tasks on which a run collapsed."""
+    pairs = outlasting(experiment, findings)
+    frame = pd.DataFrame([asdict(pair) for pair in pairs])
+    rows = [
+        [
+            pair.task,
+            f"{pair.first}, {pair.second}",
+            f"{pair.collapsed[0]} of {pair.runs[0]}",
+            f"{pair.collapsed[1]} of {pair.runs[1]}",
+            NONE if math.isnan(pair.p) else p_value(pair.p),
+            p_value(pair.p_holm),
+        ]
+        for pair in pairs
+    ]
+    note = (
+        "Log-rank test of the steps at which runs collapsed, two-sided, by permutation of all runs over the "
+        "two arms: exact for few runs, which the asymptotic test is not. Holm: corrected for the pairs of "
+        "the task."
+    )
+    header = ["task", "arms", "collapsed, first", "collapsed, second", "p", "p (Holm)"]
+    return Table("survival", "Which arm's runs last longer", header, rows, frame, note=note)
+
+
+def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:
+    """Kaplan–Meier curves of the tasks, and of a map the sweep values, at which a run collapsed; None
+    where none
+    did."""
+    arms, every = panels_of(experiment, findings)
+    found = {title: own for title, own in every.items() if any(any(one.collapsed) for one in own.values())}
+    tasks = list(found)
+    if not tasks:
+        return None
+    figure, grid = grid_of(1, tasks, sheet)
+    style = look(arms)
+    for (_, task), axes in grid.items():
+        end = max(max(own.steps) for own in found[task].values())
+        for place, (arm, own) in enumerate(found[task].items()):
+            curve = own.curve
+            steps = np.concatenate([[0.0], curve.steps, [float(max(end, *own.steps))]])
+            shares = np.concatenate([[1.0], curve.shares, [curve.last]])
+            shift = 0.006 * (place - (len(found[task]) - 1) / 2)  # curves on each other stay apart
+            looks = {"color": style.color[arm], "linestyle": style.dash[arm], "linewidth": 1.4}
+            axes.step(steps, 100 * (shares + shift), where="post", **looks)
+            left = [
+                step for step, fell in zip(own.steps, own.collapsed, strict=True) if not fell and step < end
+            ]
+            level = [100 * (share_at(curve.steps, curve.shares, step) + shift) for step in left]
+            axes.plot(left, level, "|", color=style.color[arm], markersize=6)
+        axes.set_ylim(-4, 104)
+        axes.set_title(task)
+        axes.set_xlabel("updates")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if task == leftmost(tasks, task, sheet):
+            axes.set_ylabel("runs not collapsed (%)")
+    shown = [arm for arm in arms if any(arm in found[task] for task in tasks)]
+    arm_legend(figure, shown, style, marker=False)
+    return Drawing(
+        "survival",
+        "How long runs last",
+        "Kaplan–Meier share of runs that have not collapsed (a lasting fall of validation accuracy or of the "
+        "training reward, an event that the recipe stops for, or a divergence). A tick marks a run whose "
+        "logs end before the others' without one. Curves are set apart by a hair where they would "
+        "hide each other.",
+        figure,
+    )
+
+
+def panels_of(
+    experiment: Experiment, findings: Mapping[str, Findings]
+) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lasted]]]:
+    """The arms, and by the title of a panel how long the runs of each lasted: a panel per task, and in a map,
+    whose arms are those of the recipe, per combination of sweep values."""
+    every = lasted(experiment, findings)
+    axes = axes_of(experiment.sweep_values)
+    found: dict[str, dict[str, Lasted]] = {}
+    for (task, arm), own in every.items():
+        title, name = task, arm
+        if axes is not None:
+            where = experiment.sweep_values[arm]
+            level = [where.values[key] for key in (*axes.others, axes.key)]
+            title = ", ".join([*[task] * (len(experiment.tasks) > 1), *map(sweep_value, level)])
+            name = where.arm
+        found.setdefault(title, {})[name] = own
+    return (axes.arms if axes else experiment.arms), found
+
+
+def share_at(steps: np.ndarray, shares: np.ndarray, step: int) -> float:
+    """The share at a step."""
+    before = int(np.searchsorted(steps, step, side="right"))
+    return float(shares[before - 1]) if before else 1.0

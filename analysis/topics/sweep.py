@@ -1,0 +1,511 @@
+"""Quantiles of few values, without assuming how they are distributed.
+
+A map: what became of every run over a grid of sweep values, and the largest sweep value without a collapse.
+
+Tables of a map: the whole grid, and how far each arm goes without a collapse.
+
+The stability map: what becomes of each arm's runs over a grid of sweep values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from grpobench.analysis.figures.drawing import Drawing
+from grpobench.analysis.figures.panels import legend_above, new_figure
+from grpobench.analysis.figures.style import BASE_COLOR, Sheet
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
+from grpobench.analysis.statistics.intervals import Estimate, seed_mean, standard_error
+from grpobench.analysis.tools.text import (
+    NONE,
+    interval,
+    level_name,
+    number,
+    percent,
+    sweep_value,
+    sweep_values_in_words,
+)
+from grpobench.analysis.topics.accuracy import graded
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Two of n values in ascending order, as indices from 0, between which a quantile lies."""
+
+    low: int
+    high: int
+    coverage: float
+    """The least probability that it does, for values drawn independently."""
+
+
+def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
+    """The closest two order statistics of n values that hold the `share` quantile with at least `level`
+    probability; the smallest and the largest where no two do. The number of values below the quantile is
+    binomial, so P(x_(i) ≤ q ≤ x_(j)) ≥ Σ_{k=i}^{j−1} C(n, k) share^k (1 − share)^(n−k), i and j counted from
+    1 (David and Nagaraja, Order Statistics, section 7.1). Raises ValueError for no values."""
+    if n < 1 or not 0 < share < 1:
+        raise ValueError(f"quantile_ranks: needs n >= 1 and 0 < share < 1; got {n} and {share}")
+    from scipy import stats  # the import takes a second, and only maps need it
+
+    below = stats.binom(n, share)
+    pairs = [
+        Ranks(i - 1, j - 1, float(below.cdf(j - 1) - below.cdf(i - 1)))
+        for i in range(1, n + 1)
+        for j in range(i, n + 1)
+    ]
+    enough = [pair for pair in pairs if pair.coverage >= level]
+    if not enough:
+        return pairs[n - 1]
+    return min(enough, key=lambda pair: (pair.high - pair.low, -pair.coverage))
+
+
+def exact_share(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Clopper–Pearson interval of a share; (NaN, NaN) for n = 0."""
+    if n == 0:
+        return math.nan, math.nan
+    from scipy import stats
+
+    found = stats.binomtest(count, n).proportion_ci(level, method="exact")
+    return float(found.low), float(found.high)
+
+
+LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT = "learns", "stalls", "drifts", "collapses", "no result"
+OUTCOMES = (LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT)
+ERRORS = 2.0
+"""Standard errors of the paired difference from the base, beyond which a run learned or drifted."""
+CHANCE = 1 / 3
+"""Most of the seeds that may collapse at a sweep value of the frontier, and at every smaller one."""
+KEYS = ["arm", "task", "seed"]
+
+
+@dataclass(frozen=True)
+class SweepAxes:
+    """The grid: the first key with its values ascending, and the other keys with each of their
+    combinations."""
+
+    key: str
+    sweep_values: tuple[Any, ...]
+    others: tuple[str, ...]
+    levels: tuple[tuple[Any, ...], ...]
+    arms: tuple[str, ...]
+    """The recipe's."""
+
+
+def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
+    """The grid of an experiment by its arms' sweep values; None where it has none, and is no map."""
+    if not sweep_values:
+        return None
+    first = next(iter(sweep_values.values()))
+    key, *others = first.values
+    found = dict.fromkeys(own.values[key] for own in sweep_values.values())
+    ordered = sorted(found) if all(isinstance(one, int | float) for one in found) else list(found)
+    levels = dict.fromkeys(tuple(own.values[other] for other in others) for own in sweep_values.values())
+    arms = dict.fromkeys(own.arm for own in sweep_values.values())
+    return SweepAxes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
+
+
+def outcomes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
+    `outcome`: it collapses (a collapse that it did not recover from, or a divergence), learns or drifts (ends
+    above or below its base by more than `ERRORS` standard errors), or stalls."""
+    found = runs.merge(_changes(experiment, runs), on=KEYS, how="left")
+    found["outcome"] = [_outcome(row) for row in found.to_dict("records")]
+    return found
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if not math.isnan(row["collapsed_at"]):
+        return COLLAPSES
+    change = row["final"] - row["base"]
+    if math.isnan(change):
+        return NO_RESULT
+    bound = ERRORS * (0.0 if math.isnan(row["error"]) else row["error"])
+    return LEARNS if change > bound else DRIFTS if change < -bound else STALLS
+
+
+def _changes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean change of each run's answers from its base, paired by problem, with its standard error."""
+    columns = [*KEYS, "change", "error"]
+    frame = graded(experiment)
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    asked = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
+    own = frame.merge(asked, on=KEYS)
+    own = own[(own["split"] == own["asked_split"]) & (own["mode"] == own["asked_mode"])]
+    rows = []
+    for key, run in own.groupby(KEYS, sort=False):
+        first, last = run["step"].min(), run["step"].max()
+        if first == 0 < last:
+            scores = run.groupby(["problem", "step"], sort=False)["score/correct"].mean().unstack("step")
+            difference = (scores[last] - scores[0]).dropna()
+            rows.append((*key, float(difference.mean()), standard_error(difference)))
+    return pd.DataFrame(rows, columns=columns)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of an arm at one sweep value and level."""
+
+    arm: str
+    task: str
+    level: tuple[Any, ...]
+    sweep_value: Any
+    outcomes: tuple[str, ...]
+    """Of each seed, in their order."""
+    seeds: tuple[int, ...]
+    accuracy: Estimate
+    """Mean of what counts, with the t interval over seeds within 0 and 1."""
+
+    @property
+    def finished_runs(self) -> int:
+        """Runs with a result."""
+        return sum(outcome != NO_RESULT for outcome in self.outcomes)
+
+    @property
+    def collapsed(self) -> int:
+        """Runs that collapsed."""
+        return self.outcomes.count(COLLAPSES)
+
+    @property
+    def learned(self) -> int:
+        """Runs that ended above their base. A run can keep from collapse and learn nothing."""
+        return self.outcomes.count(LEARNS)
+
+    @property
+    def chance(self) -> tuple[float, float]:
+        """Exact 95 % interval of the chance of collapse."""
+        return exact_share(self.collapsed, self.finished_runs)
+
+
+def cells(
+    sweep_values: Mapping[str, SweepPoint], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]
+) -> list[Cell]:
+    """The whole grid from runs (task, arm, seed, outcome, counted), by task, arm, level and sweep value."""
+    axes = axes_of(sweep_values)
+    if axes is None:
+        return []
+    own: dict[tuple[str, str, tuple[Any, ...], Any], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        sweep_value = sweep_values[run["arm"]]
+        level = tuple(sweep_value.values[other] for other in axes.others)
+        own.setdefault((run["task"], sweep_value.arm, level, sweep_value.values[axes.key]), []).append(run)
+    places = itertools.product(tasks, axes.arms, axes.levels, axes.sweep_values)
+    return [
+        _cell(task, arm, level, sweep_value, sorted(own[task, arm, level, sweep_value], key=_seed))
+        for task, arm, level, sweep_value in places
+        if (task, arm, level, sweep_value) in own
+    ]
+
+
+def _seed(run: Mapping[str, Any]) -> int:
+    return int(run["seed"])
+
+
+def _cell(
+    task: str, arm: str, level: tuple[Any, ...], sweep_value: Any, runs: Sequence[Mapping[str, Any]]
+) -> Cell:
+    counted = [run["counted"] for run in runs if not math.isnan(run["counted"])]
+    outcome, seeds = tuple(run["outcome"] for run in runs), tuple(map(_seed, runs))
+    mean = seed_mean(counted)
+    low, high = (end if math.isnan(end) else min(max(end, 0.0), 1.0) for end in (mean.low, mean.high))
+    return Cell(arm, task, level, sweep_value, outcome, seeds, Estimate(mean.value, low, high))
+
+
+def arms_run(grid: Sequence[Cell]) -> tuple[str, ...]:
+    """The recipe's arms of which a run has a result: others may be planned, or named by a summary."""
+    return tuple(dict.fromkeys(cell.arm for cell in grid if cell.finished_runs))
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """How far an arm goes without a collapse at one level of the other sweep values."""
+
+    arm: str
+    task: str
+    level: tuple[Any, ...]
+    at: Cell | None
+    """The largest sweep value at which, and below which, no more than `CHANCE` of the seeds collapse;
+    None: not even
+    the smallest is."""
+    low: Any
+    high: Any
+    """Sweep values between which the frontier lies; None: below the grid."""
+    coverage: float
+    """With at least which probability, over seeds."""
+    beyond: bool
+    """Whether it is the largest sweep value of the grid, so that the true one may be larger."""
+    best: Cell | None
+    """The sweep value with the highest mean accuracy."""
+    measured: bool
+    """Whether a run at the smallest sweep value has a result: without one nothing is known of a frontier."""
+
+
+def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
+    """By task, arm and level."""
+    rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
+    for cell in grid:
+        rows.setdefault((cell.task, cell.arm, cell.level), []).append(cell)
+    return [_frontier(*key, own) for key, own in rows.items()]
+
+
+def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) -> Frontier:
+    at = None
+    for cell in row:
+        if not cell.finished_runs or cell.collapsed > CHANCE * cell.finished_runs + 1e-9:
+            break
+        at = cell
+    reached = tolerances(row)
+    low: Any = None
+    high: Any = None
+    coverage = math.nan
+    if reached:
+        ranks = quantile_ranks(len(reached), CHANCE)
+        places = (reached[ranks.low], reached[ranks.high])
+        low, high = (row[place].sweep_value if place >= 0 else None for place in places)
+        coverage = ranks.coverage
+    measured = [cell for cell in row if math.isfinite(cell.accuracy.value)]
+    best = max(measured, key=lambda cell: cell.accuracy.value, default=None)
+    beyond, known = at is row[-1], row[0].finished_runs > 0
+    return Frontier(arm, task, level, at, low, high, coverage, beyond, best, known)
+
+
+def tolerances(row: Sequence[Cell]) -> list[int]:
+    """Of each seed that has a result at every sweep value, ascending: the index of the largest sweep value
+    at which, and at
+    all smaller ones, it did not collapse; −1 for none."""
+    found = []
+    for seed in dict.fromkeys(seed for cell in row for seed in cell.seeds):
+        own = [dict(zip(cell.seeds, cell.outcomes, strict=True)).get(seed, NO_RESULT) for cell in row]
+        if NO_RESULT not in own:
+            fell = own.index(COLLAPSES) if COLLAPSES in own else len(own)
+            found.append(fell - 1)
+    return sorted(found)
+
+
+LETTERS = {name: name[0].upper() for name in OUTCOMES[:-1]}
+NOTE = (
+    "Mean accuracy in %, and a letter for every seed: L learns, D drifts (ends above, below its base by more "
+    "than two standard errors, paired by problem), S stalls, C collapses. A run stopped for its collapse "
+    "counts with the accuracy that it had then, one that diverged with 0."
+)
+FRONTIER = (
+    "Frontier: the largest sweep value at which, and below which, at most a third of the seeds "
+    "collapse; its chance "
+    "of collapse with the exact 95 % interval (Clopper–Pearson), how many seeds learned there (ended above "
+    "their base), and the mean accuracy there. A sweep value without a collapse may still teach "
+    "nothing. From, to: "
+    "sweep values between which the largest sweep value lies up to which two thirds of the seeds do "
+    "not collapse, without "
+    "an assumption on how seeds differ, and the coverage of that interval, which few seeds leave below 95 %. "
+    "Best: the sweep value with the highest mean accuracy."
+)
+
+
+def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
+    """A row per task, arm and level of the other sweep values; a column per sweep value."""
+    frame = pd.DataFrame(
+        [
+            {
+                "task": cell.task,
+                "arm": cell.arm,
+                **dict(zip(axes.others, cell.level, strict=True)),
+                axes.key: cell.sweep_value,
+                "runs": cell.finished_runs,
+                "collapsed": cell.collapsed,
+                "chance_low": cell.chance[0],
+                "chance_high": cell.chance[1],
+                "accuracy": cell.accuracy.value,
+                "low": cell.accuracy.low,
+                "high": cell.accuracy.high,
+                **{name: cell.outcomes.count(name) for name in OUTCOMES},
+            }
+            for cell in grid
+        ]
+    )
+    rows: dict[tuple[str, str, str], dict[object, str]] = {}
+    for cell in grid:
+        letters = "".join(LETTERS.get(outcome, "?") for outcome in cell.outcomes)
+        own = rows.setdefault((cell.task, cell.arm, level_name(cell.level)), {})
+        own[cell.sweep_value] = f"{percent(cell.accuracy.value)} {letters}"
+    header = [
+        "task",
+        "arm",
+        sweep_values_in_words(axes.others) or "others",
+        *map(sweep_value, axes.sweep_values),
+    ]
+    lines = [[*names, *(own.get(one, NONE) for one in axes.sweep_values)] for names, own in rows.items()]
+    title = f"The map: outcome and accuracy by {sweep_values_in_words([axes.key])}"
+    return Table("map", title, header, lines, frame, note=NOTE)
+
+
+def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
+    """A row per task, arm and level of the other sweep values."""
+    found = frontiers(grid)
+    frame = pd.DataFrame(
+        [
+            {
+                "task": one.task,
+                "arm": one.arm,
+                **dict(zip(axes.others, one.level, strict=True)),
+                "frontier": one.at.sweep_value if one.at else None,
+                "beyond_the_grid": one.beyond,
+                "low": one.low,
+                "high": one.high,
+                "coverage": one.coverage,
+                "collapsed": one.at.collapsed if one.at else None,
+                "learned": one.at.learned if one.at else None,
+                "runs": one.at.finished_runs if one.at else None,
+                "accuracy": one.at.accuracy.value if one.at else None,
+                "best": one.best.sweep_value if one.best else None,
+                "best_accuracy": one.best.accuracy.value if one.best else None,
+                "chance": CHANCE,
+            }
+            for one in found
+        ]
+    )
+    header = ["task", "arm", sweep_values_in_words(axes.others) or "others"]
+    header += [
+        "frontier",
+        "from",
+        "to",
+        "coverage",
+        "collapsed",
+        "chance (%)",
+        "learned",
+        "accuracy",
+        "best",
+        "accuracy there",
+    ]
+    return Table(
+        "frontier",
+        "How far each arm goes without a collapse, and whether it learned there",
+        header,
+        [_row(one, axes.sweep_values[-1]) for one in found],
+        frame,
+        note=FRONTIER,
+    )
+
+
+def _row(one: Frontier, largest: Any) -> list[str]:
+    at, best = one.at, one.best
+    below = "below the grid" if one.measured else NONE
+    largest_kept = below if at is None else f"{'≥ ' * one.beyond}{sweep_value(at.sweep_value)}"
+    return [
+        *(one.task, one.arm, level_name(one.level), largest_kept),
+        *(
+            _no_end(one) if end is None else f"{'≥ ' * (end == largest)}{sweep_value(end)}"
+            for end in (one.low, one.high)
+        ),
+        percent(one.coverage),
+        NONE if at is None else f"{at.collapsed} of {at.finished_runs}",
+        NONE if at is None else interval(*at.chance, lambda share: number(100 * share, 0)),
+        NONE if at is None else f"{at.learned} of {at.finished_runs}",
+        NONE if at is None else percent(at.accuracy.value),
+        NONE if best is None else sweep_value(best.sweep_value),
+        NONE if best is None else percent(best.accuracy.value),
+    ]
+
+
+def _no_end(one: Frontier) -> str:
+    """What stands for an end that is no sweep value: of an interval that no seed gives, nothing is known."""
+    return NONE if math.isnan(one.coverage) else "below the grid"
+
+
+SHADE = {LEARNS: "#ffffff", STALLS: "#f0f0f0", DRIFTS: "#dcdcdc", COLLAPSES: "#bdbdbd"}
+"""Ground of a cell by its most frequent outcome: told apart in grey."""
+MARKS: dict[str, dict[str, Any]] = {
+    LEARNS: {"marker": "o", "color": "#0173b2", "markerfacecolor": "#0173b2"},
+    STALLS: {"marker": "_", "color": "#333333"},
+    DRIFTS: {"marker": "v", "color": "#333333", "markerfacecolor": "white"},
+    COLLAPSES: {"marker": "x", "color": "#7a0b0b"},
+}
+
+
+def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
+    """A panel per task and arm that was run; None where the experiment is no map."""
+    axes = axes_of(experiment.sweep_values)
+    if axes is None or not grid:
+        return None
+    arms = arms_run(grid)
+    if not arms:
+        return None
+    panels = [(task, arm) for task in experiment.tasks for arm in arms]
+    across = min(sheet.across, len(arms))
+    down = math.ceil(len(panels) / across)
+    width = min(sheet.width, 3.4 * across)
+    figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
+    edges = frontiers(grid)
+    for place, (task, arm) in enumerate(panels):
+        panel = figure.add_subplot(down, across, place + 1)
+        own = [cell for cell in grid if (cell.task, cell.arm) == (task, arm)]
+        _panel(panel, own, [one for one in edges if (one.task, one.arm) == (task, arm)], axes)
+        panel.set_title(arm if len(experiment.tasks) == 1 else f"{arm}, {task}")
+        if place % across == 0:
+            panel.set_yticks(range(len(axes.levels)), [level_name(level) for level in axes.levels])
+            panel.set_ylabel(sweep_values_in_words(axes.others))
+        if place >= len(panels) - across:
+            panel.set_xlabel(sweep_values_in_words([axes.key]))
+    handles: list[Any] = [
+        Line2D([], [], linestyle="", markersize=4.5, markeredgewidth=1.2, **MARKS[name]) for name in MARKS
+    ]
+    handles.append(Line2D([], [], color="black", linewidth=2))
+    legend_above(figure, handles, [*MARKS, "frontier"])
+    return Drawing(
+        "map",
+        "Where each arm learns, stalls, drifts and collapses",
+        f"Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
+        f"({_split(experiment)}). "
+        "Learns, drifts: ends above, below its base by more than two standard errors, paired by problem. "
+        "Stalls: neither. Collapses: a collapse that it did not recover from, or a divergence. The frontier "
+        "stands behind the largest sweep value at which, and below which, at most a third of the "
+        "seeds collapse. "
+        "The ground tells the most frequent outcome.",
+        figure,
+    )
+
+
+def _split(experiment: Experiment) -> str:
+    from grpobench.analysis.topics.accuracy import headline_of
+
+    found = {headline_of(experiment, task) for task in experiment.tasks}
+    return ", ".join(sorted(f"{one.split} split, {one.mode}" for one in found))
+
+
+def _panel(panel: Axes, own: Sequence[Cell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
+    """The cells of an arm, and its frontier."""
+    for cell in own:
+        x, y = grid.sweep_values.index(cell.sweep_value), grid.levels.index(cell.level)
+        known = [outcome for outcome in cell.outcomes if outcome in MARKS]
+        if known:
+            most = max(MARKS, key=lambda name: (known.count(name), list(MARKS).index(name)))
+            panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SHADE[most], edgecolor="none"))
+        step = min(0.26, 0.84 / max(1, len(known)))
+        for place, outcome in enumerate(known):
+            at = x + step * (place - (len(known) - 1) / 2)
+            panel.plot(at, y + 0.18, linestyle="", markersize=4, markeredgewidth=1.1, **MARKS[outcome])
+        text = number(100 * cell.accuracy.value, 0)
+        panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=7)
+    for edge in edges:
+        y = grid.levels.index(edge.level)
+        behind = grid.sweep_values.index(edge.at.sweep_value) + 0.5 if edge.at is not None else -0.5
+        ends = [y - 0.5, y + 0.5]
+        panel.plot([behind] * 2, ends, color="black", linewidth=2, solid_capstyle="butt", clip_on=False)
+    panel.set_xlim(-0.5, len(grid.sweep_values) - 0.5)
+    panel.set_ylim(-0.5, len(grid.levels) - 0.5)
+    panel.set_xticks(range(len(grid.sweep_values)), [sweep_value(one) for one in grid.sweep_values])
+    panel.set_yticks(range(len(grid.levels)), [""] * len(grid.levels))
+    panel.tick_params(length=0)
+    panel.grid(False)
+    for spine in panel.spines.values():
+        spine.set_visible(True)
+        spine.set_color(BASE_COLOR)

@@ -1,0 +1,281 @@
+"""What each arm was paid for, at both ends of training.
+
+What critics explained of the returns that they were to predict, from the metrics that arms log.
+
+Tables of training: what was rewarded, and what the critic explained.
+
+Figures of training: what was logged at each update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from grpobench.analysis.figures.drawing import Drawing, family, meaning
+from grpobench.analysis.figures.style import Sheet
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.runfolder.experiment import Experiment, by_run
+from grpobench.analysis.tools.text import NONE, each_seed, interval, percent, two
+from grpobench.analysis.topics.budgets import with_axis
+from grpobench.analysis.topics.curves import Row, curves
+
+BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "correct")
+"""What is logged below ``reward/`` and is no part of the reward, or the verdict once more."""
+VERDICT = "score/correct"
+LAST_TENTH = 0.1
+"""Share of a run's updates that its end is, at least one update."""
+
+
+def reward_components(experiment: Experiment) -> list[str]:
+    """Names of the parts of the reward that were logged, where any arm could be paid for something else than
+    the verifier's verdict; else none. The verdict itself is left to `VERDICT`."""
+    names = [name.removeprefix("reward/") for name in experiment.names("reward/")]
+    return [name for name in names if name not in BESIDE_COMPONENTS]
+
+
+def reward_parts(experiment: Experiment) -> pd.DataFrame:
+    """The reward, its components and the verdict at both ends of training: task, arm, seed, metric, start
+    (the first update, whose rollouts the base policy wrote), end (mean over the last tenth of updates)."""
+    names = [f"reward/{part}" for part in reward_components(experiment)]
+    rows = []
+    for name in (*names, "reward/mean", VERDICT) if names else ():
+        for (task, arm, seed), own in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
+            values = own.sort_values("step")["value"].to_numpy()
+            last = max(1, round(LAST_TENTH * len(values)))
+            rows.append((task, arm, seed, name, values[0], values[-last:].mean()))
+    return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
+
+
+EXPLAINED = "critic/explained_variance"
+"""1 − Var(R − V)/Var(R) over written tokens, before the update; logged by whatever trains a value."""
+GROUP = "critic/group_explained"
+"""The same if the value were the mean reward of the group's other rollouts."""
+TRAINED = ("grad_norm/critic", "grad_norm/value_head")
+"""Logged where a value is trained, whether or not what it explains is."""
+LAST_QUARTER = 0.25
+"""Share of a run's updates over which the mean is taken, its last ones, at least one."""
+LITTLE = 0.1
+"""Below this share a critic is said to explain too little to be one: predicting the mean return explains
+0."""
+COLUMNS = ["task", "arm", "seed", "updates", "explained", "group"]
+
+
+def critic_explained(experiment: Experiment) -> pd.DataFrame:
+    """One row per run that trains a value: task, arm, seed, updates (how many the means are over),
+    explained and group (mean share of the returns' variance; NaN where none of these updates has a finite
+    value)."""
+    rows = []
+    trained = pd.concat(
+        [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
+    )
+    known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
+    own, others, every = (
+        by_run(experiment.select(EXPLAINED)),
+        by_run(experiment.select(GROUP)),
+        by_run(trained),
+    )
+    for run in experiment.runs:
+        if (run.task, run.arm, run.seed) not in known:
+            continue
+        steps = every(run)["step"]
+        first = _first(int(steps.max()))
+        last, group = (part.loc[part["step"] >= first, "value"] for part in (own(run), others(run)))
+        rows.append((run.task, run.arm, run.seed, len(last), last.mean(), group.mean()))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _first(last: int) -> int:
+    """First of the last quarter of updates 1 to `last`."""
+    return last - max(1, round(LAST_QUARTER * last)) + 1
+
+
+def critic_warnings(frame: pd.DataFrame) -> Iterator[str]:
+    """A sentence for each arm and task some of whose seeds ended with a critic that explains less than
+    `LITTLE`."""
+    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
+        dim = own[~(own["explained"] >= LITTLE)]
+        if dim.empty:
+            continue
+        seeds = ", ".join(str(seed) for seed in dim["seed"])
+        where = f"{arm} on {task}, seed{'s' * (len(dim) > 1)} {seeds}"
+        if dim["explained"].isna().all():
+            yield f"{where}: no share of the returns' variance is known that the critic explained"
+            continue
+        beside = "" if dim["group"].isna().all() else f"; the group's other rollouts {_share(dim['group'])} %"
+        yield (
+            f"{where}: the critic explained {_share(dim['explained'])} % of the variance of the returns over "
+            f"the last quarter of the updates{beside}"
+        )
+
+
+def _share(values: pd.Series) -> str:
+    """Percent of the least and the greatest of some shares, one number where they print alike."""
+    ends = [f"{round(100 * value):d}".replace("-", "−") for value in (values.min(), values.max())]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def rewards_table(experiment: Experiment) -> Table:
+    """What each arm was paid for, and what became of it and of the verdict."""
+    frame = reward_parts(experiment)
+    names = list(dict.fromkeys(frame["metric"]))
+    means = frame.groupby(["task", "arm", "metric"])[["start", "end"]].mean()
+    rows = []
+    for task, arm in dict.fromkeys(zip(frame["task"], frame["arm"], strict=True)):
+        cells = []
+        for name in names:
+            both = means.loc[(task, arm, name)] if (task, arm, name) in means.index else None
+            cells.append(NONE if both is None else f"{two(both['start'])} → {two(both['end'])}")
+        own = frame[(frame["task"] == task) & (frame["arm"] == arm)]
+        change = (own["end"] - own["start"]).groupby([own["seed"], own["metric"]]).mean().unstack()
+        parted = (change.get("reward/mean", 0) > 0) & (change.get(VERDICT, 0) < 0)
+        rows.append([task, arm, *cells, f"{int(parted.sum())} of {len(change)}"])
+    labels = {"reward/mean": "reward", VERDICT: "verdict"}
+    heads = [labels.get(name, name.removeprefix("reward/").replace("_", " ")) for name in names]
+    note = (
+        "Mean over seeds at the first update, whose rollouts are the base policy's, → over the last tenth of "
+        "the updates. Reward: what was paid; verdict: share that the verifier accepts, measured whatever is "
+        "paid. Parted: seeds in which the reward rose and the verdict fell; a rise by chance "
+        "counts too, so read it with the curves and the accuracy on held-out problems."
+    )
+    header = ["task", "arm", *heads, "parted"]
+    return Table("rewards", "What was rewarded", header, rows, frame, note=note)
+
+
+def critic_table(experiment: Experiment) -> Table:
+    """What each critic explained at the end of training."""
+    frame = critic_explained(experiment)
+    rows = []
+    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
+        shares = own["explained"]
+        little = int((~(shares >= LITTLE)).sum())
+        rows.append(
+            [
+                task,
+                arm,
+                percent(shares.mean()),
+                interval(shares.min(), shares.max()),
+                each_seed(list(shares)),
+                percent(own["group"].mean()),
+                f"{little} of {len(own)}",
+            ]
+        )
+    level = f"{LITTLE:.0%}"
+    header = ["task", "arm", "explained", "over seeds", "each seed", "the group explains", f"below {level}"]
+    note = (
+        "Variance of the returns in percent that the critic's values explained before each update, mean "
+        f"over the last quarter of the updates: 0 is what predicting the mean return explains, and below "
+        f"{level} the critic is in effect none. Beside it what the mean reward of the group's other rollouts "
+        "explains of the same returns. Returns that are made from the critic's own values "
+        "(a trace below 1) resemble them, which flatters it."
+    )
+    return Table("critic", "What the critic explained", header, rows, frame, note=note)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One logged metric as a row of panels."""
+
+    metric: str
+    label: str
+    log: bool = False
+    """Whether a logarithmic axis may be used where the values span more than two decades."""
+    shared: Literal["panel", "row", "figure"] = "row"
+    """Which panels have one scale; `panel` where tasks measure in units of their own."""
+
+
+TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
+    "reward": ("Training reward", (Panel("reward/mean", "mean reward", shared="panel"),)),
+    "entropy": (
+        "Policy entropy",
+        (
+            Panel("policy/entropy", "all that was sampled\n(nats/token)"),
+            Panel("trained/entropy", "trained on\n(nats/token)"),
+        ),
+    ),
+    "kl": (
+        "Divergence of the policy",
+        (
+            Panel("trained/kl_old", "KL to old policy\n(nats/token)", log=True, shared="figure"),
+            Panel("policy/kl_reference_k3", "KL to reference, k3\n(nats/token)", log=True, shared="figure"),
+        ),
+    ),
+    "clip": (
+        "Clipped tokens",
+        (
+            Panel("policy/clip_low", "clipped low\n(share of tokens)"),
+            Panel("policy/clip_high", "clipped high\n(share of tokens)"),
+        ),
+    ),
+    "length": ("Completion length", (Panel("length/mean", "length (tokens)", shared="panel"),)),
+    "zero_signal": (
+        "Groups without signal",
+        (
+            Panel("groups/zero_signal", "all that were sampled\n(share)"),
+            Panel("trained/zero_signal", "trained on\n(share)"),
+        ),
+    ),
+    "sampled": (
+        "What was sampled, and how much of it was trained on",
+        (Panel("groups/sampled", "groups sampled"), Panel("trained/share", "rollouts trained on\n(share)")),
+    ),
+    "explained_variance": (
+        "Critic's explained variance",
+        (
+            Panel("critic/explained_variance", "explained variance\nby the critic"),
+            Panel("critic/group_explained", "explained variance\nby the group's others"),
+        ),
+    ),
+}
+"""Name -> title and panels of the training metrics that are drawn against updates."""
+
+
+def draw_training(
+    experiment: Experiment,
+    name: str,
+    title: str,
+    rows: Sequence[Panel],
+    definitions: Mapping[str, str],
+    sheet: Sheet,
+) -> Drawing | None:
+    """Metrics of training against updates, a row of panels each; metrics never logged are left out."""
+    drawn = []
+    for panel in rows:
+        frame = with_axis(experiment, experiment.select(panel.metric), "updates")
+        if len(frame):
+            drawn.append((panel, frame))
+    if not drawn:
+        return None
+    panels = [Row(panel.label, frame, panel.log, panel.shared) for panel, frame in drawn]
+    figure = curves(experiment, panels, "updates", sheet)
+    named: dict[str, str] = {}
+    for panel, _ in drawn:
+        named.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
+    told = "; ".join(f"{label}: {text}" for text, label in named.items())
+    return Drawing(name, title, f"{told[0].upper()}{told[1:]}.", figure)
+
+
+def words(label: str) -> str:
+    """The label of a panel without its unit, for a caption."""
+    return label.replace("\n", " ").partition(" (")[0]
+
+
+def draw_components(experiment: Experiment, definitions: Mapping[str, str], sheet: Sheet) -> Drawing | None:
+    """Every part of the reward, and the verifier's verdict on the same rollouts."""
+    parts = reward_components(experiment)
+    rows = [Panel(f"reward/{part}", f"{part.replace('_', ' ')}\n(mean)", shared="panel") for part in parts]
+    rows.append(Panel(VERDICT, "verdict\n(share correct)", shared="panel"))
+    title = "What was rewarded, and the verifier's verdict on the same rollouts"
+    return draw_training(experiment, "components", title, rows, definitions, sheet) if parts else None
+
+
+def draw_gradients(experiment: Experiment, definitions: Mapping[str, str], sheet: Sheet) -> Drawing | None:
+    """Gradient norm of every trained role."""
+    rows = [
+        Panel(name, f"gradient norm\n({name.removeprefix('grad_norm/').replace('_', ' ')})", log=True)
+        for name in experiment.names("grad_norm/")
+    ]
+    return draw_training(experiment, "gradient", "Gradient norm by role", rows, definitions, sheet)

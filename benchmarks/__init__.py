@@ -1,0 +1,1 @@
+"""Speed and memory, against TRL and against what the machine could do."""

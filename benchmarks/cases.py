@@ -1,0 +1,158 @@
+"""What `grpobench bench` measures: the cases by name, and the shapes of those that are timed step by step.
+
+How often a step is repeated: as often as its length allows.
+
+What the bench is doing and how long it will still take, on standard error.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from grpobench.analysis.tools.text import visible
+from grpobench.runs.tools.progress import Lines, duration
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.workers.pool import cores
+
+STEPPED: Final = ("short", "long-prompt")
+"""Cases in which both sides make one step after the other."""
+GRID, SCALING, LAUNCHER, KEEPING = "grid", "scaling", "launcher", "keeping"
+NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING)
+SMALL: Final = ("nano", "nano-moe")
+"""Built-in models: of the others a step has fewer prompts, and only the long ones unless asked for more."""
+MOST_WARM_UP: Final = 2
+"""First steps of each side, which are not counted."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape that both sides work on. Each of `prompts` prompts gets `group` completions per step."""
+
+    name: str
+    model: str
+    prompts: int
+    group: int
+    prompt_tokens: int
+    completion_tokens: int
+    steps: int
+    """Most steps in all, with those that warm up."""
+    threads: int = 1
+    texts: tuple[str, ...] = ()
+    """The prompts, which the first side to start makes and the other is given."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences of a step, the prompt counted once per completion."""
+        return self.rows * (self.prompt_tokens + self.completion_tokens)
+
+    @property
+    def rows(self) -> int:
+        """Completions of a step."""
+        return self.prompts * self.group
+
+
+def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The names of the cases to measure, in the order of `NAMES`; `wanted` is empty for the model's usual
+    ones. Raises ConfigError for a case that the model does not have."""
+    if not wanted:
+        return STEPPED if model in SMALL else ("long-prompt",)
+    if SCALING in wanted and model != "nano":
+        raise ConfigError([f"--case {SCALING} makes models of its own; leave --model {model} away"])
+    if LAUNCHER in wanted and model != "nano":
+        raise ConfigError([f"--case {LAUNCHER} trains nothing; leave --model {model} away"])
+    if KEEPING in wanted and model != "nano":
+        raise ConfigError([f"--case {KEEPING} runs the recipe quickstart; leave --model {model} away"])
+    if GRID in wanted and model not in SMALL:
+        raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
+    return tuple(name for name in NAMES if name in wanted)
+
+
+def shape(name: str, model: str) -> Case:
+    """What a step of a case is."""
+    prompts, group = (16, 8) if model in SMALL else (2, 16)
+    prompt, completion, steps = (16, 24, 16) if name == "short" else (150, 8, 8)
+    return Case(name, model, prompts, group, prompt, completion, MOST_WARM_UP + steps, cores())
+
+
+BUDGET: Final = 120.0
+"""Seconds that the steps of a case may take, those of the warm-up included."""
+LEAST: Final = 3
+"""Counted steps that each side makes however long they take: fewer have no median worth the name."""
+LONG: Final = 5.0
+"""Seconds of a side's step from which one step of warm-up is enough: what is done once (allocations, planned
+shapes) takes no longer in a large step than in a small one."""
+
+
+def warm_up(slowest: float) -> int:
+    """Steps of each side that are not counted, given the seconds that the slower side's first step took."""
+    return 1 if slowest >= LONG else MOST_WARM_UP
+
+
+def counted(seconds: float, spent: float, most: int, budget: float = BUDGET) -> int:
+    """Steps to count of each side: at most `most` (nor fewer than `LEAST`, if that many are allowed), where
+    all sides together took `seconds` for a step at the end of the warm-up and `spent` are gone."""
+    fit = int((budget - spent) / seconds) if seconds > 0 else most
+    return min(most, max(LEAST, fit))
+
+
+UNKNOWN: Final = math.nan
+Tell = Callable[[str, float], None]
+"""Takes what is going on, and how many seconds the case will still take; `UNKNOWN` where nobody can say."""
+
+
+def quiet(what: str, left: float) -> None:
+    """Tells nobody."""
+
+
+class Course:
+    """In a terminal one line with a bar, elsewhere a line when a case begins and now and then."""
+
+    def __init__(self, console: Console, cases: int) -> None:
+        self.cases, self.number, self.case = cases, 0, ""
+        self.began = time.monotonic()
+        self.lines = Lines(console)
+        self.bar: Progress | None = None
+        if console.is_terminal:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+            self.bar = Progress(*columns, console=console, transient=True, refresh_per_second=2)
+            self.line = self.bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def begin(self, case: str) -> None:
+        """The next case begins."""
+        self.number += 1
+        self.case, self.began = case, time.monotonic()
+        self.lines.begin()
+
+    def tell(self, what: str, left: float) -> None:
+        known = math.isfinite(left)
+        place = f"{self.case} ({self.number} of {self.cases})" if self.cases > 1 else self.case
+        text = f"{place}: {what}" + (f", about {duration(left)} left" if known else "")
+        if self.bar:
+            done = time.monotonic() - self.began
+            description = visible(text).replace("[", r"\[")
+            self.bar.update(self.line, description=description, completed=done)
+            self.bar.update(self.line, total=done + left if known else None)
+        else:
+            self.lines.tell(text)

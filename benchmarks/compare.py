@@ -1,0 +1,127 @@
+"""Our GRPO and TRL's GRPOTrainer on the same work, step by step in turn.
+
+Each side has a process of its own and every core while it works; the other side then waits at a pipe. Both
+take the same model in float32, prompts, group size, lengths, reward and learning rate, and make one update
+per step. Numbers are medians over the steps after the warm-up; `ratio` is TRL's seconds over ours, so above
+1 ours is faster. How many steps there are follows from how long those of the warm-up take (`repeats.py`).
+`ours_cpu_s` and `trl_cpu_s` are processor seconds: on a machine that is busy with other things they are
+steadier than the seconds, which then swing with every wait of one thread for another.
+
+`floor` is what the step's experiment products alone would take at the best rate measured here
+(`floor.py`), and
+`ours_to_floor` our seconds over it.
+
+Memory is the peak resident size of each process since just before its model was loaded (on a GPU: the peak
+that torch allocated there). The libraries that a process has imported are part of it; `ours_before_gb` and
+`trl_before_gb` say how much was there before the model.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from grpobench.benchmarks.cases import UNKNOWN, Case, Tell, counted, warm_up
+from grpobench.benchmarks.floor import Floor
+from grpobench.benchmarks.sides import PHASES, MeasuredSide, Ready, Start, Step
+
+REST = 0.05
+"""Seconds between two steps, in which the threads of the side that has just worked go to sleep."""
+
+Facts = dict[str, str | int]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What the sides of a case came to."""
+
+    steps: Mapping[str, Sequence[Step]]
+    """The counted steps of each side."""
+    ready: Mapping[str, Ready]
+    warm_up: int
+    """Steps of each side that were made before."""
+    floor: Floor
+
+
+def compare(case: Case, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
+    """Both sides on one case, in turn; who goes first alternates. Raises RuntimeError when a side decodes
+    another number of tokens than the case says."""
+    tell("starting TRL", UNKNOWN)
+    with start("trl", case) as theirs:
+        tell("starting ours", UNKNOWN)
+        with start("ours", replace(case, texts=theirs.ready.texts)) as ours:
+            sides = {"ours": ours, "trl": theirs}
+            steps, warm = take_turns(case, sides, tell)
+            tell("measuring the machine's rate for the floor", UNKNOWN)
+            ready = {name: side.ready for name, side in sides.items()}
+            made = CaseResult(steps, ready, warm, ours.floor())
+    return summary(case, made), dict(theirs.ready.facts)
+
+
+def take_turns(
+    case: Case, sides: Mapping[str, MeasuredSide], tell: Tell
+) -> tuple[dict[str, list[Step]], int]:
+    """(the counted steps of each side, how many of each warmed up)."""
+    turns: list[dict[str, Step]] = []
+
+    def turn(what: str, left: float) -> None:
+        tell(what, left)
+        made = {}
+        for name in sorted(sides, reverse=bool(len(turns) % 2)):
+            time.sleep(REST)
+            made[name] = sides[name].step()
+            demand_same_work(name, made[name], case)
+        turns.append(made)
+
+    turn("first step of the warm-up", UNKNOWN)
+    warm = warm_up(max(step.seconds for step in turns[0].values()))
+    for number in range(1, warm):
+        turn(f"step {number + 1} of the warm-up", UNKNOWN)
+    took = [sum(step.seconds + REST for step in made.values()) for made in turns]
+    wanted = counted(took[-1], sum(took), case.steps - warm)
+    for number in range(wanted):
+        turn(f"step {number + 1} of {wanted}", (wanted - number) * took[-1])
+    return {name: [made[name] for made in turns[warm:]] for name in sides}, warm
+
+
+def demand_same_work(name: str, step: Step, case: Case) -> None:
+    """Raises RuntimeError for a step of other work."""
+    if step.tokens != case.tokens:
+        raise RuntimeError(
+            f"{name} worked on {step.tokens} tokens in a step of {case.name}, not on "
+            f"{case.tokens}; the comparison would not be fair"
+        )
+
+
+def summary(case: Case, made: CaseResult) -> dict[str, Any]:
+    """One case of the outcome. Seconds are medians; the lists hold every counted step in order."""
+    seconds = {name: [step.seconds for step in taken] for name, taken in made.steps.items()}
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    ours = made.steps["ours"]
+    result: dict[str, Any] = {
+        "name": case.name,
+        "prompts": case.prompts,
+        "completions": case.group,
+        "prompt_tokens": case.prompt_tokens,
+        "completion_tokens": case.completion_tokens,
+        "warm_up_steps": made.warm_up,
+        "counted_steps": len(ours),
+        "ours_s": round(median["ours"], 4),
+        "trl_s": round(median["trl"], 4),
+        "ratio": round(median["trl"] / median["ours"], 3),
+        "floor": made.floor.row(),
+        "ours_to_floor": round(median["ours"] / made.floor.seconds, 2),
+        "phases": {
+            phase: round(statistics.median(step.phases[phase] for step in ours), 4)
+            for phase in (*PHASES, "other")
+        },
+    }
+    for name, taken in made.steps.items():
+        result[f"{name}_peak_gb"] = round(max(step.peak_gb for step in taken), 3)
+        result[f"{name}_before_gb"] = round(made.ready[name].before_gb, 3)
+        result[f"{name}_cpu_s"] = round(statistics.median(step.cpu_seconds for step in taken), 4)
+        result[f"{name}_steps_s"] = [round(value, 4) for value in seconds[name]]
+    return result

@@ -1,0 +1,289 @@
+"""The floor of a step: what its matrix products alone would take at the best rate that this machine reaches.
+
+With P prompts of p tokens, G completions of c tokens each, W multiply-adds a token in the trunk's linear
+layers and V·H in the output head, a step has to do
+
+    prefill     2·P·(p·W + V·H)                       each prompt once, its last state through the head
+    decoding    2·(c − 1)·P·G·(W + V·H)               the last token of a completion is never fed
+    training    3 · 2·(P·(p + G·(c − 1))·W + P·G·c·V·H)   forward, and two products backward for each of it
+
+FLOP: the prompt of a group is computed once in training too, and the last token of a completion is predicted,
+never read. In a mixture of experts W counts the experts that a token uses.
+
+Not in it: attention (scores, softmax, weighted sums), norms, rotary tables, activations, the embedding's
+look-up, the choice of tokens, the loss's softmax, the optimizer's update, and everything that is no
+arithmetic. It is therefore a bound and not an aim that can be met; it grows loose where attention is dear
+(long sequences) and where models are very small.
+
+Rates are those of the model's own weights, layer after layer, with as many rows as the case has: a decoding
+step has one row per completion, training has all packed tokens, or as many as a micro-batch has, whichever is
+faster here. Each pass is timed several times, and the fastest counts. Where torch can be told to have oneDNN
+make float32 products, both ways are tried; one whose error against float64 is larger than that of torch's
+default is not float32 and is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from grpobench.benchmarks.cases import Case
+
+if TYPE_CHECKING:
+    import torch
+
+SECONDS: Final = 0.15
+"""Of repeats of one pass over the weights; slow ones get `LEAST` repeats all the same."""
+LEAST, MOST = 3, 50
+MICRO_BATCH: Final = 1024
+"""Rows of a micro-batch, which caches of a CPU like better than all rows at once."""
+SAME: Final = 4.0
+"""How many times the error of torch's default products another way may have: both are sums of float32 in some
+order. A way that rounds its factors to bfloat16 has thousands of times the error."""
+NOT_IN_IT: Final = "attention, softmax, element-wise operations, sampling and the optimizer's update"
+
+Pass = Literal["forward", "inputs", "weights"]
+"""Of a layer y = x·Wᵀ: y itself, the gradient of x, the gradient of W."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of product of a step."""
+
+    gflop: float
+    seconds: float
+    way: str
+    """Who makes them: `torch` as it is, or `onednn`."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a step's products take at least, by phase: `prefill`, `decode`, `forward`, `backward`."""
+
+    parts: dict[str, Part]
+
+    @property
+    def gflop(self) -> float:
+        return sum(part.gflop for part in self.parts.values())
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts.values())
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "gflop": round(self.gflop, 3),
+            "seconds": round(self.seconds, 5),
+            "gflop_per_s": round(self.gflop / self.seconds, 1),
+            "without": NOT_IN_IT,
+            "phases": {
+                name: {
+                    "gflop": round(part.gflop, 3),
+                    "seconds": round(part.seconds, 5),
+                    "gflop_per_s": round(part.gflop / part.seconds, 1) if part.seconds else None,
+                    "way": part.way,
+                }
+                for name, part in self.parts.items()
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight (out, in), which meets `share` of a pass's rows: all of them, but for an expert."""
+
+    weight: torch.Tensor
+    share: float = 1.0
+
+    def rows(self, rows: int) -> int:
+        return max(1, math.ceil(rows * self.share))
+
+    def flop(self, rows: float) -> float:
+        """Of one product with so many rows."""
+        return 2.0 * rows * self.share * self.weight.numel()
+
+
+def layers(model: Any) -> tuple[list[Layer], Layer]:
+    """(the trunk's linear layers, the output head) of a causal language model. Experts are kept as tensors
+    (experts, out, in); each meets its share of the tokens."""
+    from torch import nn
+
+    trunk, config = model.base_model, model.config
+    tables = {id(p) for m in trunk.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    found = []
+    for parameter in trunk.parameters():
+        weight = parameter.detach()
+        if weight.dim() == 2 and id(parameter) not in tables:
+            found.append(Layer(weight))
+        elif weight.dim() == 3:
+            used = getattr(config, "num_experts_per_tok", len(weight))
+            found += [Layer(expert, used / len(weight)) for expert in weight]
+    return found, Layer(model.get_output_embeddings().weight.detach())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows a phase sends through trunk and head, and how often."""
+
+    trunk: int
+    head: int
+    times: int = 1
+
+    def flop(self, trunk: Sequence[Layer], head: Layer) -> float:
+        own = sum(layer.flop(self.trunk) for layer in trunk) + head.flop(self.head)
+        return self.times * own
+
+
+def phases(case: Case) -> dict[str, Rows]:
+    """The rows of each phase that goes forward; `backward` has twice what `forward` has."""
+    packed = case.prompts * (case.prompt_tokens + case.group * (case.completion_tokens - 1))
+    return {
+        "prefill": Rows(case.prompts * case.prompt_tokens, case.prompts),
+        "decode": Rows(case.rows, case.rows, case.completion_tokens - 1),
+        "forward": Rows(packed, case.rows * case.completion_tokens),
+    }
+
+
+def flop(case: Case, model: Any) -> float:
+    """FLOP of a step, by the formula above."""
+    trunk, head = layers(model)
+    forward = {name: rows.flop(trunk, head) for name, rows in phases(case).items()}
+    return sum(forward.values()) + 2 * forward["forward"]
+
+
+def floor(case: Case, model: Any) -> Floor:
+    """Measure a case's floor in this process, with its threads."""
+    import torch
+
+    with torch.no_grad():
+        bench = Products(model)
+        planned = phases(case)
+        parts = {name: bench.part(planned[name], ("forward",)) for name in ("prefill", "decode", "forward")}
+        parts["backward"] = bench.part(planned["forward"], ("inputs", "weights"))
+    return Floor(parts)
+
+
+class Products:
+    """Times passes over all weights of a model, in every way that gives float32 products here."""
+
+    def __init__(self, model: Any) -> None:
+        self.trunk, self.head = layers(model)
+        self.buffers: dict[tuple[str, int, int], torch.Tensor] = {}
+        every = [*self.trunk, self.head]
+        self.ways = [way for way in WAYS if way == "torch" or exact(way, every)]
+
+    def part(self, rows: Rows, passes: Sequence[Pass]) -> Part:
+        """A phase that makes these passes, in the fastest way for each."""
+        seconds, ways = 0.0, dict[str, None]()
+        for kind in passes:
+            found = {way: self.seconds(rows, kind, way) for way in self.ways}
+            best = min(found, key=lambda way: found[way])
+            seconds += found[best]
+            ways[best] = None
+        gflop = len(passes) * rows.flop(self.trunk, self.head) / 1e9
+        return Part(gflop, rows.times * seconds, " and ".join(ways))
+
+    def seconds(self, rows: Rows, kind: Pass, way: str) -> float:
+        """Of one pass through trunk and head. Many rows may also go in pieces, if that is faster."""
+        total = 0.0
+        with WAYS[way]():
+            for weights, count in ((self.trunk, rows.trunk), ([self.head], rows.head)):
+                pieces = {1, math.ceil(count / MICRO_BATCH)}
+                total += min(n * self._timed(weights, math.ceil(count / n), kind) for n in pieces)
+        return total
+
+    def _timed(self, weights: Sequence[Layer], rows: int, kind: Pass) -> float:
+        calls = [self._product(layer.weight, layer.rows(rows), kind) for layer in weights]
+
+        def once() -> None:
+            for call in calls:
+                call()
+
+        return fastest(once)
+
+    def _product(self, weight: torch.Tensor, rows: int, kind: Pass) -> Callable[[], Any]:
+        """One product, ready to be made again and again. Memory for its result is there already."""
+        import torch
+
+        outer, inner = weight.shape
+        x, y = self._buffer("x", rows, inner, weight), self._buffer("y", rows, outer, weight)
+        if kind == "forward":
+            return lambda: torch.mm(x, weight.T, out=y)
+        if kind == "inputs":
+            return lambda: torch.mm(y, weight, out=x)
+        gradient = self._buffer("g", outer, inner, weight)
+        return lambda: torch.mm(y.T, x, out=gradient)
+
+    def _buffer(self, name: str, rows: int, columns: int, like: torch.Tensor) -> torch.Tensor:
+        """Numbers of ordinary size; results that are written over them stay so for as long as is needed:
+        a product is timed, not used."""
+        key = (name, rows, columns)
+        if key not in self.buffers:
+            self.buffers[key] = like.new_empty(rows, columns).uniform_(-1, 1)
+        return self.buffers[key]
+
+
+def fastest(call: Callable[[], None]) -> float:
+    """Seconds of the fastest of several calls."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+
+    def timed() -> float:
+        began = time.perf_counter()
+        call()
+        if gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    timed()
+    best, spent, made = math.inf, 0.0, 0
+    while made < LEAST or (spent < SECONDS and made < MOST):
+        seconds = timed()
+        best, spent, made = min(best, seconds), spent + seconds, made + 1
+    return best
+
+
+@contextlib.contextmanager
+def as_it_is() -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def through_onednn() -> Iterator[None]:
+    """Have oneDNN make float32 products. Asked for bfloat16 it does so where the processor has no such mode,
+    in float32 itself; elsewhere it rounds, which `exact` finds."""
+    import torch
+
+    settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+WAYS: Final = {"torch": as_it_is, "onednn": through_onednn}
+
+
+def exact(way: str, weights: Sequence[Layer]) -> bool:
+    """Whether products made in this way are float32, and another way than torch's default."""
+    import torch
+
+    if weights[0].weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    for shape in {layer.weight.shape: layer.weight for layer in weights}.values():
+        x = shape.new_empty(64, shape.shape[1]).uniform_(-1, 1)
+        wanted = x.double() @ shape.double().T
+        usual = float((x @ shape.T - wanted).abs().max())
+        with WAYS[way]():
+            found = float((x @ shape.T - wanted).abs().max())
+        if found > SAME * usual:
+            return False
+    return True

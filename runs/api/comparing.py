@@ -1,0 +1,96 @@
+"""Two arms against each other, as the report compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from grpobench.analysis.statistics.comparison import BASE, Comparison
+from grpobench.analysis.topics.accuracy import finals
+from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_with_base, comparisons_table
+from grpobench.runs.api.results import Results, unknown
+
+Mode = Literal["greedy", "sampled", "likelihood"]
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+    """Comparisons of two arms, one per task, in the order of the tasks."""
+
+    pairs: tuple[Comparison, ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per task with every number, as in the report's comparisons.csv: effects are shares."""
+        return comparisons_table(self.pairs).frame
+
+    @property
+    def printed(self) -> pd.DataFrame:
+        """A row per task as the report prints it: effects are points of accuracy."""
+        table = comparisons_table(self.pairs)
+        return pd.DataFrame(list(table.rows), columns=list(table.header))
+
+    def __iter__(self) -> Iterator[Comparison]:
+        return iter(self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, task: str) -> Comparison:
+        """The comparison on a task. Raises KeyError for one on which the arms were not compared."""
+        return {pair.task: pair for pair in self.pairs}[task]
+
+    def __repr__(self) -> str:
+        return str(self.printed.to_string(index=False))
+
+    def _repr_html_(self) -> str:
+        return str(self.printed.to_html(index=False))
+
+
+def compare(
+    results: Results,
+    first: str,
+    second: str,
+    *,
+    task: str | None = None,
+    mode: Mode | None = None,
+) -> Compared:
+    """The report's comparison of two arms, on one task or on each that both ran: the first's final accuracy
+    minus the second's, with interval, p, Holm's p over all pairs of the task, and a verdict on the first:
+    better, worse, equivalent (within ``load(margin=)``) or unresolved. `second` may be ``"base"``: what the
+    first was before training.
+
+    Iterating gives one `Comparison` per task; ``compare(...)["arithmetic"].effect`` is one of its numbers.
+    `mode` is the decoding that the accuracies come from: the report's own (greedy where it was evaluated)
+    unless told. Raises ValueError for an arm or a task that the results do not have, and for a mode that was
+    not evaluated.
+    """
+    for kind, name, known in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
+        if name not in known:
+            raise ValueError(unknown(kind, name, dict.fromkeys(known)))
+    if task is not None and task not in results.tasks:
+        raise ValueError(unknown("task", task, dict.fromkeys(results.tasks)))
+    if first == second:
+        raise ValueError(f"{first} cannot be compared with itself")
+    found = []
+    for pair in in_mode(results, mode, second == BASE):
+        if task in (None, pair.task) and {pair.first, pair.second} == {first, second}:
+            found.append(pair if pair.first == first else pair.turned())
+    if not found:
+        raise ValueError(f"{first} and {second} were not run on the same task, so nothing compares them")
+    return Compared(tuple(found))
+
+
+def in_mode(results: Results, mode: Mode | None, with_base: bool = False) -> tuple[Comparison, ...]:
+    """Every pair of arms on every task, or every arm and its base, from the accuracies of a mode."""
+    numbers = results.facts.numbers
+    if mode is None:
+        return tuple(numbers.against_base if with_base else numbers.compared)
+    known = {name.split("/")[2] for name in results.experiment.names("eval/") if name.endswith("/correct")}
+    if mode not in known:
+        raise ValueError(unknown("mode", mode, dict.fromkeys(sorted(known))))
+    judged = compare_arms_with_base if with_base else compare_arms
+    return tuple(judged(results.experiment, finals(results.experiment, mode)))

@@ -1,0 +1,67 @@
+"""Logs of other libraries for notebooks and scripts: `grpobench.import_logs`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from grpobench.runs.api.results import Results, load
+from grpobench.runs.tools import strict as words
+from grpobench.runs.tools.deferred import deferred
+from grpobench.runs.tools.strict import ConfigError
+
+Source: TypeAlias = str | os.PathLike[str]
+
+
+def import_logs(
+    source: Source | Sequence[Source],
+    out: str | os.PathLike[str],
+    *,
+    format: str = "",
+    map: Mapping[str, str] | None = None,
+    arm: str = "",
+    task: str = "",
+    seed: int | None = None,
+    experiment: str = "",
+    strict: bool = False,
+) -> Results:
+    """Make run folders of other libraries' logs in `out`, as ``grpobench import`` does, and load them.
+
+    `source` is a log, a folder of one, a folder of such folders, or several of these. `format` is one of trl,
+    verl, openrlhf, wandb, tensorboard, csv and jsonl; unless given, each log says itself what it is. `map`
+    says what a metric of theirs is here: ``{"score": "reward/mean", "it": "step"}``; ``"acc/100"`` is the
+    column `acc` divided by 100. `arm`, `task` and `seed` hold for all that is imported; unless given, names
+    of folders and the logs tell them. `experiment` is the name of the experiment, unless given that of
+    `out`. What
+    was left out stands in `Results.alarms`.
+
+    Warns of a name in `map` that no log has. Raises ConfigError for a wrong argument, an unknown metric and a
+    package that is absent; DataError where nothing can be read and, if `strict`, where anything is damaged.
+    """
+    with deferred("torch"):  # the catalog's algorithms bind it; nothing here uses it
+        from grpobench.runs.importing.folder import KeyOverrides
+        from grpobench.runs.importing.importing import Request, carry_out, unused
+        from grpobench.runs.importing.sources import FORMATS
+        from grpobench.runs.importing.translate import mapping
+
+    if format and format not in FORMATS:
+        guess = words.nearest(format, FORMATS)
+        did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(FORMATS)}"
+        raise ConfigError([f"format: unknown format {format!r}; {did}"])
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    request = Request(
+        sources=[Path(one) for one in given],
+        out=Path(out),
+        form=format,
+        mapped=mapping(f"{theirs}={ours}" for theirs, ours in (map or {}).items()),
+        overrides=KeyOverrides(arm, task, seed),
+        experiment=experiment,
+        strict=strict,
+    )
+    result = carry_out(request)
+    for theirs in unused(request, result):
+        warnings.warn(f"map: no log has {theirs!r}", stacklevel=2)
+    return load(out)

@@ -1,0 +1,296 @@
+"""What a notebook must be told once: how to show a figure.
+
+The results of an experiment for notebooks and scripts: data frames, tables, figures, the report.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from grpobench.analysis.figures.drawing import Drawing, png_bytes, save, write_files
+from grpobench.analysis.figures.style import SHEETS
+from grpobench.analysis.figures.table import Table
+from grpobench.analysis.report.catalog import FIGURES
+from grpobench.analysis.report.facts import Facts, gather
+from grpobench.analysis.report.figures import FORMATS, begin, drawing_crew
+from grpobench.analysis.report.report import demand_known, write
+from grpobench.analysis.runfolder import load as logs
+from grpobench.analysis.runfolder.experiment import Experiment
+from grpobench.analysis.runfolder.files import LogError
+from grpobench.analysis.tools.processes import Crew, usable_cores
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.runs import run_settings
+from grpobench.runs.tools import strict
+from grpobench.runs.tools.deferred import deferred
+
+DPI = 150
+"""Dots per inch on the screen."""
+
+
+def show_figures() -> None:
+    """Have the notebook that this runs in, if it is one, show figures as images.
+
+    It would print their names: IPython learns of figures from pyplot, which the report's are made without.
+    What it has learned stays.
+    """
+    if "IPython" not in sys.modules:
+        return
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        return
+    formatter = shell.display_formatter.formatters["image/png"]
+    try:
+        formatter.lookup_by_type(Figure)
+    except KeyError:
+        formatter.for_type(Figure, image)
+
+
+def image(figure: Figure) -> bytes:
+    """A figure as PNG."""
+    return png_bytes(Drawing("", "", "", figure), DPI)
+
+
+KEYS = ["arm", "task", "seed", "step"]
+
+
+def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict: bool = False) -> Results:
+    """The results in the folder of an experiment, such as ``results/quickstart``, whatever state its runs
+    are in.
+
+    A run of which a file is damaged has the state `damaged` and counts nowhere; `Results.damage` says which
+    file, which line and what helps. Raises `LogError` where nothing is there to read and, if `strict`, for
+    anything that is damaged. `margin` is the difference, in points of accuracy, within which arms may be
+    called equivalent, if not the recipe's.
+    """
+    results = Results(logs.load(Path(folder), margin, strict))
+    if strict and results.damage:
+        raise LogError("\n".join(results.damage))
+    return results
+
+
+@dataclass(frozen=True, repr=False)
+class Results:
+    """What the runs of an experiment logged, and all that the report makes of it.
+
+    A frame is made when it is first asked for, from the logs as they were when the results were loaded.
+    """
+
+    experiment: Experiment
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Every number of the report, computed once."""
+        return gather(self._numbers)
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return Numbers(self.experiment)
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs are."""
+        return self.experiment.folder
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.experiment.name
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms in the recipe's order."""
+        return self.experiment.arms
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks in the recipe's order."""
+        return self.experiment.tasks
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of all runs, sorted."""
+        return self.experiment.seeds
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """A row per run: arm, task, seed; state and why; `base`, `final` and `counted` accuracy (shares; a
+        run that diverged counts as 0, one without a result as NaN), on which split and in which mode;
+        validation accuracies; how many problems were evaluated, with the interval over them; and every
+        setting in a column named as for ``--set``, such as ``train.learning_rate.policy``."""
+        found = self._numbers.every
+        settings = pd.DataFrame(run_settings(self.experiment))
+        return found.merge(settings, on="name", how="left", validate="one_to_one")
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row per run and step: arm, task, seed, step, and a column per logged metric (NaN where it is not
+        logged). Units and definitions: ``grpobench.list("metrics")``."""
+        wide = self.experiment.metrics.pivot(index=KEYS, columns="metric", values="value")
+        wide.columns = pd.Index([str(name) for name in wide.columns])
+        return wide.reset_index()
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """A row per evaluated problem and sample: arm, task, seed, step, split, mode, problem, sample,
+        answer, outcome, length in tokens, stopped, and a column each ``score/NAME`` and ``trait/NAME``."""
+        return self.experiment.evaluations
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """A row per setting and a column per arm, as texts, those that differ first; `differs` and `changed`
+        (whether a run changed it midway)."""
+        told = self.facts.settings
+        rows = [{**one.values, "differs": one.differs, "changed": bool(one.changed)} for one in told]
+        return pd.DataFrame(rows, index=pd.Index([one.key for one in told], name="setting"))
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """What could not be read: file, line where there is one, fault and remedy."""
+        return [*self._numbers.damage, *self._numbers.spared]
+
+    @property
+    def alarms(self) -> Mapping[str, Sequence[str]]:
+        """What the report says before all numbers: runs that are not uniform, logs that lack rows."""
+        return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The names of the report's tables, each with its title."""
+        return {name: table.title for name, table in self.facts.tables.items()}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the report as numbers, the same as in its csv; accuracies are shares. Raises ValueError
+        for a name that is not in `tables`."""
+        return self._table(name).frame.copy()
+
+    def summary(self, name: str = "accuracy") -> pd.DataFrame:
+        """A table of the report as it is printed there, accuracies in percent; unless told, that of the final
+        accuracies per task and arm. Empty where no run was evaluated."""
+        if name == "accuracy" and name not in self.facts.tables:
+            return pd.DataFrame()
+        table = self._table(name)
+        return pd.DataFrame(list(table.rows), columns=list(table.header))
+
+    def _table(self, name: str) -> Table:
+        known = self.facts.tables
+        if name not in known:
+            raise ValueError(unknown("table", name, known))
+        return known[name]
+
+    @cached_property
+    def figures(self) -> Mapping[str, str]:
+        """The names of the figures that these logs allow, each with what it shows."""
+        drawn = {name: kind for name, kind in FIGURES.items() if kind.serves(self._numbers)}
+        return {name: kind.about for name, kind in drawn.items()}
+
+    def figure(self, name: str, path: str | os.PathLike[str] | None = None, width: str = "text") -> Figure:
+        """One figure of the report, drawn for the `text` width of a two-column page (7 inches) or for one
+        `column` (3.4). With a `path` that ends in .pdf, .svg, .png or .pgf it is saved too: PDF and SVG of
+        text width with the report's bytes, PNG with 300 dots per inch.
+
+        Raises ValueError for a name that is not in `figures`, another width and another ending, and
+        RuntimeError for .pgf where no LaTeX is installed.
+        """
+        drawing = self._drawing(name, width)
+        if drawing is None:
+            raise ValueError(unknown("figure", name, self.figures))
+        if path is not None:
+            save(drawing, Path(path))
+        show_figures()
+        return drawing.figure
+
+    def _drawing(self, name: str, width: str) -> Drawing | None:
+        if width not in SHEETS:
+            raise ValueError(f"unknown width {width!r}; choose from {', '.join(SHEETS)}")
+        if name not in FIGURES:
+            raise ValueError(unknown("figure", name, FIGURES))
+        return FIGURES[name](self._numbers, self._definitions, SHEETS[width])
+
+    def write_figures(
+        self,
+        folder: str | os.PathLike[str],
+        names: Iterable[str] | None = None,
+        formats: Sequence[str] = ("pdf",),
+        width: str = "text",
+    ) -> list[Path]:
+        """Save figures of a paper, each with a `.tex` that holds its caption and label; all that the logs
+        allow unless `names` are given, of which those that the logs do not allow are left out if there are
+        several. Returns what was written. Raises as `figure` does."""
+        asked = list(FIGURES) if names is None else list(names)
+        drawn = [one for name in asked if (one := self._drawing(name, width)) is not None]
+        if not drawn:
+            among = " of experiments that nothing pairs" if self.experiment.apart else ""
+            raise ValueError(f"{self.folder}: nothing is logged that {', '.join(asked)} would show{among}")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        wide = width == "text"
+        return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]
+
+    @property
+    def _definitions(self) -> Mapping[str, str]:
+        with deferred("torch"):  # modules of algorithms bind it; their definitions need nothing of it
+            from grpobench.runs.metrics.catalog import catalog
+
+        return {name: metric.definition for name, metric in catalog().items()}
+
+    def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
+        """Write the report, byte for byte that of ``grpobench report`` (but for the page's links to the files
+        of runs, which lie elsewhere as seen from another folder), and return its index.html, or the folder
+        where html is not asked for.
+
+        It goes to the folder `report` of the experiment unless `path` names another, which must be new,
+        empty or
+        hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
+        """
+        demand_known(formats)
+        with drawing_crew(formats, usable_cores()) as drawers:
+            return self.write(drawers, path, formats)
+
+    def write(
+        self, drawers: Crew, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS
+    ) -> Path:
+        """`report` whose figures are drawn by `drawers`."""
+        from grpobench.runs.settings.registries import algorithms
+
+        figures = begin(self._numbers, self._definitions, formats, drawers)
+        papers = {name: cls.paper for name, cls in algorithms().items()}
+        return write(self.facts, figures, formats, None if path is None else Path(path), papers)
+
+    def _head(self) -> list[str]:
+        """The state of the runs, and what the report warns of."""
+        experiment = self.experiment
+        counts = experiment.statuses["state"].value_counts()
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        warned = [f"The report warns: {title}." for title in self.alarms]
+        return [
+            (f"Results {experiment.name}: {len(experiment.runs)} runs, {states}; {experiment.folder}"),
+            *warned,
+        ]
+
+    def __repr__(self) -> str:
+        """The state of its runs, and the report's accuracies."""
+        table = self.summary()
+        return "\n".join([*self._head(), *([] if table.empty else [table.to_string(index=False)])])
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return "".join(f"<p>{escape(line)}</p>" for line in self._head()) + str(
+            self.summary().to_html(index=False)
+        )
+
+
+def unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+    """The message for a name that these results do not have."""
+    guess = strict.nearest(name, known)
+    did = f"did you mean {guess!r}?" if guess else f"there are: {', '.join(known) or 'none'}"
+    return f"no {kind} {name!r} in these results; {did}"

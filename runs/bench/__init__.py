@@ -1,1 +1,0 @@
-"""Comparisons of speed and memory."""

@@ -1,0 +1,233 @@
+"""The live table of an experiment in the output of a notebook's cell.
+
+The progress of an experiment: a live table in a terminal or in a notebook's cell; elsewhere a line per run
+that
+ends, and one on all of them every `INTERVAL` seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from grpobench.analysis.tools.text import visible
+from grpobench.runs.tools.progress import duration, number
+
+CELL_INTERVAL = 0.5
+"""Least seconds between two versions of the output."""
+HTML = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
+
+
+class Cell:
+    """An output that is replaced in place, as `rich.live.Live` replaces lines of a terminal. (In a notebook
+    that class needs ipywidgets; this needs IPython alone, and no thread.)"""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.handle: Any = None
+        self.latest: RenderableType = ""
+        self.told = -math.inf
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self.handle = display(self.bundle(), raw=True, display_id=True)
+
+    def update(self, renderable: RenderableType) -> None:
+        """Show this from now on; what comes sooner than `INTERVAL` after the last is shown with the next."""
+        self.latest = renderable
+        if time.monotonic() - self.told >= CELL_INTERVAL:
+            self.told = time.monotonic()
+            self.handle.update(self.bundle(), raw=True)
+
+    def stop(self) -> None:
+        """Show the latest, and leave it standing."""
+        self.handle.update(self.bundle(), raw=True)
+
+    def bundle(self) -> dict[str, str]:
+        """The latest as text and as HTML, for whichever the notebook shows."""
+        width, height = self.console.size
+        recorder = Console(file=io.StringIO(), record=True, force_jupyter=False, width=width, height=height)
+        recorder.print(self.latest)
+        return {
+            "text/plain": recorder.export_text(clear=False),
+            "text/html": recorder.export_html(inline_styles=True, code_format=HTML),
+        }
+
+
+if TYPE_CHECKING:
+    from grpobench.runs.experiment.run import Run
+
+INTERVAL = 30.0
+"""Seconds between two lines of an experiment where there is no terminal."""
+REDRAWN = 0.25
+"""Seconds between two versions of the live table: news of a thousand runs come oftener."""
+MOST_NAMED = 8
+"""Running runs that such a line tells of."""
+
+COLORS = {
+    "running": "cyan",
+    "finished": "green",
+    "diverged": "yellow",
+    "collapsed": "yellow",
+    "waiting": "dim",
+    "preempted": "yellow",
+}
+
+
+def live(console: Console) -> Live | Cell | None:
+    """What is replaced in place; None where the console cannot do so."""
+    if console.is_terminal:
+        return Live(console=console, refresh_per_second=4)
+    return Cell(console) if console.is_jupyter else None
+
+
+class Display:
+    """Shows the runs of an experiment until it is closed."""
+
+    def __init__(self, console: Console, runs: Sequence[Run], workers: int) -> None:
+        self.console = console
+        self.runs = runs
+        self.workers = workers
+        self.began = self.told = time.monotonic()
+        self.live = live(console)
+        self.drawn = -math.inf
+        self.ends = [run for run in runs if run.state != "waiting"]
+        """Runs in the order of their end."""
+
+    def __enter__(self) -> Self:
+        if self.ends:
+            self.console.print(f"{len(self.ends)} of {len(self.runs)} runs have a result already")
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.live:
+            self.live.update(self.table())
+            self.live.stop()
+
+    def refresh(self) -> None:
+        """Show how it stands; without a terminal, only where `INTERVAL` seconds have gone by."""
+        if self.live and time.monotonic() - self.drawn >= REDRAWN:
+            self.live.update(self.table())
+            self.drawn = time.monotonic()
+        elif not self.live and time.monotonic() - self.told >= INTERVAL:
+            self.told = time.monotonic()
+            self.console.print(Text(visible(self.news())), soft_wrap=True)
+
+    def news(self) -> str:
+        """How the experiment stands, in one line: counts, times, and where each running run is."""
+        running = [run for run in self.runs if run.state == "running"]
+        shown = [self.run_status(run) for run in running[:MOST_NAMED]]
+        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+        return " | ".join([self.summary(), *shown, *more])
+
+    def run_status(self, run: Run) -> str:
+        """A running run in a few words."""
+        progress = run.progress
+        if not progress:
+            return f"{run.name} starting"
+        parts = [run.name, progress.phase, f"step {progress.step}/{progress.steps}"]
+        if not math.isnan(progress.reward):
+            parts += [
+                f"reward {progress.reward:.3f}",
+                f"{number(progress.tokens_per_second, ',.0f')} tokens/s",
+            ]
+        left = duration(run.left())
+        return " ".join([*parts, *([f"{left} left"] if left else [])])
+
+    def ended(self, run: Run) -> None:
+        """One run has ended."""
+        self.ends.append(run)
+        if not self.live or run.why:
+            self.console.print(Text(visible(self.line(run))), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Something that whoever watches should know."""
+        self.console.print(Text(visible(text)), soft_wrap=True)
+
+    def line(self, run: Run) -> str:
+        progress = run.progress
+        parts = [f"[{len(self.ends)}/{len(self.runs)}]", run.name, run.state]
+        if progress:
+            parts += [f"step {progress.step}/{progress.steps}", f"reward {number(progress.reward, '.3f')}"]
+            parts += [f"{number(progress.tokens_per_second, ',.0f')} tokens/s"]
+        return "  ".join([*parts, duration(run.seconds), *([run.why] if run.why else [])])
+
+    def table(self) -> RenderableType:
+        """Every run if the terminal is high enough; else the active ones and the last that ended."""
+        table = Table(box=None, pad_edge=False)
+        for heading in ("run", "state", "step", "reward", "tokens/s", "left"):
+            table.add_column(
+                heading, justify="left" if heading in ("run", "state") else "right", no_wrap=True
+            )
+        room = max(4, self.console.height - 4)
+        shown = list(self.runs)
+        if len(shown) > room:
+            active = [run for run in shown if run.state == "running"]
+            shown = [*self.ends[-max(0, room - len(active)) :], *active][-room:]
+        for run in shown:
+            table.add_row(*self.cells(run))
+        return Group(table, Text(self.summary(), style="bold"))
+
+    def cells(self, run: Run) -> list[RenderableType]:
+        progress = run.progress
+        state = progress.phase if progress and run.state == "running" else run.state
+        style = COLORS.get(run.state, "red")
+        if not progress:
+            return [
+                Text(visible(run.name)),
+                Text(state, style=style),
+                f"-/{run.config.train.steps}",
+                "",
+                "",
+                "",
+            ]
+        return [
+            Text(visible(run.name)),
+            Text(state, style=style),
+            f"{progress.step}/{progress.steps}",
+            number(progress.reward, ".3f"),
+            number(progress.tokens_per_second, ",.0f"),
+            duration(run.left()) if run.state == "running" else "",
+        ]
+
+    def summary(self) -> str:
+        """Counts by state, and the time left for all."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts[run.state] = counts.get(run.state, 0) + 1
+        states = ", ".join(f"{count} {place}" for place, count in sorted(counts.items()))
+        took, left = duration(time.monotonic() - self.began), duration(self.left())
+        return f"{len(self.runs)} runs: {states}; {took} so far" + (f", {left} left" if left else "")
+
+    def left(self) -> float:
+        """Seconds left for the experiment, from the cost of what was done and of what is not."""
+        seconds = done = 0.0
+        todo = 0.0
+        for run in self.runs:
+            progress = run.progress
+            share = progress.step / max(1, progress.steps) if progress else 0.0
+            if progress and run.began:
+                fresh = (progress.step - run.first_step) / max(1, progress.steps)
+                done += run.cost * fresh
+                seconds += run.seconds if fresh else 0.0
+            if run.state in ("waiting", "running"):
+                todo += run.cost * (1 - share)
+        active = min(self.workers, sum(run.state in ("waiting", "running") for run in self.runs))
+        return seconds / done * todo / active if done and active else math.nan

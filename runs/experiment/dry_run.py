@@ -1,0 +1,294 @@
+"""`grpobench run --dry-run`: everything that can be checked and told of an experiment before it starts.
+
+Nothing is started and nothing is written: the recipe, the data, what is in the folder, the tokenizers and the
+lengths of prompts are checked, and what the runs will take is estimated. Weights are not read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grpobench.runs.experiment.experiment import survey
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.run_status import last_rows, run_status
+from grpobench.runs.models import loading
+from grpobench.runs.models.loading import Loaded
+from grpobench.runs.runfolder.folder import grows
+from grpobench.runs.runfolder.logs import RESULTS, settled, status
+from grpobench.runs.sample.context import Room, dropped
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools import files
+from grpobench.runs.tools.lock import FolderError, Lock
+from grpobench.runs.tools.progress import duration
+from grpobench.runs.train.rollouts import demand_problems
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.task import Split
+
+LINES = 40
+"""Most lines of a prompt that are shown."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A problem as the model reads it, through its chat template where it has one."""
+
+    task: str
+    model: str
+    problem: str
+    tokens: int
+    context: int
+    """Of the model, in tokens."""
+    limit: int
+    """Longest completion, in tokens."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the steps that are left should take."""
+
+    training_tokens_at_most: int
+    """Every completion as long as the limit, and every draw of dynamic sampling made."""
+    evaluation_tokens_at_most: int
+    """Of whole runs: their evaluations before and after training too."""
+    training_tokens: int | None
+    """By what earlier runs in the folder sampled per step; None unless each arm and task has one."""
+    seconds: float | None
+    """Likewise, by their seconds per step, spread over the workers."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What `grpobench run` would do."""
+
+    name: str
+    folder: Path
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: Mapping[str, str]
+    """By folder: `finished`, `diverged` or `collapsed` (left as it is), `resume` or `begin`."""
+    left_out: tuple[str, ...]
+    workers: int
+    estimate: Estimate
+    prompts: tuple[Prompt, ...]
+
+    def row(self) -> dict[str, Any]:
+        """For machines."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def preview(recipe: Recipe, out: Path, workers: int, allow_change: bool = False) -> Preview:
+    """Check a recipe and tell what its start would do.
+
+    Raises FolderError where another process owns the folder or a run was made with other settings, DataError
+    where data, tokenizers or prompts would stop a run, ConfigError where nothing can be written.
+    """
+    folder = out / recipe.name
+    files.demand_writable(folder, "--out")
+    if owner := Lock(folder).owner():
+        raise FolderError(f"{folder} is in use by process {owner.pid} on {owner.host}")
+    runs = [Run(config, folder / config.folder) for config in recipe.runs()]
+    survey(runs, allow_change)
+    configs = [run.config for run in runs]
+    return Preview(
+        name=recipe.name,
+        folder=folder,
+        arms=tuple(dict.fromkeys(config.arm for config in configs)),
+        tasks=tuple(dict.fromkeys(config.task.name for config in configs)),
+        seeds=tuple(dict.fromkeys(config.seed for config in configs)),
+        runs={run.name: plan(run) for run in runs},
+        left_out=recipe.left_out,
+        workers=min(workers, max(1, sum(run.state == "waiting" for run in runs))),
+        estimate=estimate(runs, workers),
+        prompts=prompts(configs),
+    )
+
+
+def plan(run: Run) -> str:
+    """What would become of a run."""
+    if run.state != "waiting":
+        return run.state
+    return "resume" if checkpoint(run) else "begin"
+
+
+def checkpoint(run: Run) -> int:
+    """The step of the newest checkpoint; 0 without one, and for a result that is made again."""
+    if settled(run.path):
+        return int(status(run.path)["step"]) if grows(run.path, run.config) else 0
+    found = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
+    return max((int(name) for name in found if name.isdigit()), default=0)
+
+
+# Estimates
+
+
+def estimate(runs: Sequence[Run], workers: int) -> Estimate:
+    """From the settings, and from what earlier runs of the same arms and tasks left in the folder."""
+    todo = [run for run in runs if run.state == "waiting"]
+    left = {run.name: run.config.train.steps - checkpoint(run) for run in todo}
+    known = paces(runs)
+    shared = [known.get((run.config.arm, run.config.task.name)) for run in todo]
+    timed = [(pace, left[run.name]) for pace, run in zip(shared, todo, strict=True) if pace is not None]
+    whole = len(timed) == len(todo)
+    return Estimate(
+        training_tokens_at_most=sum(step_tokens(run.config) * left[run.name] for run in todo)
+        + sum(replayed_tokens(run.config) for run in todo),
+        evaluation_tokens_at_most=sum(evaluation_tokens(run.config) for run in todo),
+        training_tokens=round(sum(pace[1] * steps for pace, steps in timed)) if whole else None,
+        seconds=sum(pace[0] * steps for pace, steps in timed) / max(1, min(workers, len(todo)))
+        if whole
+        else None,
+    )
+
+
+def paces(runs: Sequence[Run]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(seconds, sampled tokens) per step by arm and task, means over the runs that have timed steps."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for run in runs:
+        rows = last_rows(run.path / "metrics.jsonl")
+        seconds = run_status(run.path).seconds_per_step
+        if seconds is not None and rows[-1]["step"]:
+            tokens = float(rows[-1].get("cost/generated_tokens") or 0.0) / rows[-1]["step"]
+            found.setdefault((run.config.arm, run.config.task.name), []).append((seconds, tokens))
+    return {
+        key: (math.fsum(s for s, _ in own) / len(own), math.fsum(t for _, t in own) / len(own))
+        for key, own in found.items()
+    }
+
+
+def limit_of(config: RunConfig) -> int:
+    """Longest completion in tokens."""
+    return config.sampler.max_completion_tokens or config.task.max_completion_tokens
+
+
+def step_tokens(config: RunConfig) -> int:
+    """Most tokens that a step samples."""
+    if not config.sampler.on_policy:
+        return 0
+    train = config.train
+    answers = train.group_size + config.algorithm.greedy_baseline
+    return train.prompts_per_step * answers * limit_of(config) * (1 + config.modify.dynamic_sampling)
+
+
+def replayed_tokens(config: RunConfig) -> int:
+    """Most tokens that the base policy samples once, before training on them."""
+    if config.sampler.kind != "replay":
+        return 0
+    count = min(config.sampler.problems, len(config.task.problems("train")))
+    return count * config.train.group_size * limit_of(config)
+
+
+def evaluation_tokens(config: RunConfig) -> int:
+    """Most tokens that the evaluations of a whole run sample."""
+    settings, steps, task = config.evaluate, config.train.steps, config.task
+    answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
+    edges = 1 + settings.before
+    between = (steps - 1) // settings.every if settings.every and steps else 0
+    times: dict[Split, tuple[int, int]] = {
+        "validation": (settings.problems, edges + between),
+        "test": (settings.test_problems, edges),
+    }
+    asked = 0
+    for split, (count, often) in times.items():
+        if count:
+            asked += min(count, len(task.problems(split))) * often
+    return asked * answers * limit_of(config)
+
+
+# Prompts
+
+
+def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
+    """One prompt per task and model, after the prompts that the runs use were measured."""
+    models: dict[str, Loaded] = {}
+    shown: dict[tuple[str, str], Prompt] = {}
+    checked: set[str] = set()
+    for config in configs:
+        name = config.model.name
+        if name not in models:
+            models[name] = loading.outline(name)
+        # What decides whether prompts fit is the same for every seed and most arms.
+        facts = str(
+            (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)
+        )
+        if facts not in checked:
+            checked.add(facts)
+            shown.setdefault((str(config.task), name), prompt(config, models[name]))
+    return tuple(shown.values())
+
+
+def prompt(config: RunConfig, loaded: Loaded) -> Prompt:
+    """The run's first problem as its model reads it. Raises DataError for prompts that would stop the run."""
+    dropped(config, loaded)
+    limit, kind = limit_of(config), config.sampler.kind
+    split: Split = "validation" if kind == "preferences" else "train"
+    problems = Room(loaded, limit, config.model.long_prompts).fitting(config.task.problems(split), split)
+    if not problems:
+        raise DataError(f"task {config.task.name} has no {split} problem")
+    if kind != "preferences":
+        most = config.sampler.problems if kind == "replay" else len(problems)
+        demand_problems(config.train.prompts_per_step, min(most, len(problems)))
+    first = problems[0]
+    tokens = loaded.encode(first.prompt)
+    return Prompt(
+        task=config.task.name,
+        model=config.model.name,
+        problem=first.id,
+        tokens=len(tokens),
+        context=loaded.context,
+        limit=limit,
+        text=str(loaded.tokenizer.decode(list(tokens))),
+    )
+
+
+# Text
+
+
+def as_lines(found: Preview) -> list[str]:
+    """For people."""
+    states = list(found.runs.values())
+    words = {"begin": "to begin", "resume": "to resume"} | {state: state for state in RESULTS}
+    there = ", ".join(f"{states.count(state)} {word}" for state, word in words.items() if state in states)
+    sizes = counted(found.arms, "arm"), counted(found.tasks, "task"), counted(found.seeds, "seed")
+    what = f"{counted(found.runs, 'run')} ({', '.join(sizes)})"
+    lines = [f"{found.name}: {what}; nothing is started or written"]
+    lines += [f"left out: {why}" for why in found.left_out]
+    lines += [f"folder: {found.folder}: {there}", *estimate_lines(found)]
+    for one in found.prompts:
+        lines += ["", *prompt_lines(one)]
+    return lines
+
+
+def counted(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
+def prompt_lines(one: Prompt) -> list[str]:
+    """The prompt as it is read, indented, after a line that says what it is."""
+    name = " ".join(one.problem.split())
+    name = name if len(name) <= 40 else f"{name[:39]}…"
+    room = f"{one.tokens} tokens, up to {one.limit} more in a completion, of {one.context}"
+    text = one.text.splitlines()
+    lines = [f"{one.task}, problem {name}, as {one.model} reads it ({room}):"]
+    lines += [f"    {line}" for line in text[:LINES]]
+    return lines + ([f"    ({len(text) - LINES} more lines)"] if len(text) > LINES else [])
+
+
+def estimate_lines(found: Preview) -> list[str]:
+    """What is left to do, always called an estimate."""
+    told = found.estimate
+    training, evaluation = told.training_tokens_at_most, told.evaluation_tokens_at_most
+    most = f"at most {training:,} tokens sampled in training and {evaluation:,} in evaluations"
+    lines = [f"estimate: {most}, were every answer as long as it may be"]
+    if told.seconds is None or told.training_tokens is None:
+        return [*lines, "estimate of time: none before a run of each arm and task has made two steps here"]
+    workers = "1 worker" if found.workers == 1 else f"{found.workers} workers"
+    time = f"{duration(told.seconds)} on {workers} without loading"
+    tokens = f"{told.training_tokens:,} tokens in training"
+    return [*lines, f"estimate by the steps of earlier runs here: {tokens}, {time}"]

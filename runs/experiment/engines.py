@@ -1,0 +1,77 @@
+"""Where the runs of an experiment are executed, and the engine for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpobench.runs.experiment.engine import Engine, On
+from grpobench.runs.experiment.pool import Pool
+from grpobench.runs.tools import machine
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.workers.pool import cores
+
+NAMES: tuple[On, ...] = ("local", "ray", "slurm", "submitit-local")
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the command line says of it."""
+
+    on: On = "local"
+    address: str = ""
+    """Of a Ray cluster; without it one is started on this machine."""
+    gpus_per_run: float | None = None
+    """A fraction shares one GPU among runs. None: one where there are GPUs."""
+    cpus_per_run: int | None = None
+    """Threads of a run elsewhere; None: what OMP_NUM_THREADS says, else 1."""
+    job: tuple[str, ...] = ()
+    """``K=V``: parameters of submitit's executor."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what does not belong together."""
+        wrong = []
+        if self.address and self.on != "ray":
+            wrong.append("--address: belongs to --on ray")
+        if self.job and self.on not in ("slurm", "submitit-local"):
+            wrong.append("--job: belongs to --on slurm")
+        if self.cpus_per_run is not None and self.on == "local":
+            wrong.append(
+                "--cpus-per-run: belongs to --on ray or slurm; here set --workers or OMP_NUM_THREADS"
+            )
+        gpus = self.gpus_per_run
+        if gpus is not None and (not math.isfinite(gpus) or gpus <= 0 or (gpus > 1 and gpus % 1)):
+            wrong.append(f"--gpus-per-run {gpus:g}: must be a fraction up to 1, or a whole number")
+        if gpus is not None and gpus % 1 and self.on in ("slurm", "submitit-local"):
+            wrong.append(
+                f"--gpus-per-run {gpus:g}: Slurm gives whole GPUs to a job; use --on ray for fractions"
+            )
+        if wrong:
+            raise ConfigError(wrong)
+
+
+HERE = Where()
+
+
+def engine(where: Where, folder: Path, workers: int, execute: str, allow_change: bool) -> Engine:
+    """The engine; `workers` of 0 are as many as it has room for. `folder` is that of the experiment, whose
+    lock
+    this process holds. Raises ConfigError where its package is not installed, or it has no room."""
+    if where.on == "local":
+        room = machine.worker_slots(where.gpus_per_run)
+        if not room:
+            raise ConfigError(
+                [f"--gpus-per-run {where.gpus_per_run:g}: this machine has {len(machine.devices())}"]
+            )
+        return Pool(workers or room, execute, allow_change, where.gpus_per_run)
+    cpus, gpus = where.cpus_per_run or machine.threads(cores()), where.gpus_per_run
+    if where.on == "ray":
+        from grpobench.runs.experiment.on_ray import RayEngine
+
+        return RayEngine(folder, workers, execute, allow_change, address=where.address, cpus=cpus, gpus=gpus)
+    from grpobench.runs.experiment.on_slurm import SlurmEngine
+
+    cluster = "slurm" if where.on == "slurm" else "local"
+    given = (folder, workers, execute, allow_change)
+    return SlurmEngine(*given, cluster=cluster, cpus=cpus, gpus=gpus, parameters=where.job)

@@ -1,0 +1,174 @@
+"""Run an experiment: which runs are left, who executes them, and how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.tools.text import visible
+from grpobench.runs.experiment import preflight, watchdog
+from grpobench.runs.experiment.engines import HERE, Where, engine
+from grpobench.runs.experiment.launcher import Launcher
+from grpobench.runs.experiment.run import Run, RunState
+from grpobench.runs.experiment.worker import EXECUTE
+from grpobench.runs.runfolder import fingerprints
+from grpobench.runs.runfolder.folder import FolderError, changed, grows, refusal
+from grpobench.runs.runfolder.logs import result_damage, settled, status
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools import files
+from grpobench.runs.tools.files import read_json
+from grpobench.runs.tools.lock import Lock, living
+from grpobench.runs.tools.machine import worker_slots
+
+CODES: Mapping[RunState, int] = {"disk full": 70, "preempted": 75, "crashed": 70, "refused": 2}
+"""Exit codes of runs that gave no result, the gravest first."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an experiment ended: the exit code, and every run by its place."""
+
+    folder: Path
+    code: int
+    runs: tuple[Run, ...]
+    workers: int = 1
+    seconds: float = math.nan
+    """From the start of the workers to the end of the last; NaN where nothing was left to do."""
+
+    def runs_in_state(self, place: RunState) -> list[Run]:
+        return [run for run in self.runs if run.state == place]
+
+
+def run_experiment(
+    recipe: Recipe,
+    out: Path,
+    workers: int | None = None,
+    *,
+    allow_change: bool = False,
+    where: Where = HERE,
+    execute: str = EXECUTE,
+    console: Console | None = None,
+) -> Outcome:
+    """Execute every run of a recipe that has no result yet, in `out`/<experiment>.
+
+    `workers` overrides the recipe; 0 means as many as `where` they run has room for: here one per GPU, and
+    one per core without one. `execute` is the dotted name of the function that does a run (tests put a
+    stand-in there). Raises `FolderError` before anything starts when another launcher owns the folder or a
+    run's configuration has changed; ConfigError where what `where` asks for is not here or a variable of the
+    environment is no number; RuntimeError where no worker comes to work.
+    """
+    console = console or Console()
+    patience = watchdog.patience()
+    folder = files.writable(out / recipe.name, "--out")
+    lock = Lock(folder)
+    lock.take(say=line_on(console))
+    try:
+        for place in (folder, folder / "shared"):
+            files.sweep(place)
+        runs = [Run(config, folder / config.folder) for config in recipe.runs()]
+        survey(runs, allow_change, line_on(console))
+        write_experiment(folder, recipe)
+        left = any(run.state == "waiting" for run in runs)  # for nothing no cluster is started
+        count = workers or recipe.head.workers
+        if left:
+            preflight.demand(runs, folder, count or worker_slots(where.gpus_per_run), line_on(console))
+        found = engine(where if left else HERE, folder, count, execute, allow_change)
+        seconds = Launcher(runs, found, console, demand=lock.demand, patience=patience).launch()
+    finally:
+        lock.release()
+    code = exit_code(runs, recipe.head.fail_on_divergence)
+    return Outcome(folder, code, tuple(runs), found.workers, seconds)
+
+
+def line_on(console: Console) -> Callable[[str], None]:
+    """Prints a line, however long."""
+    return lambda text: console.print(Text(visible(text)), soft_wrap=True)
+
+
+def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] = lambda _: None) -> None:
+    """Find the runs that have a result. Raises `FolderError` for one that is owned, or whose settings or
+    data are others by now."""
+    faults = []
+    today = fingerprints.Today()
+    owned = living([run.path for run in runs], say)
+    for run in runs:
+        if damage := result_damage(run.path):
+            faults += damage
+            continue
+        lease = owned.get(run.path)
+        changes = [] if lease else changed(run.path, run.config) or remade(run, today)
+        if lease:
+            faults.append(lease.describe_owner(run.path))
+        elif changes and not allow_change:
+            faults.append(refusal(run.path, changes))
+        elif settled(run.path) and not changes and not grows(run.path, run.config):
+            found = status(run.path)
+            run.state, run.why = found["state"], found["why"]
+    if faults:
+        more = f"\nand {len(faults) - 3} more runs" if len(faults) > 3 else ""
+        raise FolderError("\n".join(faults[:3]) + more)
+
+
+def remade(run: Run, today: fingerprints.Today) -> list[str]:
+    """What a run with a result or a checkpoint was made from that is another thing now."""
+    provenance = read_json(run.path / "provenance.json") or {}
+    kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
+    if not (kept and provenance.get("fingerprints")):
+        return []
+    changes = fingerprints.differences(provenance["fingerprints"], today.of(run.config))
+    return [*changes, *fingerprints.explain(run.path, provenance, run.config, today)] if changes else []
+
+
+def write_experiment(folder: Path, recipe: Recipe) -> None:
+    """experiment.json: this recipe's runs, and those that earlier starts left here or had planned for the
+    same
+    arms (other seeds): a run whose folder is gone stays planned, and shows as missing."""
+    configs = recipe.runs()
+    table: dict[str, Any] = {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "runs": [config.folder for config in configs],
+        "seeds": sorted({config.seed for config in configs}),
+        "arms": list(dict.fromkeys(config.arm for config in configs)),
+        "tasks": list(dict.fromkeys(config.task.name for config in configs)),
+        "recipe": recipe.text,
+        "sets": list(recipe.sets),
+        "over": list(recipe.over),
+        "sweep_values": {
+            arm: dataclasses.asdict(sweep_value) for arm, sweep_value in recipe.sweep_values.items()
+        },
+        "margin": recipe.head.margin,
+    }
+    before = read_json(folder / "experiment.json") or {}
+    stems = {config.folder.rpartition("-s")[0] for config in configs}
+    earlier = [
+        name
+        for name in before.get("runs", [])
+        if (folder / name / "run.toml").exists() or name.rpartition("-s")[0] in stems
+    ]
+    table["runs"] = list(dict.fromkeys([*table["runs"], *earlier]))
+    if set(earlier) - {config.folder for config in configs}:
+        for key in ("seeds", "arms", "tasks"):
+            table[key] = list(dict.fromkeys([*table[key], *before.get(key, [])]))
+        table["sweep_values"] = before.get("sweep_values", {}) | table["sweep_values"]
+    files.write_atomic(folder / "experiment.json", json.dumps(checksums.seal(table), indent=1).encode())
+
+
+def exit_code(runs: Sequence[Run], fail_on_divergence: bool) -> int:
+    """The exit code of an experiment."""
+    places = {run.state for run in runs}
+    for place, code in CODES.items():
+        if place in places:
+            return code
+    if places & {"waiting", "running"}:
+        return 75
+    return 3 if fail_on_divergence and places & {"diverged", "collapsed"} else 0

@@ -1,0 +1,130 @@
+"""`grpobench run --until resolved`: seeds are added by a plan that was fixed before the first look."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpobench.runs.experiment.experiment import Outcome, run_experiment
+from grpobench.runs.runfolder.folder import FolderError
+from grpobench.runs.runfolder.logs import settled
+from grpobench.runs.settings.recipe import Recipe
+from grpobench.runs.tools import files
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.tasks.data.tables import DataError
+
+if TYPE_CHECKING:
+    from grpobench.analysis.runfolder.interim import InterimPlan
+
+STEP = 2
+"""Seeds from one look to the next, unless told."""
+
+
+def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
+    """The plan of a recipe whose seeds are the first: looks at so many seeds more each time, up to `most`.
+    Raises ConfigError where no look could decide."""
+    from grpobench.analysis.runfolder.interim import InterimPlan
+    from grpobench.analysis.statistics.comparison import pairs_of
+    from grpobench.analysis.statistics.permutation import seeds_needed
+    from grpobench.analysis.statistics.sequential import spending
+    from grpobench.analysis.statistics.verdicts import ALPHA
+
+    first = recipe.head.seeds
+    arms: dict[str, dict[str, None]] = defaultdict(dict)
+    for config in recipe.runs():
+        arms[config.task.name][config.arm] = None
+    pairs = max(len(pairs_of(list(own))) for own in arms.values())
+    if recipe.sweep_values or not pairs:
+        raise ConfigError(["--until: needs arms to compare, and they must not be sweep values of a map"])
+    if most < len(first) or step < 1:
+        raise ConfigError([f"--most-seeds: must be at least the recipe's {len(first)}, and --step-seeds 1"])
+    more = range(max(first) + 1, max(first) + 1 + most - len(first))
+    counts = [*range(len(first), most, step), most]
+    looks, weights = spending(counts, pairs, ALPHA)
+    if not looks:
+        what = f"its last look cannot decide over {pairs} pair{'s' * (pairs > 1)}"
+        takes = f"which takes {seeds_needed(ALPHA, pairs)} seeds at one look and more at several"
+        raise ConfigError([f"--most-seeds {most}: {what}, {takes}; raise it, or --step-seeds"])
+    return InterimPlan((*first, *more), looks, weights, ALPHA, pairs, recipe.head.margin, step)
+
+
+def with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
+    """The recipe with other seeds."""
+    once = [config for config in recipe.configs if config.seed == recipe.head.seeds[0]]
+    configs = tuple(dataclasses.replace(config, seed=seed) for config in once for seed in seeds)
+    head = dataclasses.replace(recipe.head, seeds=tuple(seeds))
+    return dataclasses.replace(recipe, head=head, configs=configs)
+
+
+def run_until(
+    recipe: Recipe, out: Path, plan: InterimPlan, workers: int | None = None, **options: Any
+) -> Outcome:
+    """Run the seeds of each look until every pair of arms has a verdict or none is left; `options` are those
+    of `run_experiment`. The outcome is that of all seeds run.
+
+    Raises FolderError where the folder has another plan, or results from before there was one.
+    """
+    folder = out / recipe.name
+    settle(folder, plan)
+    for seeds in plan.analyses:
+        outcome = run_experiment(with_seeds(recipe, plan.seeds[:seeds]), out, workers, **options)
+        if outcome.code not in (0, 3) or resolved(outcome.folder):
+            break
+    return outcome
+
+
+def settle(folder: Path, plan: InterimPlan) -> None:
+    """Write the plan, unless it is there."""
+    from grpobench.analysis.runfolder.interim import FILE, read_plan
+
+    with refusals():
+        found = read_plan(folder)
+    if found == plan:
+        return
+    if found is not None:
+        raise FolderError(
+            f"{folder / FILE}: the plan is {' '.join(found.options)} from {len(found.seeds)} seeds, looks at "
+            f"{', '.join(map(str, found.analyses))} and a margin of {found.margin:g} points; it was fixed "
+            "before the first look: go on with it, or choose another --out"
+        )
+    known = [path.parent.name for path in folder.glob("*/run.toml") if settled(path.parent)]
+    if known:
+        raise FolderError(
+            f"{folder}: {len(known)} runs have results already, such as {known[0]}; a plan of looks must be "
+            "fixed before the first look: choose another --out"
+        )
+    files.write_atomic(files.writable(folder, "--out") / FILE, plan.text().encode())
+
+
+def demand_unplanned(folder: Path) -> None:
+    """Raises FolderError for a folder whose seeds are added by a plan, where the command names none."""
+    from grpobench.analysis.runfolder.interim import FILE, read_plan
+
+    with refusals():
+        plan = read_plan(folder)
+    if plan is not None:
+        raise FolderError(f"{folder / FILE}: seeds are added by a plan; go on with {' '.join(plan.options)}")
+
+
+def resolved(folder: Path) -> bool:
+    """Whether every pair of arms has a verdict."""
+    from grpobench.analysis.runfolder.load import load
+    from grpobench.analysis.topics.numbers import Numbers
+
+    with refusals():
+        return all(pair.verdict != "unresolved" for pair in Numbers(load(folder)).compared)
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Errors of logs as those of data, which is what they are to whoever starts runs."""
+    from grpobench.analysis.runfolder.files import LogError
+
+    try:
+        yield
+    except LogError as error:
+        raise DataError(str(error)) from error

@@ -1,0 +1,251 @@
+"""The launcher of an experiment: hands runs to an engine until none is left or it is told to stop.
+
+A run whose machine failed is tried again after a pause, from its last checkpoint; one that failed by its
+recipe is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Literal
+
+from rich.console import Console
+
+from grpobench.runs.experiment import watchdog
+from grpobench.runs.experiment.display import Display
+from grpobench.runs.experiment.engine import Engine, Lost
+from grpobench.runs.experiment.run import Run, RunState
+from grpobench.runs.experiment.worker import Ended
+from grpobench.runs.runfolder.logs import mark, settled, status
+from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.lock import LeaseLost, Lock
+from grpobench.runs.tools.progress import duration
+from grpobench.runs.train.progress import Progress
+
+POLL = 0.25
+"""Seconds between looks at signals and at the display."""
+GRACE = 25.0
+"""Seconds that runs get to come to where they can save; who then writes a checkpoint is waited for."""
+GRACE_FULL = 2.0
+"""The same when the disk is full, where nothing can be saved and 5 seconds are promised."""
+MOST_AGAIN = 3
+"""Attempts after the first that a run whose machine fails has without a new checkpoint."""
+PAUSES = (1.0, 4.0, 15.0)
+"""Seconds before each of them; one that did save a checkpoint is tried again after the first."""
+
+
+@dataclass
+class Launcher:
+    """Hands runs to an engine."""
+
+    runs: list[Run]
+    engine: Engine
+    console: Console
+    active: dict[str, Run] = field(default_factory=dict)
+    signals: int = 0
+    """Signals received so far."""
+    stopping_since: float | None = None
+    grace: float = GRACE
+    demand: Callable[[], None] = lambda: None
+    """Raises LeaseLost where another launcher has the experiment by now."""
+    patience: float = field(default_factory=watchdog.patience)
+    """Seconds without a word after which a run is taken to hang."""
+    waited_for: set[str] = field(default_factory=set)
+    """Runs that are late to stop because they write a checkpoint, as was last said."""
+    abandoned: set[str] = field(default_factory=set)
+    """Those that were ended because they were late, or hung, in the attempt under way."""
+    killed: str = ""
+    """Why runs are ended that do not stop."""
+    listened: float = field(default_factory=time.monotonic)
+    """When it was last seen who had said something."""
+
+    def launch(self) -> float:
+        """Returns the seconds that it took; NaN where there was nothing to do."""
+        began = time.monotonic()
+        queue = [run for run in self.runs if run.state == "waiting"]
+        nothing = not queue
+        queue.sort(key=lambda run: -run.cost)
+        with self.listen(), Display(self.console, self.runs, self.engine.workers) as display:
+            try:
+                while self.busy(queue):
+                    self.step(queue, display)
+                    display.refresh()
+            finally:
+                self.engine.close()
+        return math.nan if nothing else time.monotonic() - began
+
+    def busy(self, queue: Sequence[Run]) -> bool:
+        return bool(self.active) or (bool(queue) and self.stopping_since is None)
+
+    def step(self, queue: list[Run], display: Display) -> None:
+        """Begin what there is room for, wait a moment for news, act on it."""
+        self.mind_signals()
+        self.mind_lease()
+        point("launcher")
+        if self.stopping_since is None:
+            now = time.monotonic()
+            for run in self.engine.start([run for run in queue if run.due <= now]):
+                queue.remove(run)
+                self.begin(run)
+        for run, message in self.engine.news(POLL):
+            if isinstance(message, Progress):
+                run.heard(message)
+                continue
+            del self.active[run.name]
+            if isinstance(message, Lost) and run.unresponsive:
+                message = Lost(watchdog.keep(run, run.unresponsive))
+            elif isinstance(message, Lost) and self.killed:
+                message = Lost(self.killed)
+            if isinstance(message, Lost):
+                self.lose(run, message, queue, display)
+            elif message.fate == "crashed" and message.machine:
+                self.lose(run, Lost(message.why), queue, display)
+            else:
+                self.end(run, message, display)
+        self.mind_watchdog()
+
+    def begin(self, run: Run) -> None:
+        run.state, run.began, run.progress = "running", time.monotonic(), None
+        run.silent, run.unresponsive, run.logged = 0.0, "", watchdog.size(run)
+        run.before = attempts(run)
+        self.abandoned.discard(run.name)
+        if not run.attempts:
+            run.saved = run.checkpoint()
+        self.active[run.name] = run
+
+    def end(self, run: Run, message: Ended, display: Display) -> None:
+        run.state, run.why = message.fate, message.why
+        run.seconds = time.monotonic() - run.began
+        if run.state == "disk full" and self.stopping_since is None:
+            self.stop(GRACE_FULL)
+        display.ended(run)
+
+    def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
+        """Its machine failed: try again, unless it was to stop or comes no further, or this attempt had its
+        result already and only could not tell."""
+        why = lost.why
+        if settled(run.path) and attempts(run) > run.before:
+            told = status(run.path)
+            self.end(run, Ended(told["state"], told["why"]), display)
+            return
+        saved = run.checkpoint()
+        if saved > run.saved:
+            run.attempts = 0
+        run.saved = saved
+        over = not lost.machine or (run.attempts >= MOST_AGAIN and not lost.preempted)
+        if self.stopping_since is not None or over:
+            place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
+            if run.attempts and place == "crashed":
+                why = f"{why}; {run.attempts + 1} attempts came no further than step {saved}"
+            record(run, place, why)
+            self.end(run, Ended(place, why), display)
+            return
+        pause = PAUSES[min(run.attempts, len(PAUSES) - 1)]
+        run.attempts += 1
+        run.state, run.due = "waiting", time.monotonic() + pause
+        queue.insert(0, run)
+        display.note(f"{run.name}: {why}; again from step {saved} in {duration(pause)}")
+
+    # Stopping
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[None]:
+        """Count SIGTERM and SIGINT instead of dying of them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def count(number: int, frame: FrameType | None) -> None:
+            self.signals += 1 if number == signal.SIGINT or self.signals == 0 else 0
+
+        before = {number: signal.signal(number, count) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def mind_signals(self) -> None:
+        """First signal: ask the runs to stop. Second Ctrl-C, or no time left: kill them."""
+        if self.signals and self.stopping_since is None:
+            self.console.print("stopping: runs save a checkpoint (Ctrl-C again kills them)")
+            self.stop(GRACE)
+        if self.signals > 1:
+            self.killed = "killed by a second Ctrl-C"
+            self.engine.kill()
+        elif self.stopping_since is not None and time.monotonic() - self.stopping_since > self.grace:
+            self.end_late()
+
+    def end_late(self) -> None:
+        """End the runs that have not stopped in time, but not those that are writing a checkpoint, which may
+        be large. On a full disk none can be written."""
+        full = any(run.state == "disk full" for run in self.runs)
+        self.killed = f"killed: it had not begun to save {self.grace:g} s after it was told to stop"
+        saving = {name for name, run in self.active.items() if run.saving and not full}
+        if not saving:
+            self.engine.kill()
+            return
+        if saving != self.waited_for:
+            self.console.print(
+                f"still saving: {', '.join(sorted(saving))} (Ctrl-C again kills)", markup=False
+            )
+            self.waited_for = saving
+        for name in self.active.keys() - saving - self.abandoned:
+            self.give_up(self.active[name])
+
+    def give_up(self, run: Run) -> None:
+        """End what executes a run, once."""
+        self.abandoned.add(run.name)
+        self.engine.abandon(run)
+
+    def mind_lease(self) -> None:
+        """Where another launcher has taken the experiment over, ask the runs to stop and begin none."""
+        if self.stopping_since is None:
+            try:
+                self.demand()
+            except LeaseLost as lost:
+                self.console.print(f"stopping: {lost}", markup=False)
+                self.stop(GRACE)
+
+    def mind_watchdog(self) -> None:
+        """Give up runs of which nothing was heard for too long."""
+        now = time.monotonic()
+        passed, self.listened = min(now - self.listened, watchdog.MOST_UNSEEN), now
+        for run in list(self.active.values()):
+            if run.progress is None and self.engine.queues:
+                continue
+            run.silent += passed
+            if run.silent >= self.patience and run.name not in self.abandoned:
+                run.unresponsive = watchdog.unresponsive(run)
+                self.give_up(run)
+
+    def stop(self, grace: float) -> None:
+        self.stopping_since, self.grace = time.monotonic(), grace
+        self.engine.stop()
+
+
+def attempts(run: Run) -> int:
+    """Of which its folder tells."""
+    return int(status(run.path).get("attempt", 0))
+
+
+def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:
+    """Write the end of a run whose worker could not."""
+    if run.path.exists() and not Lock(run.path).owner():
+        with contextlib.suppress(OSError):
+            mark(run.path, place, why)
+
+
+def count_places(runs: Sequence[Run]) -> dict[RunState, int]:
+    """How many runs stand at each place."""
+    counts: dict[RunState, int] = {}
+    for run in runs:
+        counts[run.state] = counts.get(run.state, 0) + 1
+    return counts

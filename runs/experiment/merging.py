@@ -1,0 +1,285 @@
+"""What is damaged of a run, content and all: what the report finds, what `run` finds, and weights.
+
+`grpobench merge`: one experiment of several that were made on different machines.
+
+What they must have in common is compared and named: the recipe but for what only chooses runs (seeds, arms,
+tasks), and the settings of every arm and task but for the seed. A run that several have is taken where it has
+a result; where several do, they must be the same. A run that is damaged anywhere is named, whole copies or
+not: what it held may have differed. The sources are left as they are, and the new folder appears whole or not
+at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder.files import LogError, read_lines
+from grpobench.analysis.runfolder.load import Folder
+from grpobench.analysis.tools.text import why_no_folder
+from grpobench.runs.runfolder.logs import result_faults, settled, status
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.tools import files
+from grpobench.runs.tools.files import read_json
+from grpobench.runs.tools.lock import FolderError, living
+from grpobench.tasks.data.tables import DataError
+
+
+def damage(run: Path) -> list[str]:
+    """A line for every damaged file, which begins with its path; of a file that several looks find something
+    in, what the first one says."""
+    found: dict[str, str] = {}
+    for fault in chain(unreadable(run), result_faults(run), lost_settings(run), changed_weights(run)):
+        file = fault.partition(": ")[0].partition(", line ")[0]
+        found.setdefault(file, fault)
+    return list(found.values())
+
+
+def unreadable(run: Path) -> list[str]:
+    """What a report cannot read, or finds to be other than was written."""
+    folder = Folder(run, {}, planned=True)
+    try:
+        folder.read()
+    except LogError as error:
+        return [*folder.faults, str(error)]
+    return folder.faults
+
+
+def lost_settings(run: Path) -> Iterator[str]:
+    """run.toml, where it is gone and rows are there."""
+    if (run / "metrics.jsonl").exists() and not (run / "run.toml").exists():
+        yield f"{run / 'run.toml'}: is missing; restore it"
+
+
+def changed_weights(run: Path) -> Iterator[str]:
+    """Final weights that are not what was written."""
+    try:
+        kept = checksums.read_sums(run)
+    except ValueError:
+        return
+    for name, one in kept.items():
+        path = run / name
+        if name.startswith("final/") and path.is_file() and checksums.file_sum(path) != one[checksums.SEAL]:
+            yield f"{path}: is not what was written, by {checksums.SUMS_FILE}; restore it"
+
+
+CHOOSING = ("seeds", "arms", "tasks", "workers", "summary")
+"""Keys of a recipe that choose runs, or say what it is for."""
+PLANS = ("interim.json", "registration.json")
+"""What was fixed before the runs, and must be the same in all."""
+LISTS = ("runs", "seeds", "arms", "tasks")
+TIMED = ("time/", "cost/peak_memory_gb")
+"""Metrics in which two executions of the same run differ."""
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Source:
+    """An experiment folder."""
+
+    folder: Path
+    table: Mapping[str, Any]
+
+    def runs(self) -> dict[str, Path]:
+        """The runs that have begun, by name."""
+        return {path.parent.name: path.parent for path in sorted(self.folder.glob("*/run.toml"))}
+
+    def without_settings(self) -> dict[str, Path]:
+        """Those that were planned and have a folder without run.toml."""
+        places = {str(name): self.folder / str(name) for name in self.table["runs"]}
+        return {
+            name: path for name, path in places.items() if path.is_dir() and not (path / "run.toml").exists()
+        }
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was made."""
+
+    folder: Path
+    sources: Mapping[str, Path]
+    """The runs, and where each is from."""
+    missing: tuple[str, ...]
+    """Planned, and begun nowhere."""
+
+
+def merge(folders: Sequence[Path], out: Path) -> Merged:
+    """Copy the runs of experiment folders into `out`, which must not exist. Raises DataError for a folder
+    that is
+    no experiment; FolderError where they differ, where one is at work or damaged, or where `out` is there."""
+    if out.exists():
+        raise FolderError(f"{out} is there already, and nothing is overwritten: name a new folder")
+    sources = [read(folder) for folder in folders]
+    owned = living([path for source in sources for path in (source.folder, *source.runs().values())])
+    refuse([lease.describe_owner(path) for path, lease in owned.items()])
+    refuse(damaged(sources))
+    differences = [fault for source in sources[1:] for fault in recipe_differences(sources[0], source)]
+    differences += settings_differences(sources)
+    taken, clashes = choose(sources)
+    refuse([*differences, *clashes])
+    table = experiment_table(sources)
+    with files.becoming(out) as aside:
+        for name, path in taken.items():
+            shutil.copytree(path, aside / name, ignore=shutil.ignore_patterns("lock", ".*"))
+        for name in PLANS:
+            if (first := sources[0].folder / name).exists():
+                shutil.copy2(first, aside / name)
+        (aside / "experiment.json").write_text(json.dumps(checksums.seal(table), indent=1), encoding="utf-8")
+    return Merged(out, taken, tuple(name for name in table["runs"] if name not in taken))
+
+
+def refuse(faults: Sequence[str]) -> None:
+    """Raise FolderError where there are faults."""
+    if faults:
+        more = f"\nand {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
+        raise FolderError("\n".join(faults[:MOST_NAMED]) + more)
+
+
+def read(folder: Path) -> Source:
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
+        )
+    table = read_json(folder / "experiment.json")
+    if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or checksums.broken(table):
+        raise DataError(f"{folder} is no experiment folder: its experiment.json is missing or damaged")
+    return Source(folder, table)
+
+
+def damaged(sources: Sequence[Source]) -> list[str]:
+    """What cannot be read, or is not what was written: of plans, and of runs, each with what to do."""
+    found = [
+        f"{path}: damaged; restore it"
+        for source in sources
+        for name in PLANS
+        if (path := source.folder / name).exists() and not isinstance(read_json(path), dict)
+    ]
+    whole: dict[str, Path] = {}
+    torn: list[tuple[Path, list[str]]] = []
+    for source in sources:
+        for name, path in (source.runs() | source.without_settings()).items():
+            if faults := damage(path):
+                torn.append((path, faults))
+            elif settled(path):
+                whole.setdefault(name, path)
+    for path, faults in torn:
+        copy = f"; {whole[path.name]} is a whole copy" if path.name in whole else ""
+        found += [f"{fault}; or move {path} elsewhere to merge without it{copy}" for fault in faults]
+    return found
+
+
+def recipe_differences(first: Source, other: Source) -> list[str]:
+    """What two recipes differ in, but for which runs they choose."""
+    ours, theirs = requested_settings(first), requested_settings(other)
+    absent = "(absent)"
+    pair = f"{first.folder} and {other.folder}"
+    found = [
+        f"{pair} have other recipes: {key}: {ours.get(key, absent)} and {theirs.get(key, absent)}"
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key, absent) != theirs.get(key, absent)
+    ]
+    for name in PLANS:
+        texts = [read_json(source.folder / name) for source in (first, other)]
+        if texts[0] != texts[1]:
+            found.append(f"{pair} have other plans, which were fixed before the runs: {name} differs")
+    return found
+
+
+def requested_settings(source: Source) -> dict[str, str]:
+    """What an experiment was asked for: its recipe's keys, its assignments and its sweep values."""
+    try:
+        table = tomllib.loads(source.table.get("recipe") or "")
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{source.folder / 'experiment.json'}: its recipe cannot be read: {error}") from error
+    kept = {key: value for key, value in table.items() if key not in CHOOSING and key != "arm"}
+    found = stored.flatten(kept)
+    for arm in table.get("arm", []):
+        name = arm.get("name", arm.get("algorithm"))
+        found |= {f"arm.{name}.{key}": value for key, value in stored.flatten(arm).items()}
+    for text in (*source.table.get("sets", []), *source.table.get("over", [])):
+        parsed = parse_set(text)
+        if parsed and parsed[0][0] not in CHOOSING:
+            found[f"--set {'.'.join(parsed[0])}"] = str(parsed[1])
+    return found | {"name": str(source.table.get("name")), "margin": str(source.table.get("margin"))}
+
+
+def settings_differences(sources: Sequence[Source]) -> list[str]:
+    """Where the runs of an arm on a task, seeds aside, were made with other settings."""
+    known: dict[str, tuple[Path, str]] = {}
+    found = []
+    for source in sources:
+        for name, path in source.runs().items():
+            text = seedless((path / "run.toml").read_text(encoding="utf-8"))
+            stem = name.rpartition("-s")[0]
+            first, expected = known.setdefault(stem, (path, text))
+            changes = stored.differences(expected, text) if expected != text else []
+            found += [f"{first} and {path} have other settings: {change}" for change in changes]
+    return found
+
+
+def seedless(text: str) -> str:
+    """A run.toml without the line of its seed."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("seed ="))
+
+
+def choose(sources: Sequence[Source]) -> tuple[dict[str, Path], list[str]]:
+    """Every run where it has come furthest, and which have several results that differ."""
+    taken: dict[str, Path] = {}
+    faults = []
+    for source in sources:
+        for name, path in source.runs().items():
+            known = taken.get(name)
+            if known is None:
+                taken[name] = path
+            elif settled(known) and settled(path):
+                if what := unequal(known, path):
+                    faults.append(f"{known} and {path} are the same run with other results: {what} differs")
+            elif progress(path) > progress(known):
+                taken[name] = path
+    return taken, faults
+
+
+def progress(run: Path) -> tuple[bool, int]:
+    """How far a run has come; one with a result furthest."""
+    return settled(run), int(status(run).get("step", 0))
+
+
+def unequal(one: Path, other: Path) -> str:
+    """The first file in which two executions of a run differ, times aside; empty where none does."""
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        if timeless(one / name) != timeless(other / name):
+            return name
+    weights = [
+        {path.name: files.sha256(path) for path in run.glob("final/*.safetensors")} for run in (one, other)
+    ]
+    return "" if weights[0] == weights[1] else "final/"
+
+
+def timeless(path: Path) -> list[Any]:
+    """The rows of a log without what depends on the machine's speed."""
+    rows, _ = read_lines(path)
+    return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for _, row in rows]
+
+
+def experiment_table(sources: Sequence[Source]) -> dict[str, Any]:
+    """experiment.json: the first's, with what all of them planned."""
+    table = dict(sources[0].table)
+    for key in LISTS:
+        entries: Iterable[Any] = (entry for source in sources for entry in source.table.get(key, []))
+        table[key] = list(dict.fromkeys(entries))
+    table["seeds"] = sorted(table["seeds"])
+    table["sweep_values"] = {
+        arm: sweep_value
+        for source in sources
+        for arm, sweep_value in source.table.get("sweep_values", {}).items()
+    }
+    table["sets"] = [text for text in table.get("sets", []) if text.partition("=")[0].strip() not in CHOOSING]
+    return table

@@ -1,0 +1,322 @@
+"""What Slurm says of the jobs of this user, by `squeue`. That asks Slurm's controller itself; submitit asks
+`sacct`, which knows nothing where a cluster keeps no accounts.
+
+The engine of a Slurm cluster, by submitit: a job array, one job per run.
+
+A job that is preempted, or whose time runs out, saves a checkpoint when Slurm warns it and is queued again by
+submitit. What submitit does not bring back (a node that died) the launcher hands in anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from grpobench.runs.experiment.engine import Lost, News
+from grpobench.runs.experiment.remote import LOOK, Board, Post, carry_out, extend_search, surroundings
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.worker import Ended
+from grpobench.runs.settings.overrides import parse_set
+from grpobench.runs.tools import machine
+from grpobench.runs.tools.process import environment
+from grpobench.runs.tools.strict import ConfigError
+
+COMMAND = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T")
+ASK = 15.0
+"""Seconds between two questions."""
+LONGEST = 10.0
+"""Seconds that the controller gets to answer."""
+OVER = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+"""States of which a job does not come back, unless Slurm is about to queue it again."""
+FORGOTTEN = "FORGOTTEN"
+"""Of a job that Slurm does not list any more: it ended some minutes ago (`MinJobAge`)."""
+
+
+class Queue:
+    """The states of jobs, as Slurm told them last."""
+
+    def __init__(self) -> None:
+        self.asked = -ASK
+        self.answers = 0
+        self.states: dict[str, str] = {}
+        self.watchdog = ""
+        """Why there was no answer, if the last question had none."""
+
+    def ask(self) -> None:
+        """Raises nothing: a controller that restarts or is too busy is asked again."""
+        self.asked = time.monotonic()
+        try:
+            told = subprocess.run(COMMAND, capture_output=True, text=True, timeout=LONGEST, check=True).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            self.watchdog = str(getattr(error, "stderr", None) or error).strip()
+            return
+        self.watchdog = ""
+        self.answers += 1
+        pairs = (line.strip().partition("|") for line in told.splitlines())
+        self.states = {job: state for job, _, state in pairs}
+
+    def look(self) -> None:
+        """Ask, if the last time is long enough ago."""
+        if time.monotonic() - self.asked >= ASK:
+            self.ask()
+
+    def state(self, job: str) -> str:
+        """Of a job such as ``12_3``."""
+        return self.states.get(job, FORGOTTEN)
+
+
+MISSING = "--on slurm: submitit is not installed; pip install 'grpobench[slurm]'"
+LARGEST_ARRAY = 1000
+"""Jobs of an array; Slurm's MaxArraySize is 1001 where nobody has set it."""
+MINUTES = 24 * 60
+"""Time of a job, unless --job timeout_min=N says otherwise. A run that needs longer is queued again."""
+MOST_TIMEOUTS = 1000
+CANCELLED = "its job was cancelled (scancel); the next start resumes from the last checkpoint"
+SETTLING = 10.0
+"""Seconds that a result gets to appear on the storage after its job has ended."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a job calls."""
+
+    packed: bytes
+    search: tuple[str, ...]
+
+    def __call__(self) -> Ended:
+        extend_search(self.search)
+        warning = getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2"))
+        queue_again = signal.getsignal(warning)
+        warned = []
+
+        def listen(post: Post) -> None:
+            def note(number: int, frame: FrameType | None) -> None:
+                post.stopping = True
+                if number == warning:
+                    warned.append(number)
+
+            for number in (warning, signal.SIGTERM):
+                signal.signal(number, note)
+
+        ended = carry_out(self.packed, listen)
+        if ended.fate == "preempted" and warned and callable(queue_again):
+            queue_again(warning, None)  # Submitit's: saves this object, queues the job and ends the process.
+        return ended
+
+    def checkpoint(self) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+@dataclass(eq=False)
+class Entry:
+    """A job and its run."""
+
+    run: Run
+    job: Any
+    over: float | None = None
+    """When it was first seen to be over, on the monotonic clock."""
+    answers: int = 0
+    """How many answers of Slurm there had been by then, or when it was handed in."""
+    cancelled: bool = False
+
+
+class SlurmEngine:
+    """Hands all runs in; at most `workers` are executed at once."""
+
+    queues = True
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        execute: str,
+        allow_change: bool,
+        *,
+        cluster: str,
+        cpus: int = 1,
+        gpus: float | None = None,
+        parameters: Sequence[str] = (),
+    ) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise ConfigError([MISSING]) from None
+        self.local = cluster == "local"
+        self.workers = workers or (machine.worker_slots(gpus) if self.local else LARGEST_ARRAY)
+        self.board = Board(folder, execute, cpus, allow_change)
+        self.folder = self.board.path.parent / "jobs"
+        self.around = surroundings(cpus)
+        try:
+            timeouts = {f"{cluster}_max_num_timeout": MOST_TIMEOUTS}
+            self.executor = submitit.AutoExecutor(self.folder, cluster=cluster, **timeouts)
+            self.executor.update_parameters(**self.settings(folder.name, cpus, gpus, parameters))
+        except (NameError, TypeError, ValueError, RuntimeError) as error:
+            self.board.close()
+            raise ConfigError([f"--on slurm: {error}"]) from error
+        self.active: dict[str, Entry] = {}
+        self.given_up: list[News] = []
+        self.queue = Queue()
+        self.looked = 0.0
+
+    def settings(self, name: str, cpus: int, gpus: float | None, parameters: Sequence[str]) -> dict[str, Any]:
+        """What submitit is told of each job."""
+        found: dict[str, Any] = {"name": name, "timeout_min": MINUTES, "cpus_per_task": cpus}
+        if gpus:
+            found["gpus_per_node"] = int(gpus)
+        if not self.local:
+            threads = [
+                name for name in self.around if not name.startswith("GRPOBENCH_")
+            ]  # sbatch passes those
+            lines = [f"export {name}={self.around[name]}" for name in threads]
+            found |= {"slurm_array_parallelism": self.workers, "slurm_setup": lines}
+        for text in parameters:
+            parsed = parse_set(text)
+            if parsed is None or len(parsed[0]) != 1:
+                raise ValueError(f"--job {text}: write --job NAME=VALUE, a parameter of submitit's executor")
+            found[parsed[0][0]] = parsed[1]
+        return found
+
+    def start(self, queue: Sequence[Run]) -> list[Run]:
+        room = self.workers - len(self.active) if self.local else LARGEST_ARRAY
+        begun = list(queue[: max(0, room)])
+        if not begun:
+            return []
+        search = tuple(path for path in sys.path if path)
+        with environment(**self.around):
+            try:
+                with self.executor.batch():
+                    jobs = [self.executor.submit(Slot(self.board.parcel(run), search)) for run in begun]
+            except Exception as error:  # Submitit raises what sbatch says as one of many classes.
+                raise RuntimeError(f"jobs could not be handed in: {error}") from error
+        for run, job in zip(begun, jobs, strict=True):
+            self.active[run.name] = Entry(run, job, answers=self.queue.answers)
+        return begun
+
+    def news(self, seconds: float) -> list[News]:
+        time.sleep(seconds)
+        if time.monotonic() - self.looked < LOOK:
+            return []
+        self.looked = time.monotonic()
+        given_up, self.given_up = self.given_up, []
+        found: list[News] = [*given_up, *self.board.heard(entry.run for entry in self.active.values())]
+        if not self.local:
+            self.queue.look()
+        there = set(os.listdir(self.folder))
+        for entry in list(self.active.values()):
+            message = self.ended(entry, there)
+            if message is not None:
+                del self.active[entry.run.name]
+                found += self.board.last(entry.run)
+                if isinstance(message, Ended):
+                    self.tidy(entry)
+                else:
+                    entry.job.cancel(check=False)  # Slurm may have queued it again by itself.
+                found.append((entry.run, message))
+        return found
+
+    def ended(self, entry: Entry, there: set[str]) -> Ended | Lost | None:
+        """How a job ended; None while it goes on."""
+        job = entry.job
+        if entry.cancelled:
+            return Ended("preempted", "its job was cancelled")
+        if job.paths.result_pickle.name in there:
+            try:
+                outcome = job.result()
+            except Exception as error:  # Whatever submitit could not put right.
+                why = str(error).strip().splitlines()[-1]
+                return Lost(f"its job {job.job_id} failed: {why} (see {job.paths.stderr})")
+            if outcome.fate == "preempted" and not (self.board.path / "stop").exists():
+                return self.outcome_of(entry)
+            return outcome  # type: ignore[no-any-return]
+        state = self.over(entry)
+        if not state:
+            entry.over = None
+            return None
+        if entry.over is None:  # The result may have come after `there` was read.
+            entry.over, entry.answers = time.monotonic(), self.queue.answers
+            return None
+        if not self.local:
+            again = self.queue.answers > entry.answers  # Slurm may have been about to queue it again.
+            if not again or time.monotonic() - entry.over < SETTLING:
+                return None
+            if state == "CANCELLED":
+                return Ended("preempted", CANCELLED)
+        preempted = state.startswith(("PREEMPTED", "REQUEUED"))
+        why = f"its job {job.job_id} ended as {state} without a result (see {job.paths.stderr})"
+        return Lost(why, preempted)
+
+    def over(self, entry: Entry) -> str:
+        """The state of a job of which nothing more is to be expected; empty while it goes on."""
+        if self.local:
+            return str(entry.job.state) if entry.job.done() else ""
+        state = self.queue.state(entry.job.job_id)
+        known = state != FORGOTTEN or self.queue.answers > entry.answers + 1
+        return state if known and (state in OVER or state == FORGOTTEN) else ""
+
+    def outcome_of(self, entry: Entry) -> Ended | Lost | None:
+        """What became of a job whose run was told to end by others than this launcher; None while Slurm
+        does not say yet."""
+        job = entry.job
+        if not self.local:
+            self.queue.ask()
+            state = self.queue.state(job.job_id)
+            if state == "CANCELLED":
+                return Ended("preempted", CANCELLED)
+            entry.over = entry.over or time.monotonic()
+            if state in ("RUNNING", "COMPLETING") and time.monotonic() - entry.over < SETTLING:
+                return None
+        return Lost(f"its job {job.job_id} was taken away", preempted=True)
+
+    def tidy(self, entry: Entry) -> None:
+        """Remove the files of a job that told how it ended; those of others hold what it said last."""
+        for path in self.folder.glob(f"{entry.job.job_id}_*"):
+            path.unlink(missing_ok=True)
+
+    def abandon(self, run: Run) -> None:
+        entry = self.active.pop(run.name, None)
+        if entry is None:  # It was given up already, or has ended.
+            return
+        entry.job.cancel(check=False)
+        self.given_up += [*self.board.last(run), (run, Lost(f"its job {entry.job.job_id} was cancelled"))]
+
+    def stop(self) -> None:
+        """Those that have told of themselves will see it; the others are not waited for."""
+        self.board.stop()
+        for name, entry in self.active.items():
+            if name not in self.board.seen:
+                self.cancel(entry)
+
+    def kill(self) -> None:
+        for entry in self.active.values():
+            self.cancel(entry)
+
+    def cancel(self, entry: Entry) -> None:
+        if not entry.cancelled:
+            entry.cancelled = True
+            entry.job.cancel(check=False)
+
+    def close(self) -> None:
+        self.kill()
+        self.active.clear()
+        self.board.close()
+        with contextlib.suppress(OSError):
+            for path in self.folder.glob("*.sh"):
+                path.unlink()
+            self.folder.rmdir()
+            self.folder.parent.rmdir()

@@ -1,0 +1,181 @@
+"""The engine of one machine: persistent worker processes, each with its share of cores or its GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from grpobench.runs.experiment.engine import Lost, News
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.worker import QUIT, STOP, Ended, Job, Ready, serve
+from grpobench.runs.tools import machine
+from grpobench.runs.tools.process import death, environment, starvations, without_interrupts, without_main
+from grpobench.runs.train.progress import Progress
+
+GRACE_RETIRED = 5.0
+"""Seconds that a worker whose run crashed gets to go by itself."""
+MOST_FAILED_STARTS = 3
+REST = 1.0
+"""Seconds after a failed start in which none is tried."""
+
+
+@dataclass
+class Worker:
+    """A worker process and what it is doing."""
+
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    slot: int = 0
+    """Which of the workers it is, from 0; one that takes over from another has its place."""
+    ready: bool = False
+    run: Run | None = None
+    retired: float | None = None
+    """When it was told to go, on the monotonic clock: after a crash the device may not be sound for it."""
+    starvations: int = field(default_factory=starvations)
+    """How many processes the machine had killed for their memory before this one began its run."""
+
+
+class Pool:
+    """At most `workers` processes, begun when there is work for them."""
+
+    queues = False
+
+    def __init__(
+        self, workers: int, execute: str, allow_change: bool = False, gpus_per_run: float | None = None
+    ) -> None:
+        self.workers = workers
+        self.execute = execute
+        self.allow_change = allow_change
+        self.gpus_per_run = gpus_per_run
+        self.crew: list[Worker] = []
+        self.failed_starts = 0
+        self.rests_until = 0.0
+        """On the monotonic clock: what killed a worker that was starting may be over by then."""
+        self.stopped = False
+
+    def start(self, queue: Sequence[Run]) -> list[Run]:
+        working = sum(worker.run is not None for worker in self.crew)
+        wanted = min(self.workers, working + len(queue))
+        while len(self.crew) < wanted and time.monotonic() >= self.rests_until:
+            self.start_worker()
+        rest = list(queue)
+        begun = []
+        for worker in self.crew:
+            if worker.ready and not worker.run and worker.retired is None and rest:
+                begun.append(rest.pop(0))
+                self.assign(worker, begun[-1])
+        return begun
+
+    def news(self, seconds: float) -> list[News]:
+        for worker in self.crew:
+            if worker.retired is not None and time.monotonic() - worker.retired > GRACE_RETIRED:
+                worker.process.kill()
+        sources: dict[Any, Worker] = {worker.connection: worker for worker in self.crew}
+        sources |= {worker.process.sentinel: worker for worker in self.crew}
+        heard = {id(sources[source]): sources[source] for source in wait(list(sources), seconds)}
+        return [news for worker in heard.values() for news in self.read_messages(worker)]
+
+    def read_messages(self, worker: Worker) -> list[News]:
+        """Read what a worker has sent; then see whether it still lives."""
+        alive = worker.process.is_alive()  # Asked first: what it sent before its death is still read.
+        found: list[News] = []
+        try:
+            while worker.connection.poll():
+                found += self.take(worker, worker.connection.recv())
+        except (EOFError, OSError):
+            worker.process.join(1)
+            alive = False
+        return found if alive else [*found, *self.handle_death(worker)]
+
+    def take(self, worker: Worker, message: Any) -> list[News]:
+        if isinstance(message, Ready):
+            worker.ready, self.failed_starts = True, 0
+        elif isinstance(message, Progress) and worker.run:
+            return [(worker.run, message)]
+        elif isinstance(message, Ended) and worker.run:
+            run, worker.run = worker.run, None
+            if message.fate == "preempted" and not self.stopped:
+                worker.retired = time.monotonic()  # It goes by itself.
+                return [(run, Lost("its worker process was told to stop (SIGTERM)"))]
+            if message.fate == "crashed":
+                self.retire(worker)
+            return [(run, message)]
+        return []
+
+    def assign(self, worker: Worker, run: Run) -> None:
+        worker.run, worker.starvations = run, starvations()
+        with contextlib.suppress(OSError):  # A dead worker is found by its sentinel.
+            patience = GRACE_RETIRED + 1 if run.attempts else 0.0  # One that goes may still have the lock.
+            worker.connection.send(Job(run.config, run.path, self.allow_change, patience))
+
+    def retire(self, worker: Worker) -> None:
+        """Send a worker home whose run crashed: what broke the run may break all that follow in the same
+        process. `start` hires a fresh one when it has gone."""
+        worker.retired = time.monotonic()
+        with contextlib.suppress(OSError):
+            worker.connection.send(QUIT)
+
+    def handle_death(self, worker: Worker) -> list[News]:
+        """A worker died, and its run with it."""
+        self.crew.remove(worker)
+        worker.process.join()
+        worker.connection.close()
+        why = death(worker.process.exitcode, starvations() > worker.starvations)
+        if not worker.ready:
+            self.failed_starts += 1
+            self.rests_until = time.monotonic() + REST
+        at_work = any(other.run for other in self.crew)
+        if self.failed_starts >= MOST_FAILED_STARTS and not self.stopped and not at_work:
+            raise RuntimeError(f"worker processes die while they start: the last one {why}")
+        killed = (worker.process.exitcode or 0) < 0
+        return [(worker.run, Lost(f"its worker process {why}", machine=killed))] if worker.run else []
+
+    def start_worker(self) -> None:
+        """Start a worker in the first free place."""
+        taken = {worker.slot for worker in self.crew}
+        place = next(number for number in itertools.count() if number not in taken)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        threads = machine.threads(self.workers)
+        process = context.Process(target=serve, args=(theirs, self.execute, threads, os.getpid()))
+        own = machine.environment(self.workers, place, self.gpus_per_run)
+        with environment(**own), without_main(), without_interrupts():
+            process.start()
+        theirs.close()
+        self.crew.append(Worker(process, ours, place))
+
+    def abandon(self, run: Run) -> None:
+        for worker in self.crew:
+            if worker.run is run:
+                worker.process.kill()
+
+    def stop(self) -> None:
+        self.stopped = True
+        for worker in self.crew:
+            with contextlib.suppress(OSError):
+                worker.connection.send(STOP if worker.run else QUIT)
+
+    def kill(self) -> None:
+        for worker in self.crew:
+            worker.process.kill()
+
+    def close(self) -> None:
+        """Send idle workers home and leave no process behind."""
+        for worker in self.crew:
+            with contextlib.suppress(OSError):
+                worker.connection.send(QUIT)
+        deadline = time.monotonic() + 2
+        for worker in self.crew:
+            if worker.ready:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+            worker.process.kill()
+            worker.process.join()
+            worker.connection.close()
+        self.crew.clear()

@@ -1,0 +1,125 @@
+"""What is tried of an experiment' folder before its first run begins: that files written there last, and
+that what
+the runs keep has room."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.models import model_files
+from grpobench.runs.models.sizes import held
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
+from grpobench.runs.tools.lock import FolderError
+
+BYTES = 4
+"""Of a weight, and of each of an optimizer's moments: all are float32."""
+MOMENTS = 2
+"""AdamW's."""
+
+
+def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str], None]) -> None:
+    """Try an experiment' folder, which exists, for the runs that are waiting. Raises FolderError where it
+    cannot
+    hold them; `say` hears of what may become too little."""
+    waiting = [run.config for run in runs if run.state == "waiting"]
+    if waiting:
+        probe(folder)
+        room(waiting, folder, workers, say)
+
+
+def probe(folder: Path) -> None:
+    """Write, sync, lock, rename and read a file, as every run does. Raises FolderError, or OSError for a full
+    disk."""
+    place = beside(folder / "probe")  # removed by the next start where this one is killed
+    first, second = place / "first", place / "second"
+    doing = "make a folder"
+    try:
+        remove(place)
+        place.mkdir()
+        doing = "write a file"
+        with first.open("wb") as file:
+            file.write(b"written")
+            doing = "sync a file (fsync)"
+            file.flush()
+            os.fsync(file.fileno())
+            doing = "lock a file (flock)"
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        doing = "rename a file"
+        first.rename(second)
+        doing = "sync a folder (fsync)"
+        sync_folder(place)
+        doing = "read back what was written"
+        if second.read_bytes() != b"written":
+            raise OSError("other bytes came back")
+        doing = "remove a folder"
+        remove(place)
+    except OSError as error:
+        shutil.rmtree(place, ignore_errors=True)
+        if error.errno in FULL:
+            raise
+        why = error.strerror or str(error) or type(error).__name__
+        raise FolderError(
+            f"--out {folder}: cannot {doing} there ({why}), without which no run can be resumed; name a "
+            "folder on another file system"
+        ) from None
+
+
+def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
+    """Hold the free space against what the runs keep. Raises FolderError where it does not do for one."""
+    counts = {name: weights(name) for name in {config.model.name for config in waiting}}
+    known = [(config, counts[config.model.name]) for config in waiting if counts[config.model.name]]
+    if not known:
+        return
+    free = shutil.disk_usage(folder).free
+    least = min(2 * BYTES * count for _, count in known)
+    remedy = "free space, or name another --out"
+    if free < least:
+        raise FolderError(
+            f"{folder} has {size(free)} free, and the weights of one run and their copy aside are "
+            f"{size(least)}; {remedy}"
+        )
+    kept = sum(result(config, count) for config, count in known)
+    working = workers * max(checkpoints(config, count) for config, count in known)
+    if free < kept + working:
+        say(
+            f"{folder} has {size(free)} free, and what {len(known)} runs keep comes to about {size(kept)}, "
+            f"with up to {size(working)} of checkpoints while they run; {remedy}, or set checkpoint.final = "
+            "false, which keeps no optimizer's state"
+        )
+
+
+def weights(model: str) -> int:
+    """How many weights the files of a model on this machine hold; 0 where that is not known without the
+    hub."""
+    found = model_files.folder_of(model)
+    folder = found[1] if found else None
+    if model in model_files.PACKAGED and not found:
+        folder = model_files.unpacked_folder(model, model_files.PACKAGED[model].file)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    return held(files).elements if files else 0
+
+
+def roles(config: RunConfig) -> int:
+    """Trained models of the policy's size."""
+    return sum(role != "value_head" for role in config.algorithm.trained_roles)
+
+
+def checkpoints(config: RunConfig, count: int) -> int:
+    """Bytes of a run's checkpoints at their most: those kept, and one aside."""
+    return (config.checkpoint.keep + 1) * (1 + MOMENTS) * BYTES * count * roles(config)
+
+
+def result(config: RunConfig, count: int) -> int:
+    """Bytes that a finished run keeps: the policy, and the state from which it can go on."""
+    state = (1 + MOMENTS) * BYTES * count * roles(config)
+    return BYTES * count + (state if config.checkpoint.final else 0)
+
+
+def size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

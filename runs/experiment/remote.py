@@ -1,0 +1,166 @@
+"""Both ends of the line between a launcher and a run that may be on another host: files in the experiment'
+folder, on storage that both see.
+
+A run tells where it is about once a second and looks as often whether it is to stop. It also stops, with a
+checkpoint, when the launcher's own lease is over: nothing goes on that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.worker import ENDS, Ended, Job, run
+from grpobench.runs.runfolder.folder import grows
+from grpobench.runs.runfolder.logs import settled, status
+from grpobench.runs.tools import lock
+from grpobench.runs.tools.files import write_atomic
+from grpobench.runs.tools.lock import Sight
+from grpobench.runs.tools.machine import SPIN, SPINS
+from grpobench.runs.train.progress import Progress
+
+FOLDER = ".launch"
+LOOK = 1.0
+"""Seconds between two looks at files of the other end."""
+PATIENCE = 3
+"""Leases for which a run waits for the lock of its folder: an earlier attempt may be about to go."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A job as it travels to another process, and what that needs to execute it."""
+
+    job: Job
+    execute: str
+    threads: int
+    board: Path
+    token: str
+    """Of the launcher's lease."""
+
+
+class Board:
+    """The launcher's end."""
+
+    def __init__(self, experiment: Path, execute: str, threads: int, allow_change: bool) -> None:
+        """The lock of `experiment` is held by this process. What launchers left that are gone is removed."""
+        lease = lock.parse(lock.file_text(experiment / "lock"))
+        assert lease is not None
+        self.token, self.execute, self.threads = lease.token, execute, threads
+        self.allow_change = allow_change
+        shutil.rmtree(experiment / FOLDER, ignore_errors=True)
+        self.path = experiment.absolute() / FOLDER / self.token
+        self.path.mkdir(parents=True)
+        self.seen: dict[str, int] = {}
+        self.looked = 0.0
+
+    def parcel(self, run: Run) -> bytes:
+        """A run for another process."""
+        patience = PATIENCE * lock.lease_seconds()
+        job = Job(run.config, run.path.absolute(), self.allow_change, patience)
+        return pickle.dumps(Parcel(job, self.execute, self.threads, self.path, self.token))
+
+    def heard(self, runs: Iterable[Run]) -> list[tuple[Run, Progress]]:
+        """What the runs have written since the last look, which was a second ago or longer."""
+        if time.monotonic() - self.looked < LOOK:
+            return []
+        self.looked = time.monotonic()
+        return [news for told in runs for news in self.read(told)]
+
+    def read(self, told: Run) -> list[tuple[Run, Progress]]:
+        """What one run has written since it was last read."""
+        path = self.path / f"{told.name}.json"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            changed = path.stat().st_mtime_ns
+            if self.seen.get(told.name) != changed:
+                self.seen[told.name] = changed
+                return [(told, Progress(**json.loads(path.read_text(encoding="utf-8"))))]
+        return []
+
+    def last(self, told: Run) -> list[tuple[Run, Progress]]:
+        """What a run that has ended wrote last."""
+        found = self.read(told)
+        self.seen.pop(told.name, None)
+        (self.path / f"{told.name}.json").unlink(missing_ok=True)
+        return found
+
+    def stop(self) -> None:
+        (self.path / "stop").touch()
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # An engine may have left logs of jobs that were lost.
+            self.path.parent.rmdir()
+
+
+class Post:
+    """The run's end."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.told = parcel.board / f"{parcel.job.path.name}.json"
+        self.wish = parcel.board / "stop"
+        self.launcher = Sight(parcel.job.path.parent / "lock")
+        self.token = parcel.token
+        self.stopping = False
+        self.reported = self.looked = -LOOK
+
+    def report(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self.reported >= LOOK or progress.pressing:
+            self.reported = now
+            with contextlib.suppress(OSError):
+                write_atomic(self.told, json.dumps(asdict(progress)).encode(), durable=False)
+
+    def stop(self) -> bool:
+        now = time.monotonic()
+        if not self.stopping and now - self.looked >= LOOK:
+            self.looked = now
+            self.stopping = self.wish.exists() or self.abandoned()
+        return self.stopping
+
+    def abandoned(self) -> bool:
+        """Whether the launcher is gone."""
+        seen = self.launcher.look()
+        lease = self.launcher.lease
+        return seen == "free" or lease is None or lease.token != self.token
+
+
+def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) -> Ended:
+    """Execute a run that was sent. `listen` gets the end of its line, to stop it by other ways."""
+    import torch
+
+    parcel: Parcel = pickle.loads(packed)
+    path, config = parcel.job.path, parcel.job.config
+    if settled(path) and not parcel.job.allow_change and not grows(path, config):
+        found = status(path)  # By an attempt that was thought lost.
+        return Ended(ENDS.get(found["state"], "finished"), found["why"])
+    post = Post(parcel)
+    listen(post)
+    if post.stop():
+        return Ended("preempted", "")
+    module, _, name = parcel.execute.rpartition(".")
+    function = getattr(importlib.import_module(module), name)
+    return run(parcel.job, function, post, parcel.threads, torch.set_num_threads)
+
+
+def extend_search(search: tuple[str, ...]) -> None:
+    """Find modules where the launcher finds them; spawned processes do so by themselves."""
+    sys.path.extend(path for path in search if path not in sys.path)
+
+
+def surroundings(threads: int) -> dict[str, str]:
+    """Variables for a process elsewhere, before it imports anything: its threads, and what the command line
+    has put there. The name that this host signs with is its own."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
+    own.pop(lock.HOST, None)
+    count = str(threads)
+    return {**own, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, SPIN: os.environ.get(SPIN, SPINS)}

@@ -1,0 +1,317 @@
+"""`grpobench status`: how the runs of a folder stand, read from their files by any other process.
+
+Read are status.json, run.toml, the end of metrics.jsonl and the locks; nothing is written and torch is not
+loaded. What is told of time is an estimate from the steps that were timed last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from grpobench.analysis.tools.text import visible, why_no_folder
+from grpobench.runs.experiment.display import INTERVAL
+from grpobench.runs.runfolder.logs import RESULTS, result_damage, status
+from grpobench.runs.tools.files import read_json
+from grpobench.runs.tools.lock import Lock, Owner
+from grpobench.runs.tools.progress import duration, number
+from grpobench.tasks.data.tables import DataError
+
+END = 128 * 1024
+"""Bytes of metrics.jsonl that are read: the last rows, some thirty."""
+WATCH = 2.0
+"""Seconds between two looks with `--watch` in a terminal; elsewhere they are the display's `INTERVAL`."""
+HEADER = ("run", "state", "step", "reward", "tokens/s", "left", "last row", "process")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One run. None: not known."""
+
+    run: str
+    state: str
+    """As in status.json; `waiting`: not begun; `interrupted`: it says `running`, and no process lives that
+    owns it; `damaged`: it has a result of which something is gone."""
+    why: str
+    step: int
+    steps: int | None
+    reward: float | None
+    """Mean of the last step."""
+    tokens_per_second: float | None
+    """Sampled tokens over the seconds of the last step."""
+    seconds_left: float | None
+    """Of this run, at the pace of its last steps."""
+    seconds_per_step: float | None
+    """Of its last steps, evaluations among them included."""
+    seconds_since_row: float | None
+    """How long ago metrics.jsonl was written to."""
+    process: int | None
+    """The living process that owns the folder."""
+    host: str | None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        steps = "?" if self.steps is None else str(self.steps)
+        left = duration(_or_nan(self.seconds_left))
+        since = duration(_or_nan(self.seconds_since_row))
+        return (
+            self.run,
+            self.state,
+            f"{self.step}/{steps}",
+            number(_or_nan(self.reward), ".3f"),
+            number(_or_nan(self.tokens_per_second), ",.0f"),
+            left,
+            f"{since} ago" if since and self.state == "running" else "",
+            "" if self.process is None else f"{self.process} on {self.host}",
+        )
+
+
+@dataclass(frozen=True)
+class Overview:
+    """An experiment folder, or one run's."""
+
+    folder: Path
+    launcher: Owner | None
+    """The living process that hands out the runs."""
+    runs: tuple[Standing, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(run.state for run in self.runs)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the launcher is done: what is left of every run, spread over those that run now. A run that
+        has no steps yet is taken to last as long as the others of its arm and task, or else as all do."""
+        running = self.counts["running"]
+        if self.launcher is None or not running:
+            return None
+        left = []
+        for run in self.runs:
+            if run.state not in RESULTS:
+                seconds = run.seconds_left if run.seconds_left is not None else _expected(run, self.runs)
+                left.append(seconds)
+        known = [seconds for seconds in left if seconds is not None]
+        return sum(known) / running if len(known) == len(left) else None
+
+    @property
+    def summary(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self.counts.items()))
+        left = duration(_or_nan(self.seconds_left))
+        time = f"; about {left} left" if left else ""
+        who = "no launcher runs"
+        if self.launcher:
+            who = f"launcher {self.launcher.pid} on {self.launcher.host}"
+        return f"{self.folder}: {len(self.runs)} runs: {states}{time}; {who}"
+
+    def lines(self, most: int | None = None) -> list[str]:
+        """A table and a summary. With `most`, runs that are at work come first, and the rest is counted."""
+        shown = list(self.runs)
+        if most is not None and len(shown) > most:
+            shown = sorted(shown, key=lambda run: run.state != "running")[: max(1, most)]
+        rows = [HEADER, *(run.cells for run in shown)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for cells in rows:
+            lines.append("  ".join(map(str.ljust, cells, widths)).rstrip())
+        lines += [f"and {len(self.runs) - len(shown)} more"] if len(shown) < len(self.runs) else []
+        lines += [
+            f"{run.run}: {run.why.splitlines()[0]}" for run in shown if run.why and run.state != "finished"
+        ]
+        return [*lines, self.summary]
+
+    def row(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "folder": str(self.folder),
+            "launcher": self.launcher and {"process": self.launcher.pid, "host": self.launcher.host},
+            "counts": dict(self.counts),
+            "seconds_left": self.seconds_left,
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+
+def overviews(folder: Path) -> list[Overview]:
+    """Of an experiment folder, a run folder, or a folder of experiment folders. Raises DataError for
+    others."""
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
+        )
+    if (folder / "run.toml").exists():
+        return [Overview(folder, Lock(folder.parent).owner(), (run_status(folder),))]
+    if (folder / "experiment.json").exists():
+        return [experiment(folder)]
+    found = [experiment(path.parent) for path in sorted(folder.glob("*/experiment.json"))]
+    if not found:
+        raise DataError(
+            f"{folder} holds no run; give a folder that `grpobench run` has written, or its parent"
+        )
+    return found
+
+
+def experiment(folder: Path) -> Overview:
+    """Every planned run, and every other whose folder is there."""
+    described = read_json(folder / "experiment.json")
+    planned = described.get("runs", []) if isinstance(described, dict) else []
+    found = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
+    names = dict.fromkeys([*map(str, planned), *found])
+    return Overview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))
+
+
+def run_status(place: Path) -> Standing:
+    """How one run stands."""
+    told, owner, rows = status(place), Lock(place).owner(), last_rows(place / "metrics.jsonl")
+    state, why = str(told.get("state", "waiting")), str(told.get("why", "") or "")
+    if damage := result_damage(place):
+        state, why = "damaged", damage[0]
+    if state == "running" and owner is None:
+        state, why = "interrupted", "its process is gone; the same `grpobench run` resumes it"
+    if state in ("running", "interrupted"):
+        why = "; ".join(filter(None, (why, _unresponsive(place))))
+    last = rows[-1] if rows else {}
+    step = int(last.get("step", told.get("step", 0)))
+    steps, pace = _steps(place), _pace(rows)
+    left = None
+    if state == "running" and steps is not None and pace is not None:
+        left = pace * (steps - step)
+    return Standing(
+        run=place.name,
+        state=state,
+        why=why,
+        step=step,
+        steps=steps,
+        reward=_number(last, "reward/mean"),
+        tokens_per_second=_rate(rows),
+        seconds_left=left,
+        seconds_per_step=pace,
+        seconds_since_row=_age(place / "metrics.jsonl"),
+        process=owner.pid if owner else None,
+        host=owner.host if owner else None,
+    )
+
+
+def _unresponsive(place: Path) -> str:
+    """What the launcher wrote down of the last attempt that it gave up; empty where it gave up none."""
+    found = {}
+    for path in place.glob("unresponsive-*.txt"):
+        with contextlib.suppress(OSError, ValueError):
+            number = int(path.stem.removeprefix("unresponsive-"))
+            found[number] = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    return f"attempt {max(found)} {found[max(found)]} (unresponsive-{max(found)}.txt)" if found else ""
+
+
+def last_rows(path: Path) -> list[dict[str, Any]]:
+    """The last rows of a log that another process may be writing; a row that is not whole is left out."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - END))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return []
+    whole = lines[1 if size > END else 0 : -1]  # the first may be cut, and what follows the last line end is
+    rows = []
+    for text in whole:
+        with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
+            row = json.loads(text)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
+    return rows
+
+
+def _steps(place: Path) -> int | None:
+    """Steps that the run is to make; None before it has begun."""
+    try:
+        table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
+        return int(table["train"]["steps"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds per step over the last rows of one attempt, whose clock begins with it."""
+    found: list[Mapping[str, Any]] = []
+    for row in reversed(rows):
+        wall = _number(row, "time/wall")
+        if wall is None or (found and wall > found[-1]["time/wall"]):
+            break
+        found.append(row)
+    if len(found) < 2:
+        return None
+    last, first = found[0], found[-1]
+    return float((last["time/wall"] - first["time/wall"]) / max(1, last["step"] - first["step"]))
+
+
+def _rate(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Tokens per second of the last step."""
+    if len(rows) < 2:
+        return None
+    before, last = (_number(row, "cost/generated_tokens") or 0.0 for row in rows[-2:])
+    seconds = _number(rows[-1], "time/step")
+    return (last - before) / seconds if seconds else None
+
+
+def _number(row: Mapping[str, Any], name: str) -> float | None:
+    found = row.get(name)
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def _age(path: Path) -> float | None:
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return None
+
+
+def _expected(run: Standing, others: Sequence[Standing]) -> float | None:
+    """Seconds that a run should take which has timed no step yet."""
+    timed = [
+        (other, other.seconds_per_step * other.steps)
+        for other in others
+        if other.seconds_per_step is not None and other.steps
+    ]
+    stem = run.run.rpartition("-s")[0]
+    kin = [seconds for other, seconds in timed if other.run.rpartition("-s")[0] == stem]
+    chosen = kin or [seconds for _, seconds in timed]
+    return sum(chosen) / len(chosen) if chosen else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.sleep) -> None:
+    """Show a folder again and again until no launcher is at work in it, or Ctrl-C."""
+    screen = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    try:
+        if screen:
+            screen.start()
+        while True:
+            found = overviews(folder)
+            most = max(1, console.height // len(found) - 4) if screen else None
+            text = Text(visible("\n".join(line for one in found for line in one.lines(most))), no_wrap=True)
+            if screen:
+                screen.update(text, refresh=True)
+            else:
+                console.print(text, soft_wrap=True)
+            if not any(one.launcher for one in found):
+                return
+            wait(WATCH if screen else INTERVAL)
+    except KeyboardInterrupt:
+        return
+    finally:
+        if screen:
+            screen.stop()

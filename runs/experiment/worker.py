@@ -1,0 +1,200 @@
+"""A worker process: imports once, then executes the runs that the launcher sends, one after another.
+
+Messages to the launcher are `Ready`, `Progress` and `Ended`; from it `Job`, `STOP` and `QUIT`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from grpobench.runs.experiment.watchdog import written_down
+from grpobench.runs.runfolder.folder import FolderError, RunFolder
+from grpobench.runs.runfolder.logs import State
+from grpobench.runs.settings import others
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.files import FULL
+from grpobench.runs.tools.lock import LeaseLost
+from grpobench.runs.tools.process import asking, die_with, output_to
+from grpobench.runs.tools.strict import ConfigError
+from grpobench.runs.train.progress import Preempted, Progress
+from grpobench.tasks.data.tables import DataError
+
+STOP: Final = "stop"
+QUIT: Final = "quit"
+EXECUTE: Final = "grpobench.runs.train.execute.execute"
+Fate = Literal["finished", "diverged", "collapsed", "crashed", "preempted", "refused", "disk full"]
+ENDS: Mapping[State, Fate] = {"diverged": "diverged", "collapsed": "collapsed"}
+MACHINE: Final = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ECONNRESET),
+        *(errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+        *(errno.EAGAIN, errno.ENFILE, errno.EMFILE, errno.ENOMEM),
+    }
+)
+"""Errors of the system that another attempt, elsewhere or later, may not meet."""
+LEAST_INTERVAL = 0.1
+"""Seconds between two progress messages."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run for a worker."""
+
+    config: RunConfig
+    path: Path
+    allow_change: bool
+    patience: float = 0.0
+    """Seconds to wait for whoever has the folder, such as the process of an attempt whose node is going."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker has imported what it needs."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the worker's run ended; `refused` is a user's mistake, `crashed` a fault of the machinery."""
+
+    fate: Fate
+    why: str
+    machine: bool = False
+    """Whether another attempt may help, since nothing in the recipe is at fault."""
+
+
+class Wire(Protocol):
+    """What a run has of its launcher, wherever that is."""
+
+    def report(self, progress: Progress) -> None: ...
+
+    def stop(self) -> bool: ...
+
+
+def serve(connection: Connection, execute: str, threads: int, parent: int) -> None:
+    """The worker's main function."""
+    die_with(parent)
+    line = Line(connection)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, lambda *_: line.tell_stop())
+    import torch
+
+    module, _, name = execute.rpartition(".")
+    function = getattr(importlib.import_module(module), name)
+    connection.send(Ready())
+    while (message := line.receive()) != QUIT:
+        if isinstance(message, Job):
+            connection.send(run(message, function, line, threads, torch.set_num_threads))
+        if line.stopping:
+            break
+
+
+def mistakes() -> tuple[type[Exception], ...]:
+    """What is raised for something the user can put right."""
+    from grpobench.runs.models.token_budgets import ModelError
+
+    return (ConfigError, DataError, FolderError, ModelError)
+
+
+def run(
+    job: Job, execute: Callable[..., None], line: Wire, threads: int, use_threads: Callable[[int], None]
+) -> Ended:
+    """Execute one run in its folder and say how it ended."""
+
+    def heed() -> None:
+        if line.stop():
+            raise Preempted
+
+    try:
+        with asking(heed):  # It may have to wait for an attempt before it.
+            folder = RunFolder.open(
+                job.path, job.config, allow_change=job.allow_change, threads=threads, patience=job.patience
+            )
+    except Preempted:
+        return Ended("preempted", "")
+    except (ConfigError, DataError, FolderError) as error:
+        return Ended("refused", str(error))
+    except OSError as error:
+        return failed(error)
+    try:
+        with folder, output_to(job.path / "log.txt"), written_down(line.report) as report:
+            use_threads(folder.threads)
+            try:
+                execute(job.config, folder, report, line.stop)
+                if folder.state == "running":
+                    raise RuntimeError("the run ended without folder.finish(...)")
+                return Ended(ENDS.get(folder.state, "finished"), folder.why)
+            except Preempted:
+                folder.finish("preempted", "told to stop; the next start resumes from the last checkpoint")
+                return Ended("preempted", "")
+            except mistakes() as error:
+                folder.finish("crashed", str(error))
+                return Ended("refused", str(error))
+            except BaseException as error:
+                return crashed(folder, error)
+    except LeaseLost as error:  # Not a word more in the folder: another writes it.
+        return Ended("refused", str(error))
+    except OSError as error:
+        return failed(error)
+
+
+def crashed(folder: RunFolder, error: BaseException) -> Ended:
+    """Keep the traceback in the run folder as far as the disk lets us."""
+    why = f"{type(error).__name__}: {error}"
+    if whose := others.blamed(folder.config, error):
+        why = f"{whose}: {why}"
+    with contextlib.suppress(OSError):
+        folder.lock.demand()
+        text = "".join(traceback.format_exception(error))
+        (folder.path / "crash.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+        folder.finish("crashed", why)
+    return failed(error) if isinstance(error, OSError) else Ended("crashed", why)
+
+
+def failed(error: OSError) -> Ended:
+    """A full disk or quota stops the whole experiment; any other error of the system only this run."""
+    fate: Fate = "disk full" if error.errno in FULL else "crashed"
+    return Ended(fate, f"{type(error).__name__}: {error}", machine=error.errno in MACHINE)
+
+
+class Line:
+    """The worker's end of the pipe, as the loop uses it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.stopping = False
+        self.last = -LEAST_INTERVAL
+
+    def tell_stop(self) -> None:
+        self.stopping = True
+
+    def receive(self) -> Any:
+        """The next message; QUIT when the launcher has gone."""
+        try:
+            return self.connection.recv()
+        except EOFError:
+            return QUIT
+
+    def stop(self) -> bool:
+        """Whether the run should save a checkpoint and raise `Preempted`."""
+        while not self.stopping and self.connection.poll():
+            self.stopping = self.receive() in (STOP, QUIT)
+        return self.stopping
+
+    def report(self, progress: Progress) -> None:
+        """Tell the launcher, at most ten times a second but for what it must hear."""
+        now = time.monotonic()
+        if now - self.last >= LEAST_INTERVAL or progress.pressing:
+            self.last = now
+            with contextlib.suppress(OSError):
+                self.connection.send(progress)

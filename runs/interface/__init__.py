@@ -1,1 +1,0 @@
-"""What `import grpobench` offers: recipes, runs, results and lists for notebooks and scripts."""

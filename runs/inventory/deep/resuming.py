@@ -1,0 +1,212 @@
+"""One step of the recipe's size on the device that it would use.
+
+Whether what a run keeps comes back as it was, and a run that was interrupted ends as one that was not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpobench.runs.experiment import preflight
+from grpobench.runs.experiment.merging import TIMED
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.inventory.deep.agreement import first_update, run, small, trainer, up_to_update
+from grpobench.runs.inventory.deep.result import CheckInput, Finding, good, unknown, wrong
+from grpobench.runs.models.determinism import determinism, deterministic
+from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools.files import finite, read_rows
+from grpobench.runs.tools.machine import peak_memory_gb, reset_peak_memory
+from grpobench.runs.train.trainer import Trainer
+
+State = dict[str, dict[str, torch.Tensor]]
+TIGHT = 0.9
+"""Share of the memory above which longer completions may not fit."""
+
+
+def step(given: CheckInput) -> Finding:
+    """The loss is finite, the policy has a gradient, and the memory does."""
+    reset_peak_memory()
+    row, _, device = once(small(given.first, whole=True))
+    peak, there = peak_memory_gb(), memory_gb()
+    norm = row.get("grad_norm/policy", math.nan)
+    told = f"on {device}: gradient norm {norm:.3g}, peak memory {peak:.2f} of {there:.1f} GiB"
+    if row.get("grad/nonfinite"):
+        remedy = "see train.learning_rate and model.dtype"
+        return wrong(f"loss, reward or gradient is not finite {told}", remedy, "yours")
+    if not norm > 0:
+        return unknown(f"no gradient from coin flips for rewards {told}", "this algorithm may need others")
+    if peak > TIGHT * there:
+        return wrong(
+            f"memory is nearly full {told}",
+            "set sampler.max_batch_size and train.micro_batch_tokens lower, which changes no gradient",
+            "yours",
+        )
+    return good(f"a step of the recipe's size {told}")
+
+
+def repeated(given: CheckInput) -> Finding:
+    """The same step twice gives the same bits."""
+    config = small(given.first)
+    first, weights, device = once(config)
+    second, again, _ = once(config)
+    names = [name for name in first if not name.startswith(TIMED) and not name.startswith("cost/")]
+    differing = [name for name in names if not same(first[name], second.get(name, math.nan))]
+    if place := differing[0] if differing else other_bytes(weights, again):
+        return wrong(f"on {device} a step made twice differs in {place}", unsteady())
+    told = ", ".join(f"{name} {value}" for name, value in determinism().items())
+    return good(f"on {device} a step made twice has the same bits ({told})")
+
+
+def once(config: RunConfig) -> tuple[dict[str, float], State, str]:
+    """The first update of the policy: its row, every trained tensor after it, the device."""
+    deterministic(config.model.deterministic)
+    with trainer(config) as made:
+        row = up_to_update(made)
+        state = {
+            role: {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+            for role, tensors in made.models.state().items()
+        }
+        return row, state, str(made.models.device)
+
+
+def same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def memory_gb() -> float:
+    """Memory in GiB: of the GPU, else of the machine."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory / 2**30
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    except OSError:
+        return math.inf
+    return int(lines["MemTotal"].split()[0]) / 2**20
+
+
+TRY = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+ELSEWHERE = "name an --out on another file system (on NFS: version 4; on Lustre: mounted with flock)"
+
+
+def storage(given: CheckInput) -> Finding:
+    """Files are written, synced, renamed and locked against other processes, and there is room."""
+    preflight.probe(given.room)
+    guarded = given.room / "locked"
+    with guarded.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        other = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", TRY, str(guarded)],
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
+    if other.returncode == 0:
+        return wrong(f"a lock in {given.out} does not hold against another process", ELSEWHERE, "yours")
+    short: list[str] = []
+    runs = [Run(config, given.room / config.folder) for config in given.configs]
+    preflight.demand(runs, given.room, 1, short.append)
+    if short:
+        return wrong(short[0].replace(str(given.room), str(given.out)), "see there", "yours")
+    return good(f"files in {given.out} are synced, renamed and locked; what the runs keep has room")
+
+
+def round_trip(given: CheckInput) -> Finding:
+    """A checkpoint that is written and read gives the bytes of weights, optimizers and state again."""
+    config = small(given.first)
+    with (
+        trainer(config) as made,
+        RunFolder.open(given.room / "round-trip", config, threads=torch.get_num_threads()) as folder,
+    ):
+        up_to_update(made)
+        folder.save(1, made.models.state(), made.state())
+        found = folder.latest()
+        if found is None:
+            return wrong("the checkpoint is not found again", ELSEWHERE)
+        kept = {name: found.tensors(name) for name in found.names()}
+        if differing := other_bytes(made.models.state(), kept):
+            return wrong(f"{differing} came back from the disk as other bytes", ELSEWHERE)
+        if found.state != json.loads(json.dumps(made.state())):
+            return wrong("the state came back from the disk as another", "tell the developers")
+        with trainer(config) as other:
+            other.restore(kept, found.state)
+            differing = other_bytes(made.models.state(), other.models.state())
+            if differing or plain(other) != plain(made):
+                return wrong(f"a trainer took up {differing or 'the state'} otherwise", "tell the developers")
+        count = sum(len(tensors) for tensors in kept.values())
+    return good(f"{count} tensors of {', '.join(kept)} and the state, byte for byte")
+
+
+def plain(made: Trainer) -> Any:
+    return json.loads(json.dumps(made.state()))
+
+
+def other_bytes(ours: dict[str, dict[str, torch.Tensor]], theirs: dict[str, dict[str, torch.Tensor]]) -> str:
+    """The first tensor that is not the same bits in both, by role and name; empty where all are."""
+    if ours.keys() != theirs.keys():
+        return " and ".join(sorted(ours.keys() ^ theirs.keys()))
+    for role, tensors in ours.items():
+        if tensors.keys() != theirs[role].keys():
+            return f"{role} {min(tensors.keys() ^ theirs[role].keys())}"
+        for name, tensor in tensors.items():
+            if bits(tensor) != bits(theirs[role][name]):
+                return f"{role} {name}"
+    return ""
+
+
+def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    own = tensor.detach().cpu().contiguous().reshape(-1)
+    return tensor.shape, tensor.dtype, own.view(torch.uint8).numpy().tobytes()
+
+
+def resumed(given: CheckInput) -> Finding:
+    """The recipe's first arm, stopped after a step and taken up again, against the same run undisturbed."""
+    config = small(given.first)
+    whole, parts = given.room / "whole" / "run", given.room / "parts" / "run"
+    run(config, whole)
+    run(config, parts, stop_after=first_update(config))
+    stopped = len(rows(parts)) - 1
+    run(config, parts)
+    told = f"{config.arm} on {config.task.name}, stopped after {stopped} of {config.train.steps} steps"
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        ours, theirs = rows(whole, name), rows(parts, name)
+        if ours != theirs:
+            return wrong(f"{told}: {difference(ours, theirs)} in {name}", unsteady())
+    ends = [(place / "final" / "policy.safetensors").read_bytes() for place in (whole, parts)]
+    if ends[0] != ends[1]:
+        return wrong(f"{told}: the final weights are others", unsteady())
+    return good(f"{told}, has the undisturbed run's metrics and, byte for byte, its final weights")
+
+
+def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """A log without what is timed."""
+    return [
+        {key: value for key, value in finite(row).items() if not key.startswith(TIMED)}
+        for row in read_rows(path / name)
+    ]
+
+
+def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """The first number in which two logs differ, in words."""
+    for one, other in zip(ours, theirs, strict=False):
+        for key in dict.fromkeys([*one, *other]):
+            if one.get(key) != other.get(key):
+                return f"{key} at step {one.get('step')} is {other.get(key)} instead of {one.get(key)}"
+    return f"{len(theirs)} rows instead of {len(ours)}"
+
+
+def unsteady() -> str:
+    """What to do where equal steps give other bits."""
+    if torch.cuda.is_available():
+        return "set model.deterministic = true, which has operators that add in one order"
+    return (
+        "see whether memory and processor are sound: on any machine there is one result; tell the developers"
+    )

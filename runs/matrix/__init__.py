@@ -1,1 +1,0 @@
-"""Many runs: the launcher, its workers, and what is shown of them."""

@@ -1,1 +1,0 @@
-"""What is measured: metrics of rollouts and updates, evaluations."""

@@ -1,0 +1,303 @@
+"""The catalog of metrics: every number in metrics.jsonl, declared once.
+
+The harness's own are listed here; an algorithm declares what its `loss` and `observe` return, which is over
+the rollouts that it is given to train on. A name with ``<...>`` stands for many: ``score/<name>`` for one
+metric per score of the task.
+
+"All rollouts of the step" are those of every group that was sampled in it, or drawn where rollouts are
+recorded: what a curriculum then rejected is among them, so that equal policies have equal numbers whatever
+they train on. What is over the rows that the updates used begins with ``trained/``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from grpobench.algorithms import modifiers
+from grpobench.algorithms.algorithm import Algorithm, Metric, Role
+from grpobench.runs.settings.registries import algorithms
+
+REWARD = (
+    Metric("reward/mean", "reward", "mean reward of all graded rollouts of the step", "higher"),
+    Metric("reward/std", "reward", "standard deviation (ddof 0) of those rewards"),
+    Metric(
+        "reward/<component>",
+        "as the component",
+        "mean of this part of the reward before its weight (a score of the task, model, proxy, flipped, "
+        "random, constant, a function) over all graded rollouts of the step, with a function over those to "
+        "which it applies; measured with weight 0 too",
+    ),
+    Metric(
+        "reward/failed",
+        "share of rollouts",
+        "masked because the verifier or the reward raised or gave a number that is not finite, or because no "
+        "part of the reward applies, of all rollouts of the step",
+        "lower",
+    ),
+    Metric(
+        "reward/model_cut",
+        "share of rollouts",
+        "texts whose beginning the reward model did not see because they exceed its context",
+        "lower",
+    ),
+    Metric(
+        "score/<name>",
+        "score",
+        "mean of this score of the task over all graded rollouts of the step",
+        "higher",
+    ),
+    Metric(
+        "groups/sampled",
+        "groups",
+        "groups sampled in the step, rejected ones included; drawn, where rollouts are recorded",
+    ),
+    Metric(
+        "groups/zero_signal",
+        "share of groups",
+        "groups whose rewards are all equal, of all groups of the step",
+        "lower",
+    ),
+    Metric("groups/solved_all", "share of groups", "groups in which every completion has correct = 1"),
+    Metric("groups/solved_none", "share of groups", "groups in which no completion has correct = 1", "lower"),
+    Metric("groups/solved_some", "share of groups", "groups with both kinds of completion", "higher"),
+)
+LENGTH = (
+    Metric(
+        "length/mean",
+        "tokens",
+        "mean length of all completions of the step, graded or not, counting what the policy wrote",
+    ),
+    Metric("length/p95", "tokens", "95th percentile of the lengths"),
+    Metric(
+        "length/truncated", "share of rollouts", "completions that the limit of tokens or turns cut", "lower"
+    ),
+    Metric("length/terminated_mean", "tokens", "mean length of the completions that were not cut"),
+    Metric("length/turns", "turns", "mean turns of the policy; only in tasks of several"),
+    Metric("length/replies", "tokens", "mean length of an environment's replies; only in tasks of several"),
+)
+POLICY = (
+    Metric(
+        "policy/entropy",
+        "nats/token",
+        "−Σ p·log p of the tempered full softmax, mean over all written tokens of all rollouts of the step: "
+        "of the distributions they were drawn from, before any update; where rollouts are recorded, of the "
+        "policy as it is before the step's updates",
+    ),
+    Metric("grad_norm/<role>", "norm", "norm of the role's gradient before clipping, mean over updates"),
+    Metric(
+        "grad/nonfinite",
+        "updates",
+        "updates skipped for a loss, reward or gradient not finite",
+        "lower",
+        "sum",
+    ),
+    Metric("learning_rate/<role>", "rate", "learning rate of the role's last update of the step"),
+)
+TRAINED = (
+    Metric(
+        "trained/share",
+        "share of rollouts",
+        "rollouts that the step's updates use, of all rollouts of the step",
+    ),
+    Metric("trained/groups", "groups", "groups of which they use a rollout"),
+    Metric(
+        "trained/zero_signal",
+        "share of groups",
+        "groups, of those, whose rollouts in the updates have equal rewards",
+        "lower",
+    ),
+    Metric("trained/reward_mean", "reward", "mean reward of the rollouts in the updates"),
+    Metric("trained/length_mean", "tokens", "mean length of the rollouts in the updates"),
+    Metric(
+        "trained/entropy",
+        "nats/token",
+        "−Σ p·log p of the tempered full softmax of the policy as each update meets it, mean over the "
+        "written tokens of all passes",
+    ),
+    Metric("trained/kl_old", "nats/token", "mean of log π_old − log π over the same tokens"),
+    Metric("trained/ratio_mean", "ratio", "mean of ρ = π/π_old over the same tokens"),
+    Metric("trained/ratio_min", "ratio", "least ρ", reduce="min"),
+    Metric("trained/ratio_max", "ratio", "greatest ρ", reduce="max"),
+)
+GAP = (
+    Metric("gap/mean", "nats/token", "mean |log π_sampler − log π_old| over written tokens", "lower"),
+    Metric("gap/max", "nats", "greatest |log π_sampler − log π_old|", "lower", "max"),
+    Metric("gap/k3", "nats/token", "mean of x − 1 − log x, x = π_old/π_sampler; healthy below 1e-3", "lower"),
+    Metric("gap/ess", "share", "(Σw)²/(n·Σw²) with w = π_old/π_sampler per token; 1 without a gap", "higher"),
+    Metric(
+        "gap/sync",
+        "nats",
+        "greatest |log π_sampler − log π| on the answers to a probe prompt, after handing over the weights",
+        "lower",
+        "max",
+    ),
+    Metric(
+        "correction/weight_mean",
+        "ratio",
+        "mean over written tokens of what the correction multiplies the loss by; 1 without a gap",
+    ),
+    Metric(
+        "correction/clipped",
+        "share of tokens",
+        "written tokens whose ratio π_old/π_sampler (their own or their sequence's) was cut or masked",
+        "lower",
+    ),
+)
+DIVERSITY = (
+    Metric(
+        "diversity/unique_answers",
+        "share",
+        "distinct answers of a group over its graded completions, mean over all groups of the step",
+        "higher",
+    ),
+    Metric(
+        "diversity/repetition",
+        "share",
+        "4-grams of a completion seen in it before, mean over all completions of the step",
+        "lower",
+    ),
+    Metric(
+        "diversity/distinct_2",
+        "share",
+        "distinct 2-grams over all 2-grams of a group's completions, mean over all groups of the step",
+        "higher",
+    ),
+)
+OUTCOME = (
+    Metric(
+        "outcome/graded", "share of rollouts", "verifier graded the completion, of all of the step", "higher"
+    ),
+    Metric("outcome/unparsable", "share of rollouts", "no answer was found in the completion", "lower"),
+    Metric("outcome/timeout", "share of rollouts", "grading ran out of time", "lower"),
+    Metric("outcome/crash", "share of rollouts", "the completion's program crashed", "lower"),
+    Metric("outcome/infra_error", "share of rollouts", "not graded for infrastructure reasons", "lower"),
+)
+COST = (
+    Metric("cost/generated_tokens", "tokens", "training rollouts so far, cumulative", "lower"),
+    Metric("cost/trained_tokens", "tokens", "tokens of the policy trained on so far, cumulative", "lower"),
+    Metric(
+        "cost/peak_memory_gb",
+        "GB",
+        "peak memory of the process (of the accelerator if there is one)",
+        "lower",
+    ),
+    Metric(
+        "cost/memory_halvings",
+        "count",
+        "how often memory gave out so far and half as much was read or decoded at once from then on; absent: "
+        "never (docs/machines.md)",
+        "lower",
+    ),
+)
+TIME = (
+    Metric("time/step", "s", "the whole step without evaluation", "lower"),
+    Metric("time/sample", "s", "generating rollouts", "lower"),
+    Metric("time/verify", "s", "grading them, reward models included", "lower"),
+    Metric("time/forward", "s", "forward passes: readings for credit and for the updates", "lower"),
+    Metric("time/backward", "s", "backward passes of the updates", "lower"),
+    Metric("time/optimize", "s", "optimizer steps", "lower"),
+    Metric("time/sync", "s", "handing the new weights to the sampler", "lower"),
+    Metric("time/other", "s", "what is left of the step", "lower"),
+    Metric("time/evaluate", "s", "evaluation after the step", "lower"),
+    Metric("time/wall", "s", "since the attempt began"),
+)
+EVAL = (
+    Metric(
+        "eval/<split>/<mode>/<metric>",
+        "as the metric",
+        "split validation or test, mode sampled, greedy or likelihood; metric is a score's mean, length, "
+        "what the task's summary gives, or of at least four samples pass@k (unbiased, k up to half of them) "
+        "and maj@k (the most frequent answer's score)",
+    ),
+)
+TRL = (
+    Metric(
+        "trl/<name>",
+        "as TRL's",
+        "what TRL's trainer logs under that name, in runs with its backend: mean over the step's updates "
+        "(step_time: their sum)",
+    ),
+)
+OTHER = (
+    Metric(
+        "other/<name>",
+        "as the log's",
+        "what a log of another library holds under that name and no metric of ours is; in imported runs",
+    ),
+)
+HARNESS = (*REWARD, *LENGTH, *POLICY, *TRAINED, *GAP, *DIVERSITY, *OUTCOME, *COST, *TIME, *EVAL, *TRL, *OTHER)
+
+
+def catalog(*others: Algorithm[Any]) -> dict[str, Metric]:
+    """Every metric by name: the harness's, then the algorithms' and those of `others`.
+
+    Raises ValueError when one name is declared with two definitions.
+    """
+    found: dict[str, Metric] = {}
+    declared = [
+        ("the harness", HARNESS),
+        ("modify", modifiers.METRICS),
+        *((name, cls.metrics) for name, cls in algorithms().items()),
+        *((other.name, other.metrics) for other in others),
+    ]
+    by: dict[str, str] = {}
+    for owner, metrics in declared:
+        for metric in metrics:
+            if found.setdefault(metric.name, metric) != metric:
+                raise ValueError(f"{owner} and {by[metric.name]} declare {metric.name} differently")
+            by.setdefault(metric.name, owner)
+    return found
+
+
+def find(name: str) -> Metric | None:
+    """The declaration of a logged name, through a pattern where need be; None for an undeclared one."""
+    declared = catalog()
+    if name in declared:
+        return declared[name]
+    return next((metric for pattern, metric in declared.items() if matches(pattern, name)), None)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a name is one of a pattern's. The last placeholder may span slashes (bias by category)."""
+    parts = re.split(r"<\w+>", pattern)
+    if len(parts) == 1:
+        return pattern == name
+    escaped = [re.escape(part) for part in parts]
+    regex = "[^/]+".join(escaped[:-1]) + ".+" + escaped[-1]
+    return re.fullmatch(regex, name) is not None
+
+
+PLACEHOLDER_VALUES: Mapping[str, Sequence[str]] = {
+    "role": get_args(Role),
+    "split": ("validation", "test"),
+    "mode": ("greedy", "sampled", "likelihood"),
+}
+"""Placeholders that stand for one of these."""
+USUAL: Mapping[str, Sequence[str]] = {"score": ("correct",), "eval": ("correct", "reward", "length")}
+"""What a placeholder at the end of a name most often stands for, by the name's first part."""
+
+
+def misspelled(name: str) -> str:
+    """The name that one which only a pattern fits was most likely meant to be; empty where it may well be
+    meant. A placeholder takes any word: `reward/meen` could be a component. One that begins like the name of
+    a metric beside it and is nearly that name is taken for it."""
+    declared = catalog()
+    pattern = next((one for one in declared if "<" in one and matches(one, name)), None)
+    if name in declared or pattern is None:
+        return ""
+    parts, places = name.split("/"), pattern.split("/")
+    meant = list(parts)
+    for at, place in enumerate(places):
+        if known := PLACEHOLDER_VALUES.get(place.strip("<>")):
+            if parts[at] not in known:
+                meant[at] = difflib.get_close_matches(parts[at], known, n=1, cutoff=0.0)[0]
+        elif place.startswith("<"):
+            head = "/".join(places[:at]) + "/"
+            beside = [one.removeprefix(head) for one in declared if one.startswith(head) and "<" not in one]
+            words = [word for word in (*beside, *USUAL.get(places[0], ())) if word[0] == parts[at][0]]
+            if parts[at] not in words and (near := difflib.get_close_matches(parts[at], words, 1, 0.7)):
+                meant[at] = near[0]
+    return "" if meant == parts else "/".join(meant)

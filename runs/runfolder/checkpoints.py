@@ -1,0 +1,200 @@
+"""Checkpoints on disk: written aside and renamed, with a manifest that is proved before anything is read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.files import read_json, size
+
+MANIFEST = "manifest.json"
+REPLACED = ".replaced"
+Logs = Mapping[str, Mapping[str, Any]]
+"""By log, its length in `bytes` and its `sha256` when a checkpoint was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint."""
+
+    step: int
+    path: Path
+    state: Any
+    """The JSON that was saved."""
+    logs: Logs = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """What the manifest lists; other files that lie in the folder are none of it."""
+        listed = map(Path, manifest(self.path)["files"])
+        return sorted(path.stem for path in listed if path.suffix == ".safetensors")
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors saved under `name`, on the CPU."""
+        from safetensors.torch import load_file
+
+        return load_file(self.path / f"{name}.safetensors")
+
+
+def steps(run: Path) -> list[int]:
+    """Steps that have a checkpoint, oldest first."""
+    names = [path.name.removeprefix("step-") for path in run.glob("checkpoints/step-*") if path.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step}"
+
+
+def write(
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Any,
+    step: int,
+    attempt: int,
+    logs: Logs,
+    demand: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a checkpoint, which appears whole or not at all in the place of what is there. `demand` raises
+    where the folder is another's by now."""
+    aside = files.beside(folder)
+    aside.mkdir(parents=True)
+    try:
+        for name, entries in tensors.items():
+            write_tensors(aside / f"{name}.safetensors", entries)
+            point("save")
+        (aside / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        write_manifest(aside, step, attempt, logs)
+        files.sync_folder(aside)
+        point("save-manifest")
+        demand()
+        replaced = folder.with_name(f".{folder.name}{REPLACED}")
+        if folder.exists():  # A damaged one that the run has come back to, or one that lacked evaluations.
+            files.remove(replaced)
+            folder.rename(replaced)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    point("save-renamed")
+    files.sync_folder(folder.parent)
+    files.remove(replaced)
+
+
+def bring_back(run: Path) -> None:
+    """Give checkpoints their names again that a process was about to replace when it was killed."""
+    for path in run.glob(f"checkpoints/.step-*{REPLACED}"):
+        name = path.name.removeprefix(".").removesuffix(REPLACED)
+        if not path.with_name(name).exists():
+            path.rename(path.with_name(name))
+
+
+def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
+    """Sizes and hashes of the files and of the logs at this step, under a sum over all of it. Written
+    last."""
+    paths = sorted(folder.iterdir())
+    with ThreadPoolExecutor(1, "checksums") as hashing:  # One computes while the other waits for the disk.
+        hashed = hashing.map(files.sha256, paths)
+        for path in paths:
+            files.sync_file(path)
+        listed = {
+            path.name: {"bytes": path.stat().st_size, "sha256": digest}
+            for path, digest in zip(paths, hashed, strict=True)
+        }
+    table = checksums.seal({"step": step, "attempt": attempt, "files": listed, "logs": dict(logs)})
+    (folder / MANIFEST).write_text(json.dumps(table, indent=1), encoding="utf-8")
+    files.sync_file(folder / MANIFEST)
+
+
+def manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest; empty where it is missing, torn or changed. Older ones tell of logs their length alone,
+    and have no sum over themselves."""
+    found = read_json(checkpoint / MANIFEST)
+    if not isinstance(found, dict) or checksums.broken(found):
+        return {}
+    listed, logs = found.get("files"), found.get("logs", {})
+    if not isinstance(listed, dict) or not isinstance(logs, dict):
+        return {}
+    for name, told in logs.items():
+        logs[name] = {"bytes": told} if isinstance(told, int) else told
+    whole = all(
+        isinstance(one, dict) and isinstance(one.get("bytes"), int)
+        for one in [*listed.values(), *logs.values()]
+    )
+    return found if whole and str(found.get("step")) == checkpoint.name.removeprefix("step-") else {}
+
+
+def damage(checkpoint: Path) -> str:
+    """What is wrong with a checkpoint; empty when it is whole."""
+    found = manifest(checkpoint)
+    if not found:
+        return f"{MANIFEST} is missing, torn or changed"
+    for name, listed in found["files"].items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if size(path) != listed["bytes"]:
+            return f"{name} has {size(path)} bytes instead of {listed['bytes']}"
+        if files.sha256(path) != listed.get("sha256"):
+            return f"the sha256 of {name} differs from the manifest's"
+    return ""
+
+
+def strangers(checkpoint: Path) -> list[str]:
+    """Files in a checkpoint that its manifest does not list."""
+    own = {MANIFEST, *manifest(checkpoint).get("files", ())}
+    return sorted(path.name for path in checkpoint.iterdir() if path.name not in own)
+
+
+def written(weights: Path) -> str:
+    """The sum that final weights, or a checkpoint's, were written with; empty where an older version told
+    none. Raises ValueError for a damaged sums.json."""
+    if weights.parent.name == "final":
+        return str(
+            checksums.read_sums(weights.parent.parent).get(f"final/{weights.name}", {}).get("sha256", "")
+        )
+    return str(manifest(weights.parent).get("files", {}).get(weights.name, {}).get("sha256", ""))
+
+
+def read(run: Path, step: int) -> Checkpoint:
+    """A checkpoint that is whole."""
+    path = checkpoint_path(run, step)
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    return Checkpoint(step, path, state, manifest(path)["logs"])
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """A safetensors file. Tensors that share memory (tied weights) are written once per name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        entry = tensor.detach().cpu().contiguous()
+        address = entry.untyped_storage().data_ptr()
+        apart[name] = entry.clone() if address in seen else entry
+        seen.add(address)
+    try:
+        save_file(apart, path)
+    except SafetensorError as error:  # It hides the error number.
+        raise OSError(hidden(str(error)), str(error), str(path)) from error
+
+
+def hidden(message: str) -> int:
+    """The number of the system's error that a message tells in words."""
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        if f"os error {number})" in message or os.strerror(number) in message:
+            return number
+    return errno.EIO

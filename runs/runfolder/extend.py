@@ -1,0 +1,123 @@
+"""Runs that go on behind their result, and results that make way for another.
+
+A finished run keeps its optimizers' state (final/step-N). Where `train.steps` is raised and nothing else, it
+goes on from there: with a constant rate the weights are those of a run that was asked for as many steps at
+once. A result that is to be replaced is kept in the experiment' folder `earlier`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tomllib
+from pathlib import Path
+
+from grpobench.runs.runfolder import checkpoints
+from grpobench.runs.runfolder.logs import settled, status
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools import files
+
+STEPS = "train.steps: "
+EARLIER = "earlier"
+"""Of an experiment, beside its runs: what `--allow-change` has replaced."""
+IN_PLACE = (".jsonl", ".sums", ".txt")
+"""Files that are written to where they stand, and must be copied."""
+
+
+def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
+    """The change that raises `train.steps` of a run which can go on; empty where there is none, where the run
+    ended otherwise than finished, or where a finished one has not kept its state."""
+    found = next((change for change in changes if change.startswith(STEPS)), "")
+    if not found:
+        return ""
+    table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    before = table.get("train", {}).get("steps")
+    if not isinstance(before, int) or before >= config.train.steps:
+        return ""
+    return found if not settled(path) or final_state(path) else ""
+
+
+def depends_on_steps(config: RunConfig) -> bool:
+    """Whether a step's numbers depend on how many steps were asked for."""
+    train = config.train
+    functions = config.reward.functions(config.task)
+    return bool(train.schedule != "constant" or train.backend != "grpobench" or config.stop_on or functions)
+
+
+def differences(path: Path, config: RunConfig) -> tuple[list[str], str]:
+    """(what was changed, its growth) of a run's settings; a growth that nothing depends on is no change."""
+    text = (path / "run.toml").read_text(encoding="utf-8")
+    changes = stored.differences(text, stored.dump(config), stored.defaults(config))
+    found = growth(path, config, changes)
+    if found and not depends_on_steps(config):
+        changes.remove(found)
+    return changes, found
+
+
+def final_state(path: Path) -> Path | None:
+    """The checkpoint of a finished run's last step, also where a kill came before it had its place."""
+    told = status(path)
+    if told.get("state") != "finished":
+        return None
+    for home in ("final", "checkpoints"):
+        found = path / home / f"step-{told.get('step')}"
+        if found.is_dir() and not checkpoints.damage(found):
+            return found
+    return None
+
+
+def keep_state(path: Path, step: int) -> None:
+    """Put the last step's checkpoint beside the final weights, and drop the others."""
+    last, kept = checkpoints.checkpoint_path(path, step), path / "final" / f"step-{step}"
+    if last.is_dir():
+        files.remove(kept)
+        last.rename(kept)
+        files.sync_folder(kept.parent)
+    shutil.rmtree(path / "checkpoints", ignore_errors=True)
+
+
+def reopen(path: Path) -> None:
+    """Make the final state a checkpoint again, from which the run goes on."""
+    found = final_state(path)
+    if found is not None and found.parent.name == "final":
+        place = path / "checkpoints" / found.name
+        place.parent.mkdir(exist_ok=True)
+        files.remove(place)
+        found.rename(place)
+        files.sync_folder(place.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a result that is to be replaced, without checkpoints, as `earlier`/RUN.K; it appears whole or not
+    at all."""
+    home = path.parent / EARLIER
+    number = 1
+    while (home / f"{path.name}.{number}").exists():
+        number += 1
+    with files.becoming(home / f"{path.name}.{number}") as aside:
+        shutil.copytree(
+            path,
+            aside,
+            copy_function=linked,
+            dirs_exist_ok=True,
+            ignore=lambda folder, names: (
+                [name for name in names if name == "lock" or name.startswith("step-")]
+                if Path(folder).name in (path.name, "checkpoints", "final")
+                else []
+            ),
+        )
+    for stray in path.glob("final/step-*"):
+        files.remove(stray)
+    shutil.rmtree(path / "checkpoints", ignore_errors=True)
+    return home / f"{path.name}.{number}"
+
+
+def linked(source: str, target: str) -> str:
+    """A second name of a file that is only ever replaced whole; a copy of any other."""
+    with contextlib.suppress(OSError):
+        if not source.endswith(IN_PLACE):
+            os.link(source, target)
+            return target
+    return str(shutil.copy2(source, target))

@@ -1,0 +1,170 @@
+"""What a run is made from, as hashes: its problems, its model, its preference file, its reward model.
+
+They are recorded in provenance.json (`fingerprints`) and told without torch, so that the launcher can see
+before it
+starts anything that a result was made from something else than what is there now. problems.json.zst beside it
+holds a digest per problem, by which a report sees a problem that was both trained on and tested.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from grpobench.runs.models import model_files
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools import files, strict
+from grpobench.tasks.task import Problem, Split
+
+PROBLEMS = "problems.json.zst"
+"""{split: {problem: digest}} in a run folder, of what a run may train on and of what it evaluates."""
+HASH_DIGITS = 12
+"""Characters of a hash that a person is shown."""
+DIGEST = 10
+"""Hexadecimal characters of the halves of a problem's digest: of its prompt, and of prompt and truth."""
+Digests = Mapping[str, Mapping[str, str]]
+
+
+@dataclass
+class Today:
+    """Pins as files and code are now. Problems are made, and hashed, once per task and settings."""
+
+    problems_by_task: dict[str, Sequence[Problem]] = field(default_factory=dict)
+    hashed: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def of(self, config: RunConfig) -> dict[str, str]:
+        """Name -> hash of everything that can be told without loading a model. Raises DataError where the
+        problems cannot be read."""
+        found = model_files.fingerprint(config.model.name)
+        if config.sampler.kind == "preferences":
+            found["preference file"] = files.sha256(Path(config.sampler.path).expanduser())
+        reward = Path(config.reward.model).expanduser()
+        if config.reward.model and reward.is_dir():
+            found["reward model"] = model_files.weights_hash(reward)
+        for split, used in self.problems(config).items():
+            key = self.key(config, split), len(used)
+            if key not in self.hashed:
+                self.hashed[key] = whole(used)
+            found[f"{split} problems"] = self.hashed[key]
+        return found
+
+    def problems(self, config: RunConfig) -> dict[Split, Sequence[Problem]]:
+        """What the run may train on, and what it evaluates. Where prompts that are too long are left out, all
+        of a split, of which the tokenizer then chooses."""
+        wanted: dict[Split, int | None] = {
+            "train": 0 if config.sampler.kind == "preferences" else None,
+            "validation": config.evaluate.problems,
+            "test": config.evaluate.test_problems,
+        }
+        found = {}
+        for split, count in wanted.items():
+            if split in config.task.splits and count != 0:
+                chosen = None if config.model.long_prompts == "drop" else count
+                found[split] = self.split(config, split)[:chosen]
+        return found
+
+    def split(self, config: RunConfig, split: Split) -> Sequence[Problem]:
+        key = self.key(config, split)
+        if key not in self.problems_by_task:
+            self.problems_by_task[key] = config.task.problems(split)
+        return self.problems_by_task[key]
+
+    def key(self, config: RunConfig, split: Split) -> str:
+        return json.dumps([config.task.name, split, strict.plain(config.task)], default=str)
+
+    def digests(self, config: RunConfig) -> dict[str, dict[str, str]]:
+        """The content of `PROBLEMS`, but for the pairs of a preference file."""
+        return {
+            split: {problem.id: digest(problem) for problem in used}
+            for split, used in self.problems(config).items()
+        }
+
+
+def whole(problems: Iterable[Problem]) -> str:
+    """A hash of problems in their order: id, prompt, truth and traits."""
+    found = hashlib.sha256()
+    for problem in problems:
+        told = [problem.id, problem.prompt, problem.truth, dict(problem.traits)]
+        found.update(json.dumps(told, sort_keys=True, default=str).encode())
+    return found.hexdigest()
+
+
+def digest(problem: Problem) -> str:
+    """The prompt's digest, and behind it that of prompt and truth."""
+    return prompt_digest(problem) + half([problem.prompt, problem.truth])
+
+
+def prompt_digest(problem: Problem) -> str:
+    """The digest of a problem whose truth is not known."""
+    return half([problem.prompt])
+
+
+def half(told: Sequence[Any]) -> str:
+    text = json.dumps(told, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
+
+
+def overlap(digests: Digests) -> dict[str, list[str]]:
+    """By split, the evaluated problems that are training problems too, with the same prompt and the same
+    truth; the same prompt suffices where nothing is known of the truth."""
+    trained = {*digests.get("train", {}).values()}
+    found = {
+        split: [name for name, own in problems.items() if own in trained or own[:DIGEST] in trained]
+        for split, problems in digests.items()
+        if split != "train"
+    }
+    return {split: names for split, names in found.items() if names}
+
+
+def pack(digests: Digests) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(json.dumps(digests).encode())
+
+
+def read(run: Path) -> Digests:
+    """The digests in a run folder; empty where it has none."""
+    path = run / PROBLEMS
+    if not path.exists():
+        return {}
+    found: Digests = json.loads(zstandard.ZstdDecompressor().decompress(path.read_bytes()))
+    return found
+
+
+def differences(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is pinned and is another thing now, one line each. What is known on one side only is no
+    difference."""
+    return [
+        f"{name}: {short(recorded[name])} -> {short(value)}"
+        for name, value in now.items()
+        if recorded.get(name, value) != value
+    ]
+
+
+def short(value: str) -> str:
+    """A hash as far as a person reads it; any other value whole."""
+    return value[:HASH_DIGITS] if len(value) == 64 else value
+
+
+def explain(run: Path, provenance: Mapping[str, Any], config: RunConfig, today: Today) -> list[str]:
+    """Which problems and which files differ from those that a run was made from."""
+    told = []
+    before, now = read(run), today.digests(config)
+    for split in [split for split in before if split in now]:
+        names = [*dict.fromkeys([*before[split], *now[split]])]
+        other = [name for name in names if before[split].get(name) != now[split].get(name)]
+        if other:
+            told.append(f"{len(other)} of {len(before[split])} {split} problems differ, such as {other[0]}")
+    attempts = provenance.get("attempts") or [{}]
+    sums = {source["table"]: source["sha256"] for source in attempts[-1].get("data", ())}
+    found = {source for split in config.task.splits for source in config.task.sources(split)}
+    for source in sorted(found, key=lambda source: source.table):
+        if sums.get(source.table, source.sha256) != source.sha256:
+            told.append(
+                f"{source.location} is another file: {short(sums[source.table])} -> {short(source.sha256)}"
+            )
+    return told

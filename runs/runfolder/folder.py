@@ -1,0 +1,425 @@
+"""The folder of one run: configuration, origin, logs, rollouts, checkpoints and final weights.
+
+Everything is written so that a kill at any moment leaves a folder that can be resumed: rows in one write,
+checkpoints aside and renamed. The order of use::
+
+    with RunFolder.open(path, config) as folder:
+        checkpoint = folder.latest()                         # None: start from the beginning
+        folder.rewind(checkpoint.step if checkpoint else 0)  # before the first row is logged
+        folder.log(row); folder.evaluations(rows); folder.rollouts(step, rows)
+        folder.save(step, tensors, state)
+        folder.keep_final("model", weights); folder.finish("finished")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import zstandard
+
+from grpobench.analysis.runfolder import checksums
+from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance
+from grpobench.runs.runfolder.checkpoints import Checkpoint
+from grpobench.runs.runfolder.logs import RESULTS, Log, State, mark, result_damage, settled, status
+from grpobench.runs.settings import others, stored
+from grpobench.runs.settings.config import RunConfig
+from grpobench.runs.tools import files
+from grpobench.runs.tools.faults import point
+from grpobench.runs.tools.files import line, read_json
+from grpobench.runs.tools.lock import FolderError, Lock
+
+__all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"]
+
+LOGS = ("metrics.jsonl", "eval.jsonl")
+EVENTS = "events.jsonl"
+DETECTORS = "analysis/detect"
+RESULT_FILES = (
+    "run.toml",
+    fingerprints.PROBLEMS,
+    *LOGS,
+    EVENTS,
+    "rollouts/step-*.jsonl.zst",
+    "final/*.safetensors",
+)
+"""What a result consists of; provenance.json has a sum of its own, because callbacks may end after the
+run."""
+LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp")
+"""What is written aside before it takes its name."""
+
+
+class RunFolder:
+    """One run's folder, locked for this process until `close`."""
+
+    def __init__(self, path: Path, config: RunConfig, allow_change: bool) -> None:
+        """Use `open`."""
+        self.path = path
+        self.config = config
+        self.allow_change = allow_change
+        self.attempt = 1
+        self.threads = 1
+        """Threads that every attempt of this run computes with, since sums depend on them."""
+        self.step = 0
+        self.state: State = "running"
+        self.why = ""
+        self.lock = Lock(path)
+        self.provenance: dict[str, Any] = {"attempts": [], "fingerprints": {}}
+        self.logs = {name: Log(path / name, self.lock.demand) for name in LOGS}
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        config: RunConfig,
+        *,
+        allow_change: bool = False,
+        threads: int = 1,
+        patience: float = 0.0,
+    ) -> Self:
+        """Create or reopen the folder of a run and lock it.
+
+        Raises `FolderError` when a living process owns it after `patience` seconds, or when the
+        configuration, or (behind a checkpoint) code or versions differ from the last attempt's and
+        `allow_change` is False.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path, config, allow_change)
+        before = folder.lock.take(patience)
+        try:
+            if before is not None and not before.here():
+                for log in folder.logs.values():
+                    log.renew()
+            folder.begin(threads)
+        except BaseException:
+            folder.lock.release()
+            raise
+        return folder
+
+    def begin(self, threads: int) -> None:
+        """Compare with the last attempt, then record this one. A run that has a result and is run again
+        because a change is allowed begins anew."""
+        ended = settled(self.path)
+        if damage := result_damage(self.path):
+            raise FolderError("\n".join(damage))
+        self.sweep()
+        self.provenance = read_provenance(self.path) or self.provenance
+        attempts = self.provenance["attempts"]
+        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
+        self.threads = attempts[0]["threads"] if attempts and not crashed else threads
+        self.attempt = len(attempts) + 1
+        theirs = [found.cls for found in others.others(self.config).values()]
+        parts = (self.config.algorithm, self.config.task, *theirs)
+        code = provenance.code("runs/train/execute.py", *parts)
+        if self.config.stop_on:
+            code |= provenance.room(DETECTORS)  # They decide how many steps the run has.
+        about = provenance.attempt(self.attempt, self.threads, code, provenance.packages(*theirs))
+        now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+        changes, grown = settings_changes(self.path, self.config)
+        only_grown = bool(grown) and changes in ([], [grown])
+        if attempts and (self.steps() or (ended and grown)):
+            changes += provenance.code_differences(attempts[-1], about)
+        self.refuse(changes)
+        now |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
+        if ended and only_grown:
+            extend.reopen(self.path)
+        elif ended:  # With its checkpoints: those of a run that diverged would lead there again.
+            now["replaces"] = str(extend.set_aside(self.path).relative_to(self.path.parent))
+        self.write_status("")  # First: a result never stands beside settings that did not make it.
+        point("begin")
+        (self.path / checksums.SUMS_FILE).unlink(missing_ok=True)
+        if not self.steps():
+            self.provenance["fingerprints"] = {}  # Of an attempt of which nothing is left.
+        self.provenance["attempts"] = [*attempts, now]
+        files.write_atomic(self.path / "run.toml", stored.dump(self.config).encode())
+        self.write_provenance()
+
+    def sweep(self) -> None:
+        """Remove what processes that were killed while they wrote have left. The folder is locked: whatever
+        was written aside is nobody's any more."""
+        checkpoints.bring_back(self.path)
+        for pattern in LEFTOVERS:
+            for stray in self.path.glob(pattern):
+                files.remove(stray)
+
+    def refuse(self, changes: list[str]) -> None:
+        if changes and not self.allow_change:
+            raise FolderError(refusal(self.path, changes))
+
+    def write_provenance(self) -> None:
+        self.lock.demand()
+        text = json.dumps(checksums.seal(self.provenance), indent=1)
+        files.write_atomic(self.path / "provenance.json", text.encode())
+
+    def write_status(self, why: str, durable: bool = True) -> None:
+        self.lock.demand()
+        status = {"state": self.state, "why": why, "step": self.step, "attempt": self.attempt}
+        files.write_atomic(self.path / "status.json", json.dumps(status).encode(), durable)
+
+    def note(self, **facts: Any) -> None:
+        """Record facts about this attempt in provenance.json, such as where the model was found."""
+        self.provenance["attempts"][-1] |= facts
+        self.write_provenance()
+
+    def fingerprint(self, values: Mapping[str, str]) -> None:
+        """Record what must stay the same over attempts, such as the hash of the training problems.
+
+        Raises `FolderError` when one differs from the value that the checkpoints were made with.
+        """
+        if self.steps() and (changes := fingerprints.differences(self.provenance["fingerprints"], values)):
+            self.refuse(changes)
+            self.provenance["attempts"][-1].setdefault("changes", []).extend(changes)
+        self.provenance["fingerprints"] |= values
+        self.write_provenance()
+
+    def problems(self, digests: fingerprints.Digests) -> None:
+        """Keep what tells this run's problems from others'."""
+        self.lock.demand()
+        files.write_atomic(self.path / fingerprints.PROBLEMS, fingerprints.pack(digests), durable=False)
+
+    # Logs
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Append one row to metrics.jsonl, durably. Numbers that are not finite become null."""
+        self.logs["metrics.jsonl"].append([row])
+        self.step = int(row.get("step", self.step))
+
+    def evaluations(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to eval.jsonl, all of them or none."""
+        self.logs["eval.jsonl"].append(rows)
+
+    def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write events.jsonl anew: what the logs show until now."""
+        self.lock.demand()
+        files.write_atomic(self.path / EVENTS, b"".join(line(row) for row in rows), durable=False)
+
+    def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Write the rollouts of a step, one JSON row each. Not synced: a resumed run writes them again."""
+        self.lock.demand()
+        folder = self.path / "rollouts"
+        folder.mkdir(exist_ok=True)
+        packer = zstandard.ZstdCompressor(write_checksum=True)
+        packed = packer.compress(b"".join(line(row) for row in rows))
+        files.write_atomic(folder / f"step-{step}.jsonl.zst", packed, durable=False)
+        return folder / f"step-{step}.jsonl.zst"
+
+    # Checkpoints
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first."""
+        return checkpoints.steps(self.path)
+
+    def checkpoint_path(self, step: int) -> Path:
+        return checkpoints.checkpoint_path(self.path, step)
+
+    def save(self, step: int, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Any) -> Path:
+        """Write a checkpoint: NAME.safetensors per entry of `tensors`, and `state` as JSON.
+
+        It appears whole or not at all; then all but the newest `checkpoint.keep` are removed.
+        """
+        for log in self.logs.values():
+            log.sync()
+        logs = {name: log.state() for name, log in self.logs.items()}
+        checkpoints.write(
+            self.checkpoint_path(step), tensors, state, step, self.attempt, logs, self.lock.demand
+        )
+        self.lock.demand()
+        for old in self.steps()[: -self.config.checkpoint.keep]:
+            files.remove(self.checkpoint_path(old))
+        self.step = step
+        self.write_status("", durable=False)
+        return self.checkpoint_path(step)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, with logs that are what they were when it was written; None
+        when none was ever saved.
+
+        Warns about every damaged one that it passes over. Raises `FolderError` when all are damaged.
+        """
+        damaged = []
+        for step in reversed(self.steps()):
+            why = checkpoints.damage(self.checkpoint_path(step))
+            if not why:
+                found = checkpoints.read(self.path, step)
+                why = "; ".join(
+                    fault for name, told in found.logs.items() if (fault := self.log_damage(name, told))
+                )
+            if not why:
+                if foreign := checkpoints.strangers(found.path):
+                    warnings.warn(f"not of the checkpoint {found.path}, and ignored: {foreign}", stacklevel=2)
+                return found
+            damaged.append(f"{self.checkpoint_path(step)}: {why}")
+            warnings.warn(f"damaged checkpoint passed over: {damaged[-1]}", stacklevel=2)
+        if damaged:
+            raise FolderError(
+                f"every checkpoint is damaged ({'; '.join(damaged)}); restore what is named, or delete "
+                f"{self.path} to start over"
+            )
+        return None
+
+    def log_damage(self, name: str, told: Mapping[str, Any]) -> str:
+        return self.logs[name].damage(told) if name in self.logs else ""
+
+    def rewind(self, step: int) -> None:
+        """Put logs, rollouts and checkpoints back to where they were when `step` was saved.
+
+        What the logs hold beyond it moves to metrics.orphan-K.jsonl and eval.orphan-K.jsonl. Without a
+        checkpoint of that step (0, the beginning) the logs become empty. provenance.json keeps the step, from
+        which what this attempt changed has effect.
+        """
+        told = checkpoints.manifest(self.checkpoint_path(step)).get("logs", {})
+        for name, log in self.logs.items():
+            log.cut(told.get(name, {"bytes": 0})["bytes"])
+        self.lock.demand()
+        for path in self.path.glob("rollouts/step-*.jsonl.zst"):
+            number = path.name.removeprefix("step-").removesuffix(".jsonl.zst")
+            if number.isdecimal() and int(number) > step:
+                path.unlink()
+        for later in self.steps():
+            if later > step:
+                files.remove(self.checkpoint_path(later))
+        self.step = step
+        self.note(resumed_at=step)
+
+    # The end
+
+    def keep_final(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Path:
+        """Write final/NAME.safetensors; with it `finish` drops the checkpoints."""
+        folder = self.path / "final"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{name}.safetensors"
+        aside = files.beside(path)
+        try:
+            checkpoints.write_tensors(aside, tensors)
+            point("final")
+            files.sync_file(aside)
+            self.lock.demand()
+            aside.rename(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        files.sync_folder(folder)
+        return path
+
+    def finish(self, state: State, why: str = "") -> None:
+        """Record how the attempt ended, and with a result the sums over what is kept of it. A run with final
+        weights needs its checkpoints no more."""
+        self.state, self.why = state, why
+        if state in RESULTS:
+            self.write_sums()
+            point("finish")
+        self.write_status(why)
+        point("finished")
+        if state in ("finished", "collapsed") and any(self.path.glob("final/*.safetensors")):
+            extend.keep_state(
+                self.path, self.step if state == "finished" and self.config.checkpoint.final else -1
+            )
+
+    def write_sums(self) -> None:
+        """sums.json: size and sum of every file that a result consists of."""
+        for log in self.logs.values():
+            log.sync()
+        found = [
+            path for pattern in RESULT_FILES for path in sorted(self.path.glob(pattern)) if path.is_file()
+        ]
+        content = files.sums_of(self.path, found)
+        self.lock.demand()  # Reading weights may have taken long.
+        files.write_atomic(self.path / checksums.SUMS_FILE, content)
+
+    def close(self) -> None:
+        """Close the logs and give up the lock."""
+        try:
+            for log in self.logs.values():
+                log.close()
+        finally:
+            self.lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
+            self.close()
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """provenance.json of a run folder; empty where there is none. Raises `FolderError` for a damaged one:
+    fingerprints
+    and earlier attempts would be lost with it."""
+    file = path / "provenance.json"
+    if not file.exists():
+        return {}
+    found = read_json(file)
+    if not isinstance(found, dict) or not isinstance(found.get("attempts"), list) or checksums.broken(found):
+        raise FolderError(f"{file}: damaged; restore it, or delete {path} to start over")
+    return {key: value for key, value in found.items() if key != checksums.SEAL}
+
+
+def changed(path: Path, config: RunConfig) -> list[str]:
+    """How a configuration differs from the one that a run folder was made with. Nothing differs from an
+    attempt that came to no step: one that could not find its model, or that ran out of memory in its first
+    step, may be corrected. More steps than before are no difference where nothing depends on their number."""
+    return settings_changes(path, config)[0]
+
+
+def grows(path: Path, config: RunConfig) -> bool:
+    """Whether a run goes on behind its result."""
+    changes, grown = settings_changes(path, config)
+    return bool(grown) and settled(path) and changes in ([], [grown])
+
+
+def settings_changes(path: Path, config: RunConfig) -> tuple[list[str], str]:
+    """`changed`, and the change that raises `train.steps`, if there is one. Raises `FolderError` where
+    run.toml is damaged."""
+    known = path / "run.toml"
+    if not known.exists() or not begun(path):
+        return [], ""
+    try:
+        return extend.differences(path, config)
+    except (ValueError, RecursionError) as error:
+        remedy = f"restore it, or delete {path} to start over"
+        raise FolderError(f"{known}: not TOML ({error}); {remedy}") from None
+
+
+def begun(path: Path) -> bool:
+    """Whether anything of a run is in its folder that another attempt would go on with or replace: a result,
+    a checkpoint, or, unless the attempt crashed, a step's row (the first is the base model's)."""
+    if settled(path) or checkpoints.steps(path):
+        return True
+    return status(path).get("state") != "crashed" and last_step(path / "metrics.jsonl") > 0
+
+
+def last_step(log: Path) -> int:
+    """The step of the last whole row of a log; 0 without one, and 1 where it cannot be read: something is
+    there."""
+    lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
+    try:
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 1
+
+
+def refusal(path: Path, changes: list[str]) -> str:
+    shown = "".join(f"\n  {change}" for change in changes[:20])
+    more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
+    allowed = (
+        "run it again from the beginning with --allow-change (allow_change=True in Python), which keeps the "
+        f"result in {path.parent / extend.EARLIER}"
+        if settled(path)
+        else "resume all the same with --allow-change (allow_change=True in Python), which is recorded"
+    )
+    return (
+        f"{path} was made with other settings, data or code:{shown}{more}\n"
+        f"choose another --out or recipe name, or {allowed}"
+    )

@@ -1,0 +1,242 @@
+"""What a recipe names as `module:Name`: others' code, in a file beside the recipe or an installed package.
+
+`module` is first looked for in the recipe's own folder (`module.py`, or a package `module/`), then among
+what Python can import. A file beside a recipe is loaded as the module `beside:FOLDER.module`, in which the
+folder's dots are written %2E. That name is the same in every process, and a process that has imported this
+file can import it: objects of such a module therefore reach worker processes by pickle. Files beside a recipe
+import each other relatively (``from .other import helper``).
+
+A process reads such a file once; what changes in it is seen by the next process.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grpobench.runs.tools.strict import ConfigError, nearest
+
+BESIDE = "beside:"
+"""What the names of modules that stand for a recipe's folder begin with."""
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is meant as `module:Name`, not as one of the suite's own."""
+    return ":" in name
+
+
+def load(reference: str, folder: Path | None, place: str = "") -> object:
+    """What `reference`, such as ``mine:Printer``, stands for.
+
+    `folder` is the recipe's, None without one; `place` is the recipe's key, for messages. Raises
+    `ConfigError` that names key, file and the nearest name that exists, also for whatever the module raises
+    while it is imported.
+    """
+    module, colon, name = reference.partition(":")
+    parts = module.split(".")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in parts):
+        raise fault(place, f"{reference!r} is not of the form module:Name, such as mine:Printer")
+    if module == "__main__":
+        raise fault(
+            place,
+            f"{reference} is in a program that the processes that train do not run; write it "
+            f'to a file, such as mine.py, and name it "mine:{name}"',
+        )
+    found = imported(module, folder, place)
+    if hasattr(found, name):
+        return getattr(found, name)
+    public = [key for key in vars(found) if not key.startswith("_")]
+    guess = nearest(name, public)
+    did = f"did you mean {module}:{guess}?" if guess else f"it has {', '.join(sorted(public)) or 'no names'}"
+    raise fault(place, f"{getattr(found, '__file__', None) or module} has no {name!r}; {did}")
+
+
+def imported(module: str, folder: Path | None, place: str = "") -> ModuleType:
+    """The module of a reference, imported at the first use. Raises `ConfigError`."""
+    full = module
+    if folder is not None and beside(module, folder):
+        full = f"{package(folder)}.{module}"
+        importlib.invalidate_caches()  # the file may be younger than what Python knows of the folder
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if full == missing or full.startswith(f"{missing}."):
+            raise fault(place, absent(module, folder)) from None
+        raise fault(place, broken(module, error, folder)) from error
+    except (Exception, SystemExit) as error:
+        raise fault(place, broken(module, error, folder)) from error
+
+
+def beside(reference: str, folder: Path | None) -> bool:
+    """Whether the module of a reference stands in the recipe's folder."""
+    return folder is not None and stands_beside(reference.partition(":")[0].partition(".")[0], folder)
+
+
+def sources(reference: str, folder: Path | None) -> list[Path]:
+    """The source files of a reference's module, which is not imported for it; empty where there is none."""
+    first, *rest = reference.partition(":")[0].split(".")
+    if folder is not None and stands_beside(first, folder):
+        home = folder.resolve().joinpath(first, *rest)
+    else:
+        spec = importlib.util.find_spec(first)
+        if spec is None or not spec.origin:
+            return []
+        own = Path(spec.origin)
+        home = (own.parent if own.name == "__init__.py" else own.with_suffix("")).joinpath(*rest)
+    found = [path for path in (home.with_name(f"{home.name}.py"), home / "__init__.py") if path.is_file()]
+    return sorted(siblings(found[0])) if found and beside(reference, folder) else found
+
+
+def files(thing: object) -> list[Path]:
+    """The source files of a class or function: its own, and where that stands beside a recipe what it imports
+    relatively, and so on."""
+    module = getattr(thing, "__module__", "")
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if path is None:
+        return []
+    own = Path(path).resolve()
+    return sorted(siblings(own)) if module.startswith(BESIDE) else [own]
+
+
+def reference(thing: Any) -> str:
+    """The `module:Name` of a class or function, as `load` reads it back given the recipe's folder."""
+    module = str(thing.__module__)
+    if module.startswith(BESIDE):
+        module = module.partition(".")[2]
+    return f"{module}:{thing.__qualname__}"
+
+
+def stands_in_file(thing: object) -> bool:
+    """Whether a class or function stands beside a recipe."""
+    return str(getattr(thing, "__module__", "")).startswith(BESIDE)
+
+
+def provenance(thing: object) -> str:
+    """Where a class or function comes from: its file beside a recipe, else its package with the version."""
+    module = str(getattr(thing, "__module__", ""))
+    if not stands_in_file(thing) and (found := distribution(module)):
+        return f"package {found[0]} {found[1]}"
+    paths = files(thing)
+    own = [path for path in paths if path.stem == module.rpartition(".")[2]]
+    return str((own or paths)[0]) if paths else module
+
+
+def distribution(module: str) -> tuple[str, str] | None:
+    """(name, version) of the installed package that a module belongs to."""
+    changed = tuple((place, Path(place).stat().st_mtime_ns) for place in sys.path if Path(place).is_dir())
+    names = _owners(changed).get(module.partition(".")[0], ())
+    return (names[0], importlib.metadata.version(names[0])) if names else None
+
+
+@functools.lru_cache(maxsize=1)
+def _owners(changed: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[str]]:
+    """The installed packages by the modules they hold, read again only after something was installed: that
+    opens every file of their metadata, and a run asks many times."""
+    return importlib.metadata.packages_distributions()
+
+
+def home(thing: Any) -> Path | None:
+    """The folder from which a module's file is found: the recipe's, or that of installed packages."""
+    module = sys.modules.get(str(thing.__module__))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None:
+        return None
+    above = module.__name__.removeprefix(BESIDE).count(".") - (1 if stands_in_file(thing) else 0)
+    path = Path(file).resolve()
+    return path.parents[above + (1 if path.name == "__init__.py" else 0)]
+
+
+def siblings(path: Path) -> set[Path]:
+    """A file, what it imports relatively, and so on."""
+    found: set[Path] = set()
+    rest = [path]
+    while rest:
+        if (one := rest.pop()) not in found:
+            found.add(one)
+            rest += relatives(one)
+    return found
+
+
+def relatives(path: Path) -> list[Path]:
+    """The files that a file imports relatively, as far as its text tells."""
+    found = []
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except SyntaxError:  # of which whoever imports it hears
+        return []
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for base in (home, *(home / alias.name for alias in node.names)):
+                asked = base.with_name(f"{base.name}.py") if base.name else base, base / "__init__.py"
+                found += [one.resolve() for one in asked if one.is_file()]
+    return found
+
+
+def package(folder: Path) -> str:
+    """The module that a recipe's folder is imported as."""
+    return BESIDE + str(folder.resolve()).replace("%", "%25").replace(".", "%2E")
+
+
+def stands_beside(module: str, folder: Path) -> bool:
+    return (folder / f"{module}.py").is_file() or (folder / module / "__init__.py").is_file()
+
+
+def absent(module: str, folder: Path | None) -> str:
+    """That there is no such module, with the nearest one beside the recipe."""
+    if folder is None:
+        return f"no installed package has a module {module!r}; install it, or put its file beside the recipe"
+    known = sorted({path.stem for path in folder.glob("*.py")})
+    guess = nearest(module, known)
+    did = f"did you mean {guess} ({guess}.py)?" if guess else "write the file, or install the package"
+    return f"no module {module!r}: no {folder.resolve() / module}.py, and no installed package has it; {did}"
+
+
+def broken(module: str, error: BaseException, folder: Path | None) -> str:
+    """That a module cannot be imported, with the line beside the recipe where it fails."""
+    own = str(folder.resolve()) if folder is not None else None
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        frames.append((error.filename or "", error.lineno))
+    inside = [f"{name}, line {line}" for name, line in frames if own and name.startswith(own)]
+    remedy = "mend it"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        first = error.name.partition(".")[0]
+        remedy = f"install {first}"
+        if folder is not None and stands_beside(first, folder):
+            remedy = f"{first} stands beside it: write `from .{first} import ...`"
+    return f"{inside[-1] if inside else module}: {type(error).__name__}: {error}; {remedy}"
+
+
+def fault(place: str, message: str) -> ConfigError:
+    return ConfigError([f"{place}: {message}" if place else message])
+
+
+class Folders(MetaPathFinder):
+    """Imports the packages that stand for recipes' folders; what is in them Python then finds itself."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(BESIDE) or "." in fullname:
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        folder = fullname.removeprefix(BESIDE).replace("%2E", ".").replace("%25", "%")
+        spec.submodule_search_locations = [folder]
+        return spec
+
+
+if not any(isinstance(finder, Folders) for finder in sys.meta_path):
+    sys.meta_path.insert(0, Folders())

@@ -1,0 +1,347 @@
+"""The map: outcomes of runs over sweep values, and the largest sweep value that an arm bears."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.pages import drawing
+from helpers.synthetic import Synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.analysis.figures.style import TEXT
+from grpobench.analysis.kept.kept import as_text, keep, read
+from grpobench.analysis.kept.markdown import render
+from grpobench.analysis.report.catalog import make_tables
+from grpobench.analysis.report.facts import gather
+from grpobench.analysis.report.report import write_report
+from grpobench.analysis.report.text import borne, head, subtitle
+from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
+from grpobench.analysis.runfolder.load import load
+from grpobench.analysis.statistics.intervals import Estimate
+from grpobench.analysis.topics.numbers import Numbers
+from grpobench.analysis.topics.stability import panels_of
+from grpobench.analysis.topics.sweep import (
+    Cell,
+    axes_of,
+    cells,
+    draw_map,
+    exact_share,
+    frontiers,
+    outcomes,
+    quantile_ranks,
+    tolerances,
+)
+
+RATES, LEVELS, SEEDS = (1e-4, 2e-4, 4e-4), (1, 8), (1, 2, 3)
+BEARS = {"grpo": 1e-4, "gspo": 2e-4, "dpo": 4e-4}
+"""What two of three seeds bear at one minibatch; the third bears half of it, and at eight all do."""
+
+
+def bears(arm: str, level: int, seed: int) -> float:
+    return BEARS[arm] / (2 if seed == 3 or level == 8 else 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A map of made-up runs: above what it bears a run falls; below it gains what the sweep value
+    promises."""
+    sweep_values = {
+        f"{arm}-{place}-{level}": {
+            "arm": arm,
+            "values": {"train.learning_rate": rate, "train.num_minibatches": level},
+        }
+        for arm in BEARS
+        for place, rate in enumerate(RATES)
+        for level in LEVELS
+    }
+    values = {name: (own["arm"], *own["values"].values()) for name, own in sweep_values.items()}
+    root = Synthetic(
+        arms=tuple(sweep_values),
+        tasks=("arithmetic",),
+        seeds=SEEDS,
+        gain=dict.fromkeys(sweep_values, 0.2),
+        falls={
+            (name, "arithmetic", seed): 20
+            for name, (arm, rate, level) in values.items()
+            for seed in SEEDS
+            if rate > bears(arm, level, seed) * 1.01
+        },
+        accuracy=lambda name, task, seed: 0.6 + 500 * values[name][1],
+        problems=16,
+        samples=1,
+        name="map",
+    ).write(tmp_path_factory.mktemp("maps"))
+    described = json.loads((root / "experiment.json").read_text())
+    (root / "experiment.json").write_text(json.dumps(described | {"sweep_values": sweep_values}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def numbers(folder: Path) -> Numbers:
+    return Numbers(load(folder))
+
+
+def test_the_grid_is_read_from_the_logs(numbers: Numbers) -> None:
+    axes = axes_of(numbers.experiment.sweep_values)
+    assert axes is not None
+    assert (axes.key, axes.sweep_values, axes.others) == (
+        "train.learning_rate",
+        RATES,
+        ("train.num_minibatches",),
+    )
+    assert (axes.levels, axes.arms) == (((1,), (8,)), tuple(BEARS))
+    assert len(numbers.grid) == len(BEARS) * len(RATES) * len(LEVELS)
+
+
+def test_every_run_has_the_outcome_that_it_was_made_with(numbers: Numbers) -> None:
+    for cell in numbers.grid:
+        wanted = [
+            "collapses" if cell.sweep_value > bears(cell.arm, cell.level[0], s) * 1.01 else "learns"
+            for s in SEEDS
+        ]
+        assert list(cell.outcomes) == wanted, cell
+
+
+def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Numbers) -> None:
+    found = {(one.arm, one.level[0]): one for one in frontiers(numbers.grid)}
+    at = {key: one.at.sweep_value if one.at else None for key, one in found.items()}
+    assert at == {
+        ("grpo", 1): 1e-4,
+        ("grpo", 8): None,
+        ("gspo", 1): 2e-4,
+        ("gspo", 8): 1e-4,
+        ("dpo", 1): 4e-4,
+        ("dpo", 8): 2e-4,
+    }
+    assert found["dpo", 1].beyond and not found["gspo", 1].beyond
+    assert (found["grpo", 1].low, found["grpo", 1].high) == (None, 1e-4)
+    assert found["gspo", 1].coverage == pytest.approx(1 - (2 / 3) ** 3 - (1 / 3) ** 3)
+    best = found["gspo", 1].best
+    assert best is not None and best.sweep_value == 1e-4  # at 2e-4 a third of the seeds fell
+
+
+def test_a_run_that_ends_below_its_base_drifts_and_one_within_the_noise_stalls(
+    numbers: Numbers,
+) -> None:
+    runs = numbers.runs.copy()
+    first = runs.index[runs["collapsed_at"].isna()][0]
+    arm, seed = runs.loc[first, "arm"], runs.loc[first, "seed"]
+    own = outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
+    bound = 2 * own["error"]
+    assert bound > 0
+    for change, outcome in ((1.01, "learns"), (0.99, "stalls"), (-0.99, "stalls"), (-1.01, "drifts")):
+        runs.loc[first, "final"] = runs.loc[first, "base"] + change * bound
+        found = outcomes(numbers.experiment, runs).set_index(["arm", "seed"])
+        assert found.loc[(arm, seed), "outcome"] == outcome
+    runs.loc[first, "final"] = math.nan
+    assert (
+        outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
+        == "no result"
+    )
+
+
+def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
+    """Against scipy, from the rows of eval.jsonl."""
+    from scipy import stats
+
+    found = outcomes(numbers.experiment, numbers.runs)
+    row = found.iloc[0]
+    answers = numbers.experiment.evaluations
+    own = answers[
+        (answers["arm"] == row["arm"])
+        & (answers["seed"] == row["seed"])
+        & (answers["split"] == row["split"])
+        & (answers["mode"] == row["mode"])
+    ].pivot_table(index="problem", columns="step", values="score/correct")
+    difference = own[own.columns.max()] - own[0]
+    assert row["error"] == pytest.approx(stats.sem(difference), rel=1e-12)  # the same sum in float64
+
+
+def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
+    with drawing("map", "survival"):
+        page = write_report(folder).read_text(encoding="utf-8")
+    told = re.sub(r"<[^>]+>", "", page)
+    assert "Stability map" in told and "How far each arm goes without a collapse" in told
+    assert (
+        "gspo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "collapse is 2e−4; there 1 of 3 collapsed and 2 of 3 learned"
+    ) in told
+    assert (
+        "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
+    ) in told
+    assert (
+        "grpo at minibatches 8, arithmetic: more than a third of the seeds collapse at the smallest "
+        "learning rate"
+    ) in told
+    assert (
+        "Where grpo, gspo and dpo learn, stall, drift and collapse on arithmetic, by learning rate and "
+        "minibatches"
+    ) in told
+    assert "comparisons resolved" not in told
+    assert "learning rate 1e−4, 2e−4, 4e−4; minibatches 1, 8" in told
+    assert (folder / "report/figures/map.svg").exists()
+    assert (folder / "report/figures/survival.svg").exists()
+    assert {path.stem for path in (folder / "report/tables").glob("*.csv")} == {"map", "frontier", "runs"}
+
+
+def test_its_survival_has_a_panel_for_each_combination_with_the_recipe_s_arms(numbers: Numbers) -> None:
+    arms, panels = panels_of(numbers.experiment, numbers.findings)
+    assert tuple(arms) == tuple(BEARS)
+    assert set(panels) == {f"{level}, {rate}" for level in LEVELS for rate in ("1e−4", "2e−4", "4e−4")}
+    for title, own in panels.items():
+        level, rate = title.split(", ")
+        for arm, lasts in own.items():
+            sweep_value = float(rate.replace("−", "-"))
+            fell = [sweep_value > bears(arm, int(level), run.seed) * 1.01 for run in lasts.runs]
+            assert list(lasts.collapsed) == fell
+
+
+def test_its_kept_table_gives_the_same_tables_again(folder: Path, numbers: Numbers, tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text(as_text(keep(load(folder))), encoding="utf-8")
+    kept = read(tmp_path / "map.json")
+    tables = make_tables(numbers)
+    for name, options in (("map", {}), ("frontier", {"of": "frontier"})):
+        lines = render(kept, "map", {"mode": "greedy", **options})
+        cells = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")
+        ]
+        assert cells[0] == list(tables[name].header)
+        assert cells[2:] == [list(row) for row in tables[name].rows]
+    assert render(kept, "provenance", {})[0].startswith("Made by `grpobench map map`")
+
+
+def row(*outcomes_by_sweep_value: str) -> list[Cell]:
+    """Cells of one arm; a letter per seed: c collapses, l learns, - no result."""
+    words = {"c": "collapses", "l": "learns", "-": "no result"}
+    nothing = Estimate(math.nan, math.nan, math.nan)
+    return [
+        Cell(
+            "arm", "task", (), sweep_value, tuple(words[one] for one in own), tuple(range(len(own))), nothing
+        )
+        for sweep_value, own in enumerate(outcomes_by_sweep_value)
+    ]
+
+
+def test_a_seed_bears_a_sweep_value_only_if_it_bears_all_smaller_ones() -> None:
+    assert tolerances(row("ll", "cl", "lc")) == [0, 1]
+    assert tolerances(row("cl", "ll")) == [-1, 1]
+    assert tolerances(row("l-", "ll")) == [1]  # a seed without a result tells nothing
+    broken = frontiers(row("lll", "ccl", "lll"))[0]
+    assert broken.at is not None and broken.at.sweep_value == 0  # what stands behind a break is not borne
+    assert frontiers(row("---"))[0].at is None
+
+
+@given(st.integers(1, 25), st.floats(0.05, 0.95))
+def test_ranks_cover_a_quantile_as_often_as_they_say(n: int, share: float) -> None:
+    """The coverage by counting which of the values' ranks lie below the quantile, without the closed form."""
+    ranks = quantile_ranks(n, share)
+    assert 0 <= ranks.low <= ranks.high < n
+    chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    held = sum(chances[k] for k in range(n + 1) if ranks.low < k <= ranks.high)
+    assert ranks.coverage == pytest.approx(held, abs=1e-9)
+    whole = 1 - share**n - (1 - share) ** n if n > 1 else 0.0
+    assert ranks.coverage >= min(0.95, whole) - 1e-9
+
+
+def test_ranks_hold_the_quantile_of_drawn_values() -> None:
+    rng = np.random.default_rng(0)
+    ranks = quantile_ranks(20, 1 / 3)
+    drawn = np.sort(rng.random((4000, 20)), axis=1)
+    held = np.mean((drawn[:, ranks.low] <= 1 / 3) & (drawn[:, ranks.high] >= 1 / 3))
+    assert held == pytest.approx(ranks.coverage, abs=0.015)  # three standard errors of 4,000 draws
+
+
+def test_exact_shares_have_their_closed_form_at_the_ends() -> None:
+    """Clopper–Pearson of 0 of n: 1 − (α/2)^(1/n)."""
+    assert exact_share(0, 3) == (0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
+    assert exact_share(3, 3) == (pytest.approx(0.025 ** (1 / 3)), 1.0)
+    assert all(map(math.isnan, exact_share(0, 0)))
+
+
+def test_a_experiment_without_sweep_values_is_no_map(tmp_path: Path) -> None:
+    plain: Experiment = load(
+        Synthetic(arms=("grpo", "ppo"), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)
+    )
+    assert axes_of(plain.sweep_values) is None
+    assert Numbers(plain).grid == ()
+    assert "map" not in make_tables(plain)
+
+
+def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
+    """A map of two arms, one key and three seeds: at 1e-3 nothing collapses and nothing learns. Runs of the
+    arms of `missing` were planned and are not there."""
+    sweep_values = {
+        f"{arm}-{rate:g}": {"arm": arm, "values": {"train.learning_rate": rate}}
+        for arm in ("grpo", "ppo")
+        for rate in (1e-4, 1e-3)
+    }
+    learns = {name: own["values"]["train.learning_rate"] == 1e-4 for name, own in sweep_values.items()}  # type: ignore[index]
+    root = Synthetic(
+        arms=tuple(sweep_values),
+        tasks=("arithmetic",),
+        seeds=(1, 2, 3),
+        gain={name: 0.3 if own else 0.0 for name, own in learns.items()},
+        accuracy=lambda name, task, seed: 0.9 if learns[name] else 0.2 + 0.01 * seed,  # as before
+        problems=16,
+        samples=1,
+        name="dead-map",
+    ).write(tmp_path)
+    described = json.loads((root / "experiment.json").read_text())
+    summary = "Where GRPO, PPO, GSPO and DPO learn"
+    (root / "experiment.json").write_text(
+        json.dumps(described | {"sweep_values": sweep_values, "summary": summary})
+    )
+    for run in root.glob("*/run.toml"):
+        if run.parent.name.startswith(missing or ("none",)):
+            shutil.rmtree(run.parent)
+    return root
+
+
+def test_a_sweep_value_without_collapse_at_which_nothing_is_learned_says_both(tmp_path: Path) -> None:
+    root = dead(tmp_path)
+    numbers = Numbers(load(root))
+    (line, _) = borne(gather(numbers))
+    assert line.startswith(
+        "grpo, arithmetic: the highest learning rate at which at most a third of the seeds collapse is "
+        "1e−3, the largest of the grid; there 0 of 3 collapsed, but none of 3 learned (accuracy 22.0 %); "
+        "the highest accuracy is at 1e−4, 90.0 %."
+    )
+    table = make_tables(numbers)["frontier"]
+    learned = table.header.index("learned")
+    assert [row[learned] for row in table.rows] == ["0 of 3", "0 of 3"]
+    assert list(table.frame["learned"]) == [0, 0]
+
+
+def test_a_map_s_page_and_figure_name_only_arms_that_were_run(tmp_path: Path) -> None:
+    """The recipe's own summary names four arms; ppo was planned, and none of its runs is there."""
+    root = dead(tmp_path, missing=("ppo",))
+    facts = gather(load(root))
+    assert subtitle(facts) == (
+        "Where grpo learns, stalls, drifts and collapses on arithmetic, by learning rate"
+    )
+    assert head(facts)["arms"] == "grpo"
+    assert len(borne(facts)) == 1 and borne(facts)[0].startswith("grpo")
+    rows = {row[1]: row[3:6] for row in facts.tables["frontier"].rows}
+    assert rows["ppo"] == ["–", "–", "–"]  # not "below the grid": nothing is known of it
+    drawing = draw_map(facts.experiment, facts.numbers.grid, TEXT)
+    assert drawing is not None
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["grpo"]
+
+
+def test_accuracies_of_a_map_have_intervals_within_0_and_1() -> None:
+    """Of .9, .99 and 1: the t interval reaches 1.1."""
+    sweep_values = {"a": SweepPoint("a", {"train.learning_rate": 1e-4})}
+    runs = [
+        {"task": "t", "arm": "a", "seed": seed, "outcome": "learns", "counted": value}
+        for seed, value in enumerate((0.9, 0.99, 1.0))
+    ]
+    (cell,) = cells(sweep_values, ["t"], runs)
+    assert cell.accuracy.high == 1.0 and 0.8 < cell.accuracy.low < 0.9

@@ -1,0 +1,174 @@
+"""`grpobench bench` as a whole: its words, which cases it takes, what it says meanwhile, what comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+
+import pytest
+from helpers.bench_sides import FACTS, Stage
+from rich.console import Console
+
+from grpobench.benchmarks import bench, cases, compare
+from grpobench.benchmarks.cases import MOST_WARM_UP, NAMES, UNKNOWN, Course, chosen, counted, shape, warm_up
+from grpobench.runs import cli
+from grpobench.runs.commands.machine import CASES
+from grpobench.runs.tools.strict import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "REST", 0.0)
+
+
+# Which cases
+
+
+def test_the_command_line_knows_every_case() -> None:
+    assert CASES == NAMES
+    bench_command = cli.app.commands["bench"]
+    words = ["--case", "grid", "--case", "short"]
+    assert bench_command.make_context("bench", words).params["case"] == ("grid", "short")
+    assert bench_command.make_context("bench", []).params["case"] == ()
+
+
+def test_nano_has_both_shapes_and_other_models_the_long_prompt_only_unless_asked() -> None:
+    def shapes(model: str, *wanted: str) -> list[tuple[str, int, int, int, int]]:
+        found = [shape(name, model) for name in chosen(model, wanted)]
+        return [(c.name, c.prompts, c.group, c.prompt_tokens, c.completion_tokens) for c in found]
+
+    assert shapes("nano") == [("short", 16, 8, 16, 24), ("long-prompt", 16, 8, 150, 8)]
+    assert shapes("smollm2-135m") == [("long-prompt", 2, 16, 150, 8)]
+    assert shapes("smollm2-135m", "short") == [("short", 2, 16, 16, 24)]
+    assert [shape(name, "nano").steps - MOST_WARM_UP for name in chosen("nano", ())] == [16, 8]
+
+
+def test_cases_come_in_one_order_and_once() -> None:
+    assert chosen("nano", ["grid", "short", "grid"]) == ("short", "grid")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--case", "scaling", "--model", "smollm2-135m"], "leave --model smollm2-135m away"),
+        (["--case", "grid", "--model", "smollm2-135m"], "has tasks for nano and nano-moe"),
+        (["--case", "grid", "--sandbox"], "leave --case away"),
+    ],
+)
+def test_a_case_that_cannot_be_measured_so_ends_with_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_case_ends_with_2_and_names_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", "--case", "shrot"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert all(name in said for name in NAMES)
+
+
+def test_without_trl_only_the_comparisons_end_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["bench", "--json"]) == 2
+    assert "pip install 'trl==1.16.*'" in capsys.readouterr().err
+    monkeypatch.setattr(bench, "measure", lambda *_: {"measured": True})
+    assert cli.main(["bench", "--case", "scaling", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"measured": True}
+
+
+def test_an_unknown_model_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("trl")
+    assert cli.main(["bench", "--model", "nanno", "--json"]) == 2
+    assert "nanno" in capsys.readouterr().err
+
+
+# How often
+
+
+def test_two_steps_warm_up_but_one_where_it_takes_long() -> None:
+    assert warm_up(0.3) == warm_up(4.9) == 2
+    assert warm_up(5.0) == warm_up(40.0) == 1
+
+
+def test_as_many_steps_are_counted_as_fit_the_budget_and_never_too_few_or_too_many() -> None:
+    assert counted(0.9, spent=2.0, most=16) == 16  # 131 would fit
+    assert counted(10.0, spent=20.0, most=16) == 10  # 100 s are left
+    assert counted(44.0, spent=44.0, most=8) == 3  # one would fit
+    assert counted(44.0, spent=44.0, most=2) == 2
+    assert counted(0.5, spent=1.0, most=10, budget=5.0) == 8
+
+
+# What is said meanwhile
+
+
+def test_without_a_terminal_a_case_begins_with_a_line_and_then_has_one_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(cases.time, "monotonic", lambda: now[0])
+    text = io.StringIO()
+    with Course(Console(file=text, width=40), 2) as told:
+        told.begin("short")
+        told.tell("starting TRL", UNKNOWN)
+        now[0] += 9
+        told.tell("not shown", 70.0)
+        now[0] += 1
+        told.tell("step 1 of 16", 65.2)
+        told.begin("grid")
+        told.tell("[bold]block 1", 3.0)
+    assert text.getvalue().splitlines() == [
+        "short (1 of 2): starting TRL",
+        "short (1 of 2): step 1 of 16, about 1:05 left",
+        "grid (2 of 2): [bold]block 1, about 3 s left",
+    ]
+
+
+def test_in_a_terminal_a_bar_says_the_same() -> None:
+    text = io.StringIO()
+    console = Console(file=text, width=100, force_terminal=True)
+    with Course(console, 1) as told:
+        told.begin("short")
+        told.tell("starting TRL", UNKNOWN)
+        assert told.bar
+        assert told.bar.tasks[0].total is None
+        told.tell("step [1] of 4", 16.0)
+        (task,) = told.bar.tasks
+        assert task.total == pytest.approx(task.completed + 16.0)
+    assert "short: step [1] of 4, about 16 s left" in text.getvalue()
+
+
+# The outcome
+
+
+def test_the_outcome_is_json_with_the_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "scaling", lambda start, tell: ({"axes": []}, FACTS))
+    monkeypatch.setattr(bench, "grid", lambda tell, sets: {"sets": sets})
+    for case in ("launching", "keeping"):
+        monkeypatch.setattr(bench, case, lambda tell: {"runs": 0})
+    outcome = bench.measure("nano", NAMES, Stage().start, Course(Console(file=io.StringIO()), 4))
+    assert json.loads(json.dumps(outcome)) == outcome
+    assert {**FACTS, "model": "nano", "precision": "float32"}.items() <= outcome.items()
+    assert [case["name"] for case in outcome["cases"]] == ["short", "long-prompt"]
+    assert [case["counted_steps"] for case in outcome["cases"]] == [16, 8]  # a pair takes 4 s
+    assert outcome["scaling"] == {"axes": []} and outcome["grid"] == {"sets": ["model.name=nano"]}
+
+
+def test_a_grid_alone_says_on_which_machine_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.setattr(bench, "grid", lambda tell, sets: {})
+    outcome = bench.measure("nano-moe", ("grid",), Stage().start, Course(Console(file=io.StringIO()), 1))
+    assert outcome["threads"] == 1 and outcome["trl"].startswith("1.") and outcome["torch"]
+    assert outcome["cases"] == []
+
+
+def test_chosen_refuses_in_words() -> None:
+    with pytest.raises(ConfigError, match="makes models of its own"):
+        chosen("nano-moe", ["scaling"])

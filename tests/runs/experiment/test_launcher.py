@@ -1,0 +1,245 @@
+"""What the launcher makes of what engines tell, with an engine that tells what the test says."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from grpobench.runs.experiment import launcher, pool
+from grpobench.runs.experiment.engine import Lost, News
+from grpobench.runs.experiment.launcher import MOST_AGAIN, Launcher
+from grpobench.runs.experiment.pool import Pool, Worker
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.experiment.worker import Ended
+from grpobench.runs.runfolder.folder import RunFolder
+from grpobench.runs.runfolder.logs import Log, status
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.lock import LeaseLost, Lock
+from grpobench.runs.train.progress import SAVING, Progress
+
+CONFIG = read_recipe("quickstart", ["tasks=arithmetic", "arms=grpo"]).configs[0]
+
+
+class Told:
+    """An engine of one worker: the next message is what `tell` says of the run that was begun."""
+
+    workers = 1
+    queues = False
+
+    def __init__(self, tell: Any) -> None:
+        self.tell, self.begun, self.stopped = tell, list[Run](), False
+
+    def start(self, queue: Sequence[Run]) -> list[Run]:
+        self.begun += queue[:1]
+        return list(queue[:1])
+
+    def news(self, seconds: float) -> list[News]:
+        return [(run, self.tell(run, len(self.begun))) for run in self.begun[-1:]]
+
+    def abandon(self, run: Run) -> None: ...
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "PAUSES", (0.0,) * 3)
+    monkeypatch.setattr(launcher, "POLL", 0.0)
+
+
+def say(run: Run, state: str, attempt: int) -> None:
+    run.path.mkdir(parents=True, exist_ok=True)
+    told = {"state": state, "why": "", "step": 4, "attempt": attempt}
+    (run.path / "status.json").write_text(json.dumps(told))
+
+
+def launched(tmp_path: Path, tell: Any, **more: Any) -> tuple[Run, Told, str]:
+    run, engine = Run(CONFIG, tmp_path / CONFIG.folder), Told(tell)
+    console = Console(file=io.StringIO(), width=200)
+    Launcher([run], engine, console, **more).launch()
+    assert isinstance(console.file, io.StringIO)
+    return run, engine, console.file.getvalue()
+
+
+def test_an_older_result_is_not_that_of_an_attempt_that_was_lost_before_it_began(tmp_path: Path) -> None:
+    """As where a finished run is to be made again and its worker is killed first."""
+    say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
+    run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
+    assert run.state == "crashed" and len(engine.begun) == 1 + MOST_AGAIN
+    assert f"{1 + MOST_AGAIN} attempts came no further" in run.why
+    assert printed.count("again from step 0") == MOST_AGAIN
+
+
+def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:
+    def tell(run: Run, begun: int) -> Lost:
+        say(run, "finished", 2)
+        return Lost("its worker process was killed")
+
+    say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
+    run, engine, _ = launched(tmp_path, tell)
+    assert run.state == "finished" and len(engine.begun) == 1
+
+
+def test_a_process_that_ends_by_itself_is_not_tried_again(tmp_path: Path) -> None:
+    run, engine, _ = launched(tmp_path, lambda run, begun: Lost("it exited with 1", machine=False))
+    assert (run.state, run.why, len(engine.begun)) == ("crashed", "it exited with 1", 1)
+
+
+def test_progress_counts_from_the_last_attempt_where_older_checkpoints_were_replaced(tmp_path: Path) -> None:
+    def tell(run: Run, begun: int) -> Lost | Ended:
+        for place in run.path.glob("checkpoints/step-*"):
+            place.rmdir()
+        (run.path / "checkpoints" / f"step-{begun}").mkdir(parents=True)
+        return Ended("finished", "") if begun == 9 else Lost("its worker process was killed")
+
+    (tmp_path / CONFIG.folder / "checkpoints" / "step-40").mkdir(parents=True)
+    run, engine, _ = launched(tmp_path, tell)
+    assert run.state == "finished" and len(engine.begun) == 9
+
+
+def test_a_launcher_whose_experiment_was_taken_over_begins_nothing_more(tmp_path: Path) -> None:
+    def demand() -> None:
+        raise LeaseLost("another has it")
+
+    run, engine, printed = launched(tmp_path, lambda run, begun: Ended("finished", ""), demand=demand)
+    assert run.state == "waiting" and not engine.begun and engine.stopped
+    assert "stopping: another has it" in printed
+
+
+class Stopped:
+    """An engine of two runs. One writes a checkpoint for `looks` looks after it was told to stop, the other
+    does not stop."""
+
+    workers = 2
+    queues = False
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.ended, self.killed = looks, list[str](), False
+        self.runs = list[Run]()
+
+    def start(self, queue: Sequence[Run]) -> list[Run]:
+        self.runs += queue
+        return list(queue)
+
+    def news(self, seconds: float) -> list[News]:
+        if self.killed:
+            return [(run, Lost("killed")) for run in self.runs if run.name not in self.ended]
+        saving, deaf = self.runs
+        self.looks -= 1
+        if self.looks == 3:
+            return [(deaf, Lost("it was given up"))]
+        return [] if self.looks > 0 else [(saving, Ended("preempted", ""))]
+
+    def abandon(self, run: Run) -> None:
+        self.ended.append(run.name)
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_who_writes_a_checkpoint_when_it_is_late_is_waited_for_unless_the_disk_is_full(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "GRACE", 0.0)
+    runs = [Run(dataclasses.replace(CONFIG, seed=seed), tmp_path / f"run-{seed}") for seed in range(2)]
+    ended = [Run(CONFIG, tmp_path / "before", state="disk full")] if full else []
+    engine, console = Stopped(6), Console(file=io.StringIO(), width=200)
+    begun = Launcher([*runs, *ended], engine, console)
+    begun.signals = 1
+    begun.stop(0.0)
+    engine.start(runs)
+    for run, phase in zip(runs, (SAVING, "training"), strict=True):  # at work when the signal came
+        begun.begin(run)
+        run.heard(Progress(3, 9, 0.5, 9.0, phase))
+    begun.launch()
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert [run.state for run in runs] == ["preempted", "preempted"]
+    if full:
+        assert engine.killed and not engine.ended and "still saving" not in printed
+    else:
+        assert engine.ended == ["run-1"] and not engine.killed  # once, and the other never
+        assert printed.count("still saving: run-0 (Ctrl-C again kills)") == 1
+
+
+def buried(crew: list[Worker], monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """A pool of two in which a worker has died thrice while it started."""
+    found = Pool(2, "none")
+    found.crew = crew
+    for _ in range(pool.MOST_FAILED_STARTS):
+        process: Any = SimpleNamespace(join=lambda: None, exitcode=-9)
+        connection: Any = SimpleNamespace(close=lambda: None)
+        dead = Worker(process, connection)
+        found.crew.append(dead)
+        found.handle_death(dead)
+    return found
+
+
+def test_failed_starts_end_no_run_that_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    anything: Any = None
+    found = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
+    assert len(found.crew) == 1
+    monkeypatch.setattr(found, "hire", lambda: pytest.fail("hired at once"))
+    assert found.start([Run(CONFIG, tmp_path)]) == []
+    with pytest.raises(RuntimeError, match="worker processes die while they start"):
+        buried([], monkeypatch)
+
+
+def test_who_lost_the_lease_changes_nothing_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run"
+    folder = RunFolder.open(path, CONFIG)
+    folder.log({"step": 1})
+    folder.log({"step": 2})
+
+    def lost(self: Lock) -> None:
+        raise LeaseLost("another has it")
+
+    before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    monkeypatch.setattr(Lock, "demand", lost)
+    monkeypatch.setattr(folder.lock, "demand", lambda: lost(folder.lock))
+    for log in folder.logs.values():
+        log.demand = folder.lock.demand
+    for write in (
+        lambda: folder.rewind(1),
+        lambda: folder.finish("finished"),
+        lambda: folder.events([{"kind": "x"}]),
+        lambda: folder.rollouts(1, [{"problem": "x"}]),
+        lambda: folder.problems({}),
+        folder.write_sums,
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
+    assert status(path)["state"] == "running"
+    monkeypatch.undo()
+    folder.close()
+
+
+def test_a_log_that_cannot_be_closed_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.open(tmp_path / "run", CONFIG)
+
+    def broken(self: Log) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Log, "close", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        folder.close()
+    assert folder.lock.owner() is None

@@ -1,0 +1,93 @@
+"""What is tried of an experiment' folder before its first run."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from helpers.whole_runs import configure
+
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.experiment import preflight
+from grpobench.runs.experiment.run import Run
+from grpobench.runs.models.model_files import POLICIES
+from grpobench.runs.settings.config import CheckpointConfig
+from grpobench.runs.tools.lock import FolderError
+
+NANO = preflight.weights("nano")
+
+
+def test_a_sound_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    preflight.probe(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "doing"),
+    [
+        ((fcntl, "flock"), errno.ENOLCK, r"lock a file \(flock\)"),
+        ((os, "fsync"), errno.EIO, r"sync a file \(fsync\)"),
+        ((Path, "rename"), errno.EPERM, "rename a file"),
+    ],
+)
+def test_what_a_file_system_cannot_do_is_named(
+    where: tuple[Any, str], what: int, doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise OSError(what, os.strerror(what))
+
+    monkeypatch.setattr(*where, refuses)
+    with pytest.raises(FolderError, match=f"cannot {doing} there .*{os.strerror(what)}.*another file system"):
+        preflight.probe(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / "x").symlink_to(full)
+    with pytest.raises(OSError) as raised, (tmp_path / "x").open("wb") as file:
+        file.write(b"x")
+        file.flush()
+    assert raised.value.errno in preflight.FULL
+
+
+def left(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+
+
+def test_weights_are_counted_in_the_files() -> None:
+    from safetensors.torch import load_file
+
+    tensors = load_file(POLICIES / "nano" / "model.safetensors")
+    assert sum(tensor.numel() for tensor in tensors.values()) == NANO
+    assert preflight.weights("owner/of-the-hub") == 0
+
+
+def test_what_runs_keep_is_held_against_the_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GRPO keeps its policy (4 bytes a weight) and the state to go on from (12); a critic adds 12. While one
+    works its checkpoints are 12 bytes a weight and role, two kept and one aside."""
+    grpo = configure("nano", checkpoint=CheckpointConfig(keep=2))
+    ppo = configure("nano", PPO(critic="separate"), checkpoint=CheckpointConfig(keep=2))
+    runs = [Run(grpo, tmp_path / "a"), Run(ppo, tmp_path / "b")]
+    need = (4 + 12) * NANO + (4 + 24) * NANO + 3 * 24 * NANO
+    said: list[str] = []
+    for free, told in ((need, 0), (need - 1, 1)):
+        left(monkeypatch, free)
+        preflight.demand(runs, tmp_path, 1, said.append)
+        assert len(said) == told
+    assert "checkpoint.final = false" in said[0]
+    left(monkeypatch, 8 * NANO - 1)
+    with pytest.raises(FolderError, match=r"MB free, and the weights of one run and their copy"):
+        preflight.demand(runs, tmp_path, 1, said.append)
+    for run in runs:
+        run.state = "finished"
+    preflight.demand(runs, tmp_path, 1, said.append)  # nothing is to be written

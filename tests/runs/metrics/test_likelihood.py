@@ -1,0 +1,122 @@
+"""Locks: log-probabilities of candidates equal those of plain forward passes, whatever the run's temperature
+and micro-batches; what a candidate follows; the rows and numbers of an evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from grpobench.runs.metrics.evaluator import Evaluator, Scored, continuation, judge, prompt, score
+from grpobench.runs.models.loading import Loaded, load
+from grpobench.runs.models.roles import RoleModels
+from grpobench.runs.sample.in_process import HFSampler
+from grpobench.runs.settings.config import EvaluateConfig
+from grpobench.tasks.data.tables import DataError
+from grpobench.tasks.task import Problem, Split, Task, Verdict
+
+
+@pytest.fixture(scope="module", params=["nano", "nano-moe"])
+def loaded(request: pytest.FixtureRequest) -> Loaded:
+    return load(request.param)
+
+
+@dataclass(frozen=True)
+class Choice(Task):
+    """Two problems; `behind` is what their candidates follow."""
+
+    name = "choice"
+    source = summary = "none"
+    scores = ("correct",)
+    max_completion_tokens = 4
+    splits = ("test",)
+    modes = ("likelihood", "greedy")
+    behind: str | None = None
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return [
+            Problem("sum", "3+4=", " 7", {"category": "a"}),
+            Problem("word", "Who was polite? Ash/Elm/unknown\n", "Elm", {"category": "b"}),
+        ]
+
+    def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
+        return [Verdict({"correct": float(text == problem.truth)}, text) for text in completions]
+
+    def demonstrate(self, problem: Problem) -> str:
+        return str(problem.truth)
+
+    def premise(self, problem: Problem) -> str | None:
+        return self.behind
+
+    def candidates(self, problem: Problem) -> tuple[str, ...]:
+        return (str(problem.truth), "Ash", "a long and unlikely answer")
+
+
+@torch.no_grad()
+def plain(loaded: Loaded, before: Sequence[int], text: Sequence[int]) -> float:
+    """Total log-probability by an ordinary forward pass over one sequence, in float64 from the logits on."""
+    ids = torch.tensor([[*before, *text]], device=loaded.model.device)
+    logp = loaded.model(input_ids=ids).logits[0].double().log_softmax(-1)
+    return sum(float(logp[len(before) + i - 1, token]) for i, token in enumerate(text))
+
+
+@pytest.mark.parametrize("behind", [None, "", "Ash was rude."])
+def test_log_probabilities_are_those_of_plain_forward_passes(loaded: Loaded, behind: str | None) -> None:
+    task = Choice(behind)
+    models = RoleModels(loaded.model, temperature=0.7, budget=24)  # several micro-batches, a tempered policy
+    found = judge(models, loaded, task, task.problems("test"))
+    for problem, (verdict, scored) in zip(task.problems("test"), found, strict=True):
+        before = prompt(loaded, problem, behind)
+        texts = [continuation(loaded, problem, text) for text in task.candidates(problem)]
+        wanted = [plain(loaded, before, text) for text in texts]
+        # The same float32 logits; only the order of summation differs.
+        assert scored.logp == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+        assert scored.tokens == tuple(map(len, texts))
+        assert verdict.answer == task.candidates(problem)[wanted.index(max(wanted))]
+    assert models.temperature == 0.7
+
+
+def test_a_candidate_of_no_premise_follows_the_start_token(loaded: Loaded) -> None:
+    start = loaded.tokenizer.bos_token_id
+    assert prompt(loaded, Problem("x", "3+4=", None), "")[-1] == (loaded.end[0] if start is None else start)
+    assert prompt(loaded, Problem("x", "3+4=", None), None) == loaded.encode("3+4=")
+
+
+def test_problems_of_unlike_shape_do_not_disturb_each_other(loaded: Loaded) -> None:
+    models = RoleModels(loaded.model)
+    asked = [((5, 6, 7), [(8,), (9, 10, 11)]), ((4,), [(5, 6, 7, 8)])]
+    together, alone = score(models, loaded, asked), [score(models, loaded, [one])[0] for one in asked]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logp == pytest.approx(other.logp, abs=1e-5)  # only the shapes of the sums differ
+        assert one.tokens == other.tokens
+
+
+def test_a_candidate_without_tokens_or_beyond_the_context_is_refused(loaded: Loaded) -> None:
+    with pytest.raises(DataError, match="problem x: the candidate '' has no token"):
+        continuation(loaded, Problem("x", "", None), "")
+    with pytest.raises(DataError, match=f"beyond the model's context of {loaded.context}"):
+        score(RoleModels(loaded.model), loaded, [((5,) * loaded.context, [(6,)])])
+
+
+def test_an_evaluation_has_rows_from_which_its_numbers_follow(loaded: Loaded) -> None:
+    models = RoleModels(loaded.model)
+    sampler = HFSampler(models, loaded.end, loaded.pad, 8, loaded.context)
+    settings = EvaluateConfig(samples=2, test_problems=2)
+    evaluator = Evaluator(Choice(), loaded, sampler, settings, 0, 4, models=models)
+    rows, summary = evaluator.evaluate(3, "test")
+    assert [row["mode"] for row in rows] == ["greedy", "greedy", "likelihood", "likelihood"]
+    likely = [row for row in rows if row["mode"] == "likelihood"]
+    assert summary["eval/test/likelihood/correct"] == sum(row["scores"]["correct"] for row in likely) / 2
+    assert "eval/test/likelihood/length" not in summary
+    for row, (_, scored) in zip(
+        likely, judge(models, loaded, Choice(), Choice().problems("test")), strict=True
+    ):
+        assert Scored(tuple(row["logp"]), tuple(row["tokens"])).tokens == scored.tokens
+        assert row["logp"] == pytest.approx(scored.logp)
+        assert all(math.isfinite(value) and value < 0 for value in row["logp"])
+    off = dataclasses.replace(evaluator, settings=dataclasses.replace(settings, likelihood=False))
+    assert {row["mode"] for row in off.evaluate(3, "test")[0]} == {"greedy"}

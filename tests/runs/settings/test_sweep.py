@@ -1,0 +1,121 @@
+"""Sweep values of a recipe: every arm once for each combination of values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpobench.runs.settings.expand import written
+from grpobench.runs.settings.recipe import Recipe, read_recipe, read_text
+from grpobench.runs.tools.strict import ConfigError
+
+TEXT = """
+name = "small"
+seeds = [0, 1]
+tasks = ["arithmetic"]
+[train]
+steps = 3
+[[arm]]
+algorithm = "grpo"
+settings.clip_high = 0.3
+[[arm]]
+algorithm = "ppo"
+train.learning_rate = { policy = 1e-4, critic = 1e-3 }
+"""
+OVER = ["train.learning_rate=1e-4,3e-3", "train.num_minibatches=1,4"]
+
+
+def read(text: str = TEXT, sets: tuple[str, ...] = (), over: list[str] | None = None) -> Recipe:
+    return read_text(text, "small", Path.cwd(), sets, over=OVER if over is None else over)
+
+
+def test_every_arm_is_run_with_every_combination_and_keeps_its_own_settings() -> None:
+    recipe = read()
+    assert len(recipe.runs()) == 2 * 4 * 2
+    found = {
+        (recipe.sweep_values[run.arm].arm, run.train.learning_rate["policy"], run.train.num_minibatches): run
+        for run in recipe.runs()
+    }
+    assert len(found) == 8
+    for (arm, rate, minibatches), run in found.items():
+        assert recipe.sweep_values[run.arm].values == {
+            "train.learning_rate": rate,
+            "train.num_minibatches": minibatches,
+        }
+        if arm == "grpo":
+            assert run.algorithm.clip_high == 0.3
+        else:  # a plain rate is the policy's
+            assert run.train.learning_rate["critic"] == 1e-3
+    assert found["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+minibatches-4"
+
+
+def test_its_experiment_has_a_folder_of_its_own_unless_the_sweep_values_are_the_recipes() -> None:
+    assert read().name == "small-map"
+    inside = read(TEXT + '[over]\n"train.num_minibatches" = [1, 2]\n', over=[])
+    assert (inside.name, len(inside.sweep_values)) == ("small", 4)
+    assert read(over=[]).sweep_values == {}
+
+
+def test_assignments_to_an_arm_reach_all_of_its_sweep_values() -> None:
+    recipe = read(sets=("arm.grpo.settings.clip_low=0.1", "arms=grpo"))
+    assert {run.algorithm.clip_low for run in recipe.runs()} == {0.1}
+    assert len({run.arm for run in recipe.runs()}) == 4
+
+
+def test_a_setting_of_algorithms_is_a_sweep_value_too() -> None:
+    recipe = read(sets=("arms=grpo",), over=["algorithm.clip_high=0.2,0.28"])
+    assert sorted(run.algorithm.clip_high for run in recipe.runs() if run.seed == 0) == [0.2, 0.28]
+    assert {run.arm for run in recipe.runs()} == {"grpo+clip_high-0_2", "grpo+clip_high-0_28"}
+
+
+def test_a_setting_of_tasks_is_a_sweep_value_too() -> None:
+    recipe = read(sets=("arms=grpo",), over=["task.largest=10,30"])
+    assert {run.arm: run.task.largest for run in recipe.runs()} == {
+        "grpo+largest-10": 10,
+        "grpo+largest-30": 30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [
+        ("train.learning_rate", "write --over KEY=VALUE,VALUE"),
+        ("train.learning_rate=", "write --over KEY=VALUE,VALUE"),
+        ("seeds=1,2", "--over seeds: is no setting of arms"),
+        ("train.num_minibatches=1,1", "two of the values are equal"),
+        ("train.minibatchez=1,2", "minibatches"),
+        ("train.learning_rate=1e-4,cat", "learning_rate"),
+        ("train.steps=" + ",".join(map(str, range(1, 300))), "more than 200 combinations"),
+    ],
+)
+def test_what_is_no_sweep_value_is_named(over: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(over=[over])
+
+
+def test_a_table_without_quotes_is_told_how_to_be_written() -> None:
+    with pytest.raises(ConfigError, match="write the key in quotes"):
+        read(TEXT + "[over]\ntrain.minibatches = [1, 2]\n", over=[])
+
+
+def test_the_command_without_sweep_values_says_how_to_give_them(capsys: pytest.CaptureFixture[str]) -> None:
+    from grpobench.runs import cli
+
+    assert cli.main(["map", "quickstart", "--dry-run"]) == 2
+    assert "has no sweep values; give them, such as --over" in capsys.readouterr().err
+
+
+def test_the_recipe_of_the_map_is_the_registered_one() -> None:
+    recipe = read_recipe("map-nano")
+    assert {sweep_value.arm for sweep_value in recipe.sweep_values.values()} == {"grpo", "ppo", "gspo", "dpo"}
+    assert len(recipe.runs()) == 4 * 12 * 3
+
+
+@given(st.floats(1e-8, 1e3))
+def test_values_are_told_apart_in_names(value: float) -> None:
+    told = written(value)
+    assert set(told) <= set("0123456789e+-_")
+    assert float(told.replace("_", ".")) == pytest.approx(value, rel=1e-5)

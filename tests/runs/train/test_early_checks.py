@@ -1,0 +1,255 @@
+"""The first steps of a run: one that can come to nothing is stopped with its cause, and no other is."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.toys import Letters
+from helpers.whole_runs import configure, rows, run
+
+from grpobench.algorithms.grpo import GRPO
+from grpobench.algorithms.negative_grpo import NegativeGRPO
+from grpobench.algorithms.ppo import PPO
+from grpobench.runs.experiment import worker
+from grpobench.runs.runfolder.logs import status
+from grpobench.runs.settings.config import (
+    CheckpointConfig,
+    ChecksConfig,
+    EvaluateConfig,
+    RewardConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainConfig,
+)
+from grpobench.runs.tools.files import read_json
+from grpobench.runs.train.early_checks import CUT, SILENT, Least, NothingToLearn, Trouble, still, trouble
+from grpobench.runs.train.execute import execute
+from grpobench.tasks.task import Verdict
+
+STEPS = 6
+WIDE = TrainConfig(steps=STEPS, prompts_per_step=4, group_size=9, learning_rate={"policy": 1e-3})
+"""36 completions a step."""
+QUIET = EvaluateConfig(every=0, problems=0, samples=0, test_problems=0)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal rewards are told of after 4 steps of 36 completions, not after 16 of 125."""
+    monkeypatch.setattr("grpobench.runs.train.early_checks.SILENT", Least(4, 144))
+
+
+def wide(policy: str, algorithm: Any = None, **sections: Any) -> RunConfig:
+    given = {"train": WIDE, "evaluate": QUIET, "checks": ChecksConfig(grader="off")}
+    return configure(
+        policy, algorithm, **{**given, "checkpoint": CheckpointConfig(every=0, final=False)} | sections
+    )
+
+
+def graded(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    """Every completion gets this verdict."""
+    monkeypatch.setattr(Letters, "grade", lambda self, text: verdict)
+
+
+def fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    graded(monkeypatch, Verdict({"correct": 0.0, "short": 0.0, "consistent": 0.0}, None))
+
+
+# What is stopped
+
+
+def test_equal_rewards_and_nothing_right_stop_a_run_as_soon_as_enough_was_seen(
+    soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch)
+    with pytest.raises(NothingToLearn) as told:
+        run(wide(policy), tmp_path)
+    assert [row["step"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
+    text = str(told.value)
+    assert "first 4 steps of the policy: 144 completions" in text and "the reward 0" in text
+    assert "none was right" in text and "model.warm_start" in text
+    assert 'checks.start = "warn"' in text
+    assert re.search(r"A completion, to problem train-\d+: '", text)
+
+
+def test_a_limit_that_cuts_everything_stops_a_run_after_three_steps(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch)
+    config = wide(policy, sampler=SamplerConfig(max_completion_tokens=1))
+    monkeypatch.setattr("grpobench.runs.sample.in_process.Written.rollouts", unfinished())
+    with pytest.raises(NothingToLearn, match="every one of them cut by the limit of 1 tokens") as told:
+        run(config, tmp_path)
+    assert len(rows(tmp_path)) == 1 + CUT.steps
+    assert "sampler.max_completion_tokens" in str(told.value)
+
+
+def unfinished() -> Any:
+    """`Written.rollouts` of a policy that never ends its completions."""
+    from grpobench.runs.sample.in_process import Written
+
+    plain = Written.rollouts
+
+    def rollouts(self: Any, *args: Any) -> Any:
+        return [dataclasses.replace(rollout, stopped=False) for rollout in plain(self, *args)]
+
+    return rollouts
+
+
+def test_a_run_of_which_nothing_is_graded_stops(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded(monkeypatch, Verdict({}, None, "infra_error"))
+    with pytest.raises(NothingToLearn, match=r"none could be graded.*grpobench tasks check letters"):
+        run(wide(policy), tmp_path)
+    assert len(rows(tmp_path)) == 1 + 3
+
+
+def test_steps_that_warm_up_a_critic_do_not_count(
+    soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its value of nought is right where every reward is nought: there is no advantage."""
+    fails(monkeypatch)
+    train = dataclasses.replace(WIDE, steps=STEPS + 2)
+    with pytest.raises(NothingToLearn, match="first 4 steps of the policy"):
+        run(wide(policy, PPO(critic="shared", critic_warmup=2), train=train), tmp_path)
+    assert len(rows(tmp_path)) == 1 + 2 + 4
+
+
+def test_the_run_is_refused_and_begins_anew_with_other_settings(
+    soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wire:
+        def report(self, progress: Any) -> None: ...
+
+        def stop(self) -> bool:
+            return False
+
+    config, path = wide(policy), tmp_path / "run"
+    with monkeypatch.context() as broken:
+        fails(broken)
+        ended = worker.run(worker.Job(config, path, False), execute, Wire(), 1, lambda threads: None)
+    assert ended.fate == "refused" and not ended.machine
+    assert status(path)["state"] == "crashed" and status(path)["why"] == ended.why
+    mended = dataclasses.replace(config, train=dataclasses.replace(WIDE, steps=2, group=4))
+    ended = worker.run(worker.Job(mended, path, False), execute, Wire(), 1, lambda threads: None)
+    assert ended.fate == "finished"
+
+
+@pytest.mark.slow
+def test_the_numbers_of_the_rule_stop_a_run(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch)
+    with pytest.raises(NothingToLearn, match="first 16 steps of the policy: 2,048 completions"):
+        run(wide(policy, train=dataclasses.replace(WIDE, steps=20, group=32)), tmp_path)
+    assert len(rows(tmp_path)) == 1 + SILENT.steps
+
+
+# What is not
+
+
+def test_an_algorithm_that_learns_from_failures_goes_on(
+    soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch)
+    found = run(wide(policy, NegativeGRPO()), tmp_path)
+    assert len(found) == 1 + STEPS
+    assert all(row["reward/std"] == 0 and row["grad_norm/policy"] > 0.01 for row in found[1:])
+
+
+def test_rewards_that_are_constant_by_design_go_on(soon: None, policy: str, tmp_path: Path) -> None:
+    found = run(wide(policy, reward=RewardConfig("constant")), tmp_path)
+    assert len(found) == 1 + STEPS
+    assert all(row["reward/std"] == 0 for row in found[1:])
+
+
+@pytest.mark.parametrize(("start", "told"), [("warn", True), ("off", False)])
+def test_a_recipe_may_go_on_all_the_same(
+    start: Any, told: bool, soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(monkeypatch)
+    config = wide(policy, checks=ChecksConfig(start, "off"))
+    if told:
+        with pytest.warns(UserWarning, match="nothing was learned in the first 4 steps") as warned:
+            found = run(config, tmp_path)
+        assert len([one for one in warned if "nothing was learned" in str(one.message)]) == 1
+    else:
+        found = run(config, tmp_path)
+    assert len(found) == 1 + STEPS and status(tmp_path)["state"] == "finished"
+    attempt = read_json(tmp_path / "provenance.json")["attempts"][-1]
+    assert ("none was right" in attempt.get("start", "")) == told
+
+
+def test_a_policy_that_solves_everything_is_only_told_of(
+    soon: None, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control whose base is right from the start is a run like any other."""
+    graded(monkeypatch, Verdict({"correct": 1.0, "short": 0.0, "consistent": 0.0}, None))
+    with pytest.warns(UserWarning, match="up to 100% of a step were right"):
+        found = run(wide(policy), tmp_path)
+    assert len(found) == 1 + STEPS
+
+
+# The rule on rows
+
+
+def still_rows(count: int, **values: float) -> list[dict[str, Any]]:
+    row: Mapping[str, float] = {
+        "groups/sampled": 4.0,
+        "reward/mean": 0.0,
+        "reward/std": 0.0,
+        "score/correct": 0.0,
+        "length/truncated": 0.2,
+        "length/mean": 5.0,
+        "grad_norm/policy": 0.0,
+        "grad/nonfinite": 0.0,
+    }
+    return [{"step": 0}, *({"step": step, **row, **values} for step in range(1, count + 1))]
+
+
+def found(rows: list[dict[str, Any]], algorithm: Any = None) -> Trouble | None:
+    """What is found with 32 completions of each of 4 problems a step."""
+    config = wide("nano", algorithm or GRPO(), train=dataclasses.replace(WIDE, group=32))
+    return trouble(rows, config, 6)
+
+
+def test_one_step_with_a_gradient_is_enough() -> None:
+    silent = still_rows(16)
+    assert found(silent) is not None
+    for step in (1, 9, 16):
+        moved = [row | ({"grad_norm/policy": 0.01} if row["step"] == step else {}) for row in silent]
+        assert found(moved) is None
+
+
+def test_nothing_is_said_before_enough_was_seen() -> None:
+    assert found(still_rows(15)) is None, "15 steps"
+    assert found(still_rows(16, **{"groups/sampled": 3.0})) is None, "1,536 completions"
+    assert found(still_rows(2, **{"length/truncated": 1.0})) is None, "2 steps"
+    assert found(still_rows(3, **{"length/truncated": 1.0})) is not None
+    assert found(still_rows(3, **{"length/truncated": 0.99})) is None, "one that ended"
+
+
+@pytest.mark.parametrize(
+    "other", [{"reward/std": 0.1}, {"reward/mean": 0.5}, {"grad/nonfinite": 1.0}, {"reward/mean": None}]
+)
+def test_rewards_that_differ_anywhere_are_not_equal(other: dict[str, Any]) -> None:
+    silent = still_rows(16)
+    silent[7] |= other
+    assert found(silent) is None
+
+
+def test_a_base_that_can_solve_such_problems_points_at_the_training_answers() -> None:
+    silent = still_rows(16)
+    assert "too hard" in str(found(silent))
+    silent[0]["eval/validation/sampled/correct"] = 0.4
+    assert "right on up to 40% of the validation problems" in str(found(silent))
+
+
+def test_a_step_without_an_update_moves_nothing_and_one_that_was_not_finite_may() -> None:
+    assert still({"step": 1, "grad_norm/policy": None}) and still({"step": 1})
+    assert not still({"step": 1, "grad/nonfinite": 1.0}) and not still({"step": 1, "grad_norm/policy": 1e-5})

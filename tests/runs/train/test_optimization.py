@@ -1,0 +1,223 @@
+"""Runs with other optimizers and schedules: what is logged, and that a killed one goes on exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.whole_runs import configure, last_step, run, timeless
+
+from grpobench.runs.models.optimizer import Optimizer
+from grpobench.runs.runfolder.folder import FolderError, RunFolder
+from grpobench.runs.runfolder.logs import status
+from grpobench.runs.settings import optimizers, stored
+from grpobench.runs.settings.config import CheckpointConfig, EvaluateConfig, RunConfig, TrainConfig
+from grpobench.runs.settings.recipe import read_recipe
+from grpobench.runs.tools.strict import ConfigError
+
+MINE = """
+import torch
+
+class Counting(torch.optim.Optimizer):
+    '''Sign descent whose step shrinks with what it counts: in its groups, and as a number per parameter.'''
+    def __init__(self, params, lr, power=1.0):
+        super().__init__(params, {"lr": lr, "power": power, "updates": 0})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["updates"] += 1
+            for p in group["params"]:
+                own = self.state[p]
+                own["seen"] = own.get("seen", 0.0) + 0.5
+                size = group["lr"] / (group["updates"] + own["seen"]) ** group["power"]
+                p.sub_(size * p.grad.sign())
+
+class Hoarding(torch.optim.SGD):
+    def step(self):
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["all"] = [p.grad]
+
+class Closure(torch.optim.SGD):
+    def step(self, closure):
+        closure()
+
+def down(step, steps):
+    return 1 - step / steps
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "mine.py").write_text(MINE)
+    return folder
+
+
+def config(policy: str, folder: Path, **train: Any) -> RunConfig:
+    usual: dict[str, Any] = {"steps": 5, "prompts": 2, "group": 4, "minibatches": 2}
+    given = TrainConfig(**{**usual, "learning_rate": {"policy": 1e-2}, **train})
+    quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
+    return configure(
+        policy, train=given, evaluate=quiet, checkpoint=CheckpointConfig(every=2), beside=str(folder)
+    )
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cosine and momentum": {
+        "schedule": "cosine",
+        "floor": 0.1,
+        "warmup_steps": 1,
+        "optimizer": "torch:SGD",
+        "optimizer_settings": {"momentum": 0.9, "nesterov": True},
+    },
+    "adamw of torch": {"optimizer": "torch:AdamW", "optimizer_settings": {"betas": [0.9, 0.95]}},
+    "factored": {"optimizer": "torch:Adafactor"},
+    "nadam": {"optimizer": "torch:NAdam", "schedule": "transformers:cosine_with_restarts"},
+    "averaged": {"optimizer": "torch:ASGD"},
+    "one's own": {"optimizer": "mine:Counting", "schedule": "mine:down", "warmup_steps": 1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_goes_on_exactly(kind: str, policy: str, mine: Path, tmp_path: Path) -> None:
+    """Killed while step 3 or 5 is logged, behind the checkpoint of the step before."""
+    given = config(policy, mine, **KINDS[kind])
+    whole = run(given, tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def kill(at: int) -> Any:
+        def stop() -> bool:
+            if last_step(tmp_path / "parts") == at:
+                raise Killed
+            return False
+
+        return stop
+
+    for at in (3, 5):
+        with pytest.raises(Killed):
+            run(given, tmp_path / "parts", kill(at))
+    parts = run(given, tmp_path / "parts")
+    assert [timeless(row) for row in parts] == [timeless(row) for row in whole]
+    ours, theirs = (tmp_path / name / "final" / "policy.safetensors" for name in ("parts", "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert len({row["grad_norm/policy"] for row in whole[1:]}) == 5  # it moves
+
+
+def test_the_rate_of_each_step_is_logged(policy: str, mine: Path, tmp_path: Path) -> None:
+    given = config(policy, mine, schedule="cosine", warmup_steps=1, floor=0.5)
+    found = [row["learning_rate/policy"] for row in run(given, tmp_path / "run")[1:]]
+    decay = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    assert found == pytest.approx([1e-2, *(1e-2 * (0.5 + 0.5 * one) for one in decay)])
+
+
+def test_the_optimizer_gets_the_rate_and_the_settings_of_the_recipe() -> None:
+    """SGD with momentum 0.5 by hand: v = 0.5 v + g, p = p − rate · v, with g = 1 and rates 0.1 and 0.05."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    train = TrainConfig(optimizer="torch:SGD", optimizer_settings={"momentum": 0.5})
+    make = optimizers.maker(train)
+    assert make is not None
+    made = Optimizer({"weight": parameter}, make([parameter], 0.1), 0.1, math.inf)
+    for scale in (1.0, 0.5):
+        parameter.grad = torch.ones(1)
+        made.update(scale)
+    assert parameter.item() == pytest.approx(1 - 0.1 * 1 - 0.05 * 1.5, rel=1e-6)  # float32
+
+
+def test_adamw_has_nothing_beside_its_tensors(policy: str, mine: Path, tmp_path: Path) -> None:
+    """So that its settings at a resume are the recipe's, also where a change of them is allowed."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    made = Optimizer({"weight": parameter}, torch.optim.AdamW([parameter], 1e-3), 1e-3, 1.0)
+    parameter.grad = torch.ones(2)
+    made.update(0.5)
+    assert made.plain() == {}
+    assert set(made.tensors()) == {
+        "weight",
+        *(f"optimizer:{k}:weight" for k in ("step", "exp_avg", "exp_avg_sq")),
+    }
+
+
+def test_ones_own_code_is_pinned(policy: str, mine: Path, tmp_path: Path) -> None:
+    """A new process sees the changed file; here its hash as this process has first seen it is replaced."""
+    given = config(policy, mine, optimizer="mine:Counting", schedule="mine:down")
+    with RunFolder.open(tmp_path / "run", given) as folder:
+        code = folder.provenance["attempts"][-1]["code"]
+        assert "beside the recipe: mine.py" in code
+        folder.provenance["attempts"][-1]["code"]["beside the recipe: mine.py"] = "another"
+        folder.write_provenance()
+        folder.save(1, {}, {})
+    with pytest.raises(FolderError, match=r"mine\.py: another -> "):
+        RunFolder.open(tmp_path / "run", given)
+
+
+def test_trls_trainer_takes_both(policy: str, mine: Path, tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="runs through TRL: pip install 'grpobench[trl]'")
+    given = config(policy, mine, backend="trl", **KINDS["cosine and momentum"] | {"floor": 0.0})
+    found = run(given, tmp_path / "run")
+    assert status(tmp_path / "run")["state"] == "finished"
+    decay = [0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    rates = [row["learning_rate/policy"] for row in found[1:]]
+    assert rates == pytest.approx([1e-2, *(1e-2 * one for one in decay)])
+    still = config(policy, mine, backend="trl", steps=1, optimizer="torch:SGD", learning_rate={"policy": 0.0})
+    run(still, tmp_path / "still")
+    names = ("run", "still")
+    moved, same = ((tmp_path / name / "final" / "policy.safetensors").read_bytes() for name in names)
+    assert moved != same
+
+
+# Recipes
+
+RECIPE = 'tasks = ["arithmetic"]\n[[arm]]\nalgorithm = "grpo"\n[train]\n'
+
+
+def read(folder: Path, *lines: str) -> RunConfig:
+    (folder / "r.toml").write_text(RECIPE + "\n".join(lines))
+    return read_recipe(str(folder / "r.toml")).configs[0]
+
+
+def test_a_recipe_chooses_both_and_run_toml_keeps_them(mine: Path) -> None:
+    found = read(
+        mine, 'schedule = "mine:down"', 'optimizer = "torch:SGD"', "optimizer_settings.momentum = 0.9"
+    )
+    assert found.beside == str(mine)
+    assert (found.train.schedule, found.train.optimizer) == ("mine:down", "torch:SGD")
+    assert stored.load(stored.dump(found)) == found
+    plain = read(mine, 'schedule = "cosine"', "floor = 0.1")
+    assert plain.beside == "" and plain.train.floor == 0.1
+    other = dataclasses.replace(plain, train=dataclasses.replace(plain.train, floor=0.2))
+    assert stored.differences(stored.dump(plain), stored.dump(other)) == ["train.floor: 0.1 -> 0.2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('schedule = "cosinus"', "train.schedule: must be one of constant, linear, cosine, not"),
+        ("floor = 0.1", "train.floor: is where linear and cosine end, and schedule is 'constant'"),
+        ("floor = 1.5", "train.floor: must be at least 0 and at most 1, not 1.5"),
+        ("schedule_settings.power = 2", "train.schedule_settings: constant has none"),
+        ('schedule = "torch:StepLR"', "train.schedule: torch:StepLR cannot be used: TypeError"),
+        ('optimizer = "sgd"', "train.optimizer: must be adamw, torch:NAME or module:Name, not 'sgd'"),
+        ('optimizer = "torch:SDG"', "has no 'SDG'; did you mean torch.optim:SGD?"),
+        ("optimizer_settings.momentum = 0.9", "train.optimizer_settings: those of adamw are betas"),
+        ('optimizer = "torch:SGD"\nweight_decay = 0.1', "train.betas: betas and weight_decay are those of"),
+        ('optimizer = "torch:SGD"\noptimizer_settings.mometum = 0.9', "unexpected keyword argument"),
+        ('optimizer = "torch:LBFGS"', "torch:LBFGS cannot be used: TypeError"),
+        ('optimizer = "torch:SparseAdam"', "torch:SparseAdam cannot be used: RuntimeError"),
+        ('optimizer = "mine:Closure"', "missing 1 required positional argument: 'closure'"),
+        ('optimizer = "mine:Hoarding"', "its state holds all, a list, which a checkpoint cannot keep"),
+        ('optimizer = "mine:down"', "train.optimizer: mine:down cannot be used: TypeError"),
+        ('optimizer = "mine:Conting"', "did you mean mine:Counting?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(line: str, said: str, mine: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(mine, line)
+    assert said in str(caught.value)
