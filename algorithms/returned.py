@@ -86,7 +86,7 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
         raise refusal(
             algorithm, "compute_signal", f"a {type(signal).__name__} without advantage", "one with it"
         )
-    demand(algorithm, "compute_signal", "unit", signal.row_group, (rows,), whole=True)
+    demand(algorithm, "compute_signal", "row_group", signal.row_group, (rows,), whole=True)
     made: Any = type(signal)
     for name, kind in kinds(made).items():
         value = getattr(signal, name)
@@ -109,7 +109,7 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
 def kinds(signal: type[Signal]) -> Mapping[str, str]:
     """The annotation of every field of a signal but its unit, without module: Tokenwise, Rowwise, Tensor."""
     types = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(signal)}
-    return {name: str(kind).rpartition(".")[2] for name, kind in types.items() if name != "unit"}
+    return {name: str(kind).rpartition(".")[2] for name, kind in types.items() if name != "row_group"}
 
 
 def observe(algorithm: Algorithm[S], batch: Batch, signal: S) -> Mapping[str, float]:

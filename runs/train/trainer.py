@@ -135,7 +135,7 @@ class Trainer:
             with self.clock("forward"), torch.no_grad():
                 signal = returned.compute_signal(self.algorithm, batch, self.models)
                 row |= returned.observe(self.algorithm, batch, signal)
-            used = batch[(signal.unit >= 0).nonzero().squeeze(-1)]
+            used = batch[(signal.row_group >= 0).nonzero().squeeze(-1)]
             updated = self.updater.update(batch, signal, tally, step, correction)
             self._count_failures(updated, step)
             row |= updated.row | gap

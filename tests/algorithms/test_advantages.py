@@ -133,7 +133,7 @@ def test_remax_compares_with_the_greedy_answer_and_leaves_out_what_has_none() ->
     batch = dataclasses.replace(batch, greedy_reward=torch.tensor([0.75, 0.75, math.nan, math.nan]))
     signal = credited(ReMax(), batch)
     close(signal.advantage, [[0.25, 0.25, 0], [-0.75, 0, 0], [0, 0, 0], [0, 0, 0]])
-    assert signal.unit.tolist() == [0, 1, -1, -1]
+    assert signal.row_group.tolist() == [0, 1, -1, -1]
     assert ReMax().observe(batch, signal) == {"reward/greedy": 0.75}
     nothing = dataclasses.replace(batch, greedy_reward=torch.full((4,), math.nan))
     assert math.isnan(ReMax().observe(nothing, signal)["reward/greedy"])
@@ -150,18 +150,18 @@ def test_median_and_its_deviation_by_hand() -> None:
     batch = rollouts([[1] * 5], rewards)
     signal = credited(MCGRPO(epsilon=0.25), batch)
     close(signal.advantage[:, 0], [-1, -0.5, 0, 0.5, 1])
-    assert signal.unit.tolist() == [0, 1, -1, 3, 4]
+    assert signal.row_group.tolist() == [0, 1, -1, 3, 4]
     # variance (¼ + 1/16 + 0 + 1/16 + ¼)/4 = 5/32 with ddof 1
     close(advantages(MCGRPO(scale="group", epsilon=1e-15), rewards)[4], 0.5 / math.sqrt(5 / 32))
 
 
 def test_pivot_is_the_longest_median_in_any_order_of_rows() -> None:
     batch = rollouts([[1, 4, 2, 3, 5], [2, 2, 2]], [[0.0, 0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    assert credited(MCGRPO(), batch).unit.tolist()[:5] == [0, -1, 2, 3, 4]
+    assert credited(MCGRPO(), batch).row_group.tolist()[:5] == [0, -1, 2, 3, 4]
     for seed in range(5):
         order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
-        left = order[credited(MCGRPO(), batch[order]).unit < 0]
-        assert sorted(left.tolist()) == sorted((credited(MCGRPO(), batch).unit < 0).nonzero()[:, 0].tolist())
+        left = order[credited(MCGRPO(), batch[order]).row_group < 0]
+        assert sorted(left.tolist()) == sorted((credited(MCGRPO(), batch).row_group < 0).nonzero()[:, 0].tolist())
         assert len(left) == 2  # one per group, also where all are equal
 
 
@@ -390,7 +390,7 @@ def test_overlong_penalty_reaches_gdpo() -> None:
 def test_groups_too_small_for_k_are_left_out() -> None:
     batch = rollouts([[1] * 4, [1] * 5, [1]], [[1.0, 0, 0, 0], [0.0, 0, 0, 0, 1], [1.0]])
     assert PassK().minimum_group == 5 and PassK(form="best").minimum_group == 2
-    assert credited(PassK(), batch).unit.tolist() == [-1] * 4 + [4, 5, 6, 7, 8] + [-1]
+    assert credited(PassK(), batch).row_group.tolist() == [-1] * 4 + [4, 5, 6, 7, 8] + [-1]
     assert (credited(PassK(form="best"), batch).unit < 0).tolist() == [False] * 9 + [True]
     with pytest.raises(ValueError, match="k: must be at least 1"):
         PassK(k=0)

@@ -106,7 +106,7 @@ def test_gradient_equals_that_of_trls_sequence_ratio_where_the_policy_has_not_mo
     models = models_with_reference(RLOO())
     batch = batch_of(models)
     inside = torch.arange(batch.completion.shape[1]) < batch.length[:, None]
-    batch = dataclasses.replace(batch, written=inside)  # this trainer knows no tool output
+    batch = dataclasses.replace(batch, completion_mask=inside)  # this trainer knows no tool output
     batch = dataclasses.replace(batch, old_logp=models.forward("policy", batch).logp)
     trainer = rloo_trainer(tmp_path, copy.deepcopy(models.language))
     trainer.model.eval()

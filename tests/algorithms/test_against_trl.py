@@ -234,7 +234,7 @@ def compared(
     loss, expected = their_gradient(trainer, inputs)
     if settings.get("trainer") == "GMPO":  # it counts weight 1 of an empty completion, a constant
         loss += float((advantage * (batch.length == 0)).mean())
-    used = signal.unit >= 0
+    used = signal.row_group >= 0
     gradient, metrics = backward(algorithm, models, batch[used], signal[used])
     ours = our_loss(algorithm, models, batch, signal)
     assert norm(expected) > 0.01

@@ -543,11 +543,11 @@ def test_terms_of_a_slice_are_the_slice_of_the_terms(algorithm: Algorithm[Any]) 
     batch = data()
     now = numbers(algorithm, batch)
     signal = algorithm.compute_signal(batch, Scripted(batch))
-    used = micro_batches(batch, signal.unit, 10**9)
+    used = micro_batches(batch, signal.row_group, 10**9)
     assert len(used) == 1
     everything = algorithm.loss(batch[used[0]], signal[used[0]], cut(now, used[0])).terms
     place = {row: i for i, row in enumerate(used[0].tolist())}
-    parts = micro_batches(batch, signal.unit, 20)
+    parts = micro_batches(batch, signal.row_group, 20)
     assert len(parts) > 1
     for rows in parts:
         terms = algorithm.loss(batch[rows], signal[rows], cut(now, rows)).terms
@@ -574,8 +574,8 @@ def test_signal_slices_every_tensor_by_row(algorithm: Algorithm[Any]) -> None:
 def test_weights_of_micro_batches_add_up_to_those_of_the_minibatch(algorithm: Algorithm[Any]) -> None:
     batch = data()
     signal = algorithm.compute_signal(batch, Scripted(batch))
-    used = torch.cat(micro_batches(batch, signal.unit, 10**9))
-    minibatch, units = batch[used], signal.unit[used]
+    used = torch.cat(micro_batches(batch, signal.row_group, 10**9))
+    minibatch, units = batch[used], signal.row_group[used]
     weights = algorithm.loss_weights(minibatch)
     parts = micro_batches(minibatch, units, 20)
     assert len(parts) > 1
@@ -598,7 +598,7 @@ def test_an_advantage_is_declared_where_the_signal_has_one(algorithm: Algorithm[
 @every
 def test_units_stay_within_a_group(algorithm: Algorithm[Any]) -> None:
     batch = data()
-    unit = algorithm.compute_signal(batch, Scripted(batch)).unit
+    unit = algorithm.compute_signal(batch, Scripted(batch)).row_group
     for number in unit[unit >= 0].unique():
         assert len(batch.group[unit == number].unique()) == 1
 
@@ -658,7 +658,7 @@ def test_groups_of_one_row_are_harmless(algorithm: Algorithm[Any]) -> None:
     assert finite(gradient)
     assert not any(math.isnan(value) for value in metrics.values())
     if algorithm.minimum_group > 1:  # it compares the rows of a group with each other
-        assert (signal.unit == -1).all() or not signal.advantage.any()
+        assert (signal.row_group == -1).all() or not signal.advantage.any()
 
 
 @every
@@ -695,7 +695,7 @@ def test_tokens_that_the_policy_did_not_write_get_no_gradient(algorithm: Algorit
         if tensor.numel()
     ]
     signal = algorithm.compute_signal(batch, Scripted(batch))
-    used = torch.cat(micro_batches(batch, signal.unit, 10**9))
+    used = torch.cat(micro_batches(batch, signal.row_group, 10**9))
     loss = algorithm.loss(batch[used], signal[used], cut(now, used))
     (loss.terms * algorithm.loss_weights(batch[used])).sum().backward()
     for leaf in leaves:
@@ -713,7 +713,7 @@ def test_readings_of_tokens_that_the_policy_did_not_write_count_nowhere(algorith
         shift = other * ~batch.completion_mask
         now = {role: shifted(part, shift) for role, part in numbers(algorithm, batch).items()}
         signal = algorithm.compute_signal(batch, models)
-        used = torch.cat(micro_batches(batch, signal.unit, 10**9))
+        used = torch.cat(micro_batches(batch, signal.row_group, 10**9))
         loss = algorithm.loss(batch[used], signal[used], cut(now, used))
         tally = MetricAccumulator(catalog())
         tally.add(loss.metrics, batch.completion_mask[used])
@@ -744,7 +744,7 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
             if getattr(one, name).numel()
         }
         signal = algorithm.compute_signal(part, models)
-        used = torch.cat(micro_batches(part, signal.unit, 10**9))
+        used = torch.cat(micro_batches(part, signal.row_group, 10**9))
         loss = algorithm.loss(part[used], signal[used], cut(now, used))
         total = (loss.terms * algorithm.loss_weights(part[used])).sum()
         total.backward()
@@ -754,7 +754,7 @@ def test_replies_between_turns_change_nothing(algorithm: Algorithm[Any]) -> None
             key: leaf.grad[part.completion_mask] for key, leaf in leaves.items() if leaf.grad is not None
         }
         found.append(
-            (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.unit)
+            (total.item(), gradients, tally.numbers() | algorithm.observe(part, signal), signal.row_group)
         )
     (one, gradients, metrics, unit), (other, without, plain, pairs) = found
     assert one == pytest.approx(other, rel=1e-12, abs=1e-15)

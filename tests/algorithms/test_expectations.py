@@ -172,7 +172,7 @@ def case(name: str, averaging: str) -> tuple[Algorithm[Any], Batch]:
 def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(gradient of the loss with respect to log π, advantages), over the rows that are trained on."""
     signal = algorithm.compute_signal(batch, Fixed())
-    rows = signal.unit >= 0
+    rows = signal.row_group >= 0
     leaf = logp[rows].clone().requires_grad_()
     loss = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf)})
     weights = algorithm.loss_weights(batch[rows])

@@ -68,7 +68,7 @@ def test_truncated_completions_are_left_out_but_count_in_their_group() -> None:
     assert batch.stopped.tolist() == [True, False, True, True]
     algorithm = Modifiers(mask_truncated=True).around(GRPO(scale="none"))
     signal = algorithm.compute_signal(batch, RoleModels.__new__(RoleModels))
-    assert signal.unit.tolist() == [0, -1, 2, 3]
+    assert signal.row_group.tolist() == [0, -1, 2, 3]
     assert signal.advantage[0, 0].item() == pytest.approx(0.75)
     assert algorithm.observe(batch, signal)["modify/left_out"] == 0.25
 
@@ -80,7 +80,7 @@ def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_
     algorithm = Modifiers(zero_variance_filter=True).around(GRPO(scale="batch", epsilon=1e-9))
     batch = rollouts(*shape)
     signal = algorithm.compute_signal(batch, Fixed())
-    assert signal.unit.tolist() == [0, 1, -1, -1, -1, 5, 6]
+    assert signal.row_group.tolist() == [0, 1, -1, -1, -1, 5, 6]
     assert algorithm.observe(batch, signal)["modify/equal"] == pytest.approx(1 / 3)
     deviation = (4 * 0.25 / 6) ** 0.5  # of 1, 0, ½, ½, ½, 0, 1
     assert signal.advantage[0, 0].item() == pytest.approx(0.5 / deviation)
@@ -92,7 +92,7 @@ def test_groups_of_equal_rewards_leave_no_trace_in_any_average_but_count_in_the_
         expected, _ = backward(plain, models, telling)
         modified = Modifiers(zero_variance_filter=True).around(plain)
         signal = modified.compute_signal(whole, models)
-        (rows,) = minibatches(whole, signal.unit, 1, 0)
+        (rows,) = minibatches(whole, signal.row_group, 1, 0)
         found, _ = backward(modified, models, whole[rows], signal[rows])
         assert distance(found, expected) < 1e-5  # float32, another order of rows
         if averaging != "sequence_sum":
@@ -111,7 +111,7 @@ def test_scalerls_objective_is_cispo_with_its_settings() -> None:
     algorithm = Modifiers(zero_variance_filter=True).around(plain)
     leaf = logp.clone().requires_grad_()
     signal = algorithm.compute_signal(batch, Fixed())
-    (rows,) = minibatches(batch, signal.unit, 1, 0)
+    (rows,) = minibatches(batch, signal.row_group, 1, 0)
     terms = algorithm.loss(batch[rows], signal[rows], {"policy": reading(leaf[rows])}).terms
     (found,) = torch.autograd.grad((terms * algorithm.loss_weights(batch[rows])).sum(), leaf)
     centered = [0.5, -0.5, 0.0, 0.0, 0.0, -0.5, 0.5]

@@ -200,7 +200,7 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleM
     """Models with every role of the algorithm and an optimizer for each trained one. Reference, critic and
     value head are moved away from the policy and from zero, so that each of them matters."""
     settings = {"budget": 10**9, **settings}
-    models = RoleModels(tiny(architecture), algorithm.trains, algorithm.reads, **settings)
+    models = RoleModels(tiny(architecture), algorithm.trained_roles, algorithm.reference_roles, **settings)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for role in ("reference", "critic"):
@@ -210,7 +210,7 @@ def models_for(algorithm: HasRoles, architecture: str, **settings: Any) -> RoleM
         for network in models.networks.values():
             if network.value is not None:
                 network.value.weight.copy_(0.2 * torch.randn(network.value.weight.shape, generator=generator))
-    models.optimize(dict.fromkeys(algorithm.trains, 1e-3), (0.9, 0.95), 0.0, 1.0)
+    models.optimize(dict.fromkeys(algorithm.trained_roles, 1e-3), (0.9, 0.95), 0.0, 1.0)
     return models
 
 

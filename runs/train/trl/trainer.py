@@ -127,7 +127,7 @@ class Recorded(Work):
         found = []
         for epoch in range(train.epochs):
             seed = derive(trainer.config.seed, "minibatch", step, epoch)
-            for rows in minibatches(batch, signal.unit, train.num_minibatches, seed):
+            for rows in minibatches(batch, signal.row_group, train.num_minibatches, seed):
                 part = batch[rows]
                 found.append(
                     [
@@ -178,7 +178,7 @@ class Recorded(Work):
     def trained(self, step: int, batch: Batch) -> torch.Tensor:
         if not self.steps[step]:
             return torch.zeros_like(batch.stopped)
-        return self.ours.algorithm.compute_signal(batch, Blank()).unit >= 0  # type: ignore[no-any-return]
+        return self.ours.algorithm.compute_signal(batch, Blank()).row_group >= 0  # type: ignore[no-any-return]
 
     def row(self, step: int) -> dict[str, float]:
         pairs = [pair for item in self.steps[step] for pair in item]

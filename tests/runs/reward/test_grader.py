@@ -99,7 +99,7 @@ def test_every_feature_of_the_settings_is_defined() -> None:
 
 
 def test_proxy_reads_only_what_the_policy_wrote() -> None:
-    rollout = dataclasses.replace(said("1234")[0], written=(True, True, False, True))
+    rollout = dataclasses.replace(said("1234")[0], completion_mask=(True, True, False, True))
     found = grader(RewardConfig(kind="proxy", proxy_half=3.0)).groups(["s"], [PROBLEM], [[rollout]])[0]
     assert found.reward == [0.5]  # three digits of its own: 3/(3+3)
 

@@ -98,7 +98,7 @@ def test_what_is_no_sweep_value_is_named(over: str, told: str) -> None:
 
 def test_a_table_without_quotes_is_told_how_to_be_written() -> None:
     with pytest.raises(ConfigError, match="write the key in quotes"):
-        read(TEXT + "[over]\ntrain.minibatches = [1, 2]\n", over=[])
+        read(TEXT + "[over]\ntrain.num_minibatches = [1, 2]\n", over=[])
 
 
 def test_the_command_without_sweep_values_says_how_to_give_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def compared(ratios: list[list[float]], unwritten: list[tuple[int, int]] = ()) -
     written = batch.completion_mask.clone()
     for row, column in unwritten:
         written[row, column] = False
-    return dataclasses.replace(batch, sampler_logp=behavior, old_logp=old, written=written)
+    return dataclasses.replace(batch, sampler_logp=behavior, old_logp=old, completion_mask=written)
 
 
 def found(batch: Batch, *args: Any) -> Correction:

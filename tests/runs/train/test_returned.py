@@ -52,7 +52,7 @@ class Backwards(GRPO):
         (
             Short(),
             Short.compute_signal,
-            (r"Short\.credit returned advantage \(23, \d+\), expected \(24, \d+\)"),
+            (r"Short\.compute_signal returned advantage \(23, \d+\), expected \(24, \d+\)"),
         ),
         (Backwards(), Last.draw, r"test_returned:Last\.draw returned the index -1 at step 1, expected whole"),
     ],
