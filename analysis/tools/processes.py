@@ -63,7 +63,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for who started 
 sys.path[:] = json.loads(sys.argv[1])
 import importlib
 importlib.import_module(sys.argv[2])
-from grpobench.analysis.tools.crew import help_out
+from grpobench.analysis.tools.processes import help_out
 help_out(*map(int, sys.argv[3:]))
 """
 

@@ -29,7 +29,7 @@ from grpobench.runs.tools.process import death
 
 MOST_LEFT = 1000
 """Messages that may wait for a callback. One that is further behind is dropped."""
-CHILD = "grpobench.runs.observe.callback"
+CHILD = "grpobench.runs.observe.child"
 SECONDS_KILLED = 5.0
 """What a killed process gets to be gone."""
 LONGEST_REPORT = 2**16

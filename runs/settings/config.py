@@ -261,7 +261,7 @@ class TrainConfig:
             self,
             Rule(
                 rows <= MOST_COMPLETIONS,
-                f"prompts: {self.prompts_per_step:,} in groups of {self.group_size:,} are {rows:,} "
+                f"prompts_per_step: {self.prompts_per_step:,} in groups of {self.group_size:,} are {rows:,} "
                 f"completions, too many",
             ),
             Rule(

@@ -205,7 +205,9 @@ def build_runs(draft: Draft, arm: Arm, task: Task, faults: list[str]) -> list[Ru
     if len(faults) > before or isinstance(head, Bad):
         return []
     algorithm, train = built.pop(SETTINGS), built["train"]
-    built["train"] = dataclasses.replace(train, learning_rate=rates(train.learning_rate, algorithm.trained_roles))
+    built["train"] = dataclasses.replace(
+        train, learning_rate=rates(train.learning_rate, algorithm.trained_roles)
+    )
     built["dialect"] = f"{arm.dialect.name}, {arm.dialect.version}" if arm.dialect else ""
     built["beside"] = str(draft.folder.resolve()) if draft.folder else ""
     built["stop_on"] = head.stop_on

@@ -16,7 +16,17 @@ SETTINGS = "settings"
 """The section of an arm that holds the fields of its algorithm."""
 ELSEWHERE = {name: f"{section}.{name}" for section, cls in SECTIONS.items() for name in strict.hints(cls)}
 """Where a field belongs that stands in a wrong table."""
-RENAMED_KEYS: Mapping[str, KeyPath] = {}
+RENAMED_KEYS: Mapping[str, KeyPath] = {
+    "train.prompts": "train.prompts_per_step",
+    "train.group": "train.group_size",
+    "train.minibatches": "train.num_minibatches",
+    "train.tokens_per_micro_batch": "train.micro_batch_tokens",
+    "train.optimiser": "train.optimizer",
+    "train.optimiser_settings": "train.optimizer_settings",
+    "sampler.rows": "sampler.max_batch_size",
+    "sampler.max_new_tokens": "sampler.max_completion_tokens",
+    "sampler.largest_gap": "sampler.max_logprob_gap",
+}
 """Keys of older versions to the key that each is now: SECTION.FIELD, settings.FIELD of an arm, or a key or
 section at the top. A recipe or an assignment with an old key is refused, and the message has the new one."""
 Field = tuple[str, str]

@@ -161,7 +161,9 @@ def test_pivot_is_the_longest_median_in_any_order_of_rows() -> None:
     for seed in range(5):
         order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
         left = order[credited(MCGRPO(), batch[order]).row_group < 0]
-        assert sorted(left.tolist()) == sorted((credited(MCGRPO(), batch).row_group < 0).nonzero()[:, 0].tolist())
+        assert sorted(left.tolist()) == sorted(
+            (credited(MCGRPO(), batch).row_group < 0).nonzero()[:, 0].tolist()
+        )
         assert len(left) == 2  # one per group, also where all are equal
 
 

@@ -230,8 +230,8 @@ class Example:
 class Roles:
     """All that models depend on of their algorithm."""
 
-    trains: tuple[Role, ...]
-    reads: tuple[Role, ...]
+    trained_roles: tuple[Role, ...]
+    reference_roles: tuple[Role, ...]
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any]) -> Roles:

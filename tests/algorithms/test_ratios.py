@@ -580,7 +580,7 @@ def test_vapo_without_successes_or_before_its_policy_moves_imitates_nothing() ->
     none = dataclasses.replace(batch, scores={"correct": torch.zeros(4)})
     signal = VAPO().compute_signal(none, models(none, value=value))
     assert not signal.imitation.any()
-    assert VAPO().updates(10) == ("critic",) and VAPO().updates(11) == ("policy", "critic")
+    assert VAPO().updated_roles(10) == ("critic",) and VAPO().updated_roles(11) == ("policy", "critic")
     assert VAPO().scores == {"correct"} and not VAPO(nll=0.0).scores
 
 

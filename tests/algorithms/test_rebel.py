@@ -47,7 +47,7 @@ def test_a_kl_is_taken_from_the_rewards_of_whole_completions() -> None:
     reference = torch.tensor([[-0.4, -9.0, -1.6], [0.0, -9.0, -9.0]])  # old_logp is 0
     models = Fixed(reference=reading(reference))
     algorithm = REBEL(beta=0.1)
-    assert algorithm.reads == ("reference",) and REBEL().reads == ()
+    assert algorithm.reference_roles == ("reference",) and REBEL().reference_roles == ()
     assert total(algorithm, batch, models) == pytest.approx(0.64, rel=1e-6)
     equal = dataclasses.replace(batch, reward=torch.ones(2))
     assert algorithm.compute_signal(equal, models).row_group.tolist() == [0, 0]

@@ -148,7 +148,12 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         replaced(row_group=lambda u: u.float()),
         "row_group of torch.float32, expected whole numbers",
     ),
-    (GRPO, "compute_signal", replaced(row_group=lambda u: u >= 0), "row_group of torch.bool, expected whole numbers"),
+    (
+        GRPO,
+        "compute_signal",
+        replaced(row_group=lambda u: u >= 0),
+        "row_group of torch.bool, expected whole numbers",
+    ),
     (
         GRPO,
         "compute_signal",

@@ -86,7 +86,7 @@ import sys
 from functools import partial
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from grpobench.analysis.tools.crew import crew
+from grpobench.analysis.tools.processes import crew
 from helpers.shared_work import three_seconds
 with crew(2, "helpers.shared_work") as team:
     team.share(partial(three_seconds, Path(sys.argv[2])), range(200))

@@ -36,7 +36,7 @@ else:
     sys.path.insert(0, sys.argv[1])
 from grpobench.runs import cli
 if sys.argv[2]:
-    from grpobench.analysis.report import drawn
+    from grpobench.analysis.report import figures as drawn
     drawn.names_of = lambda _: sys.argv[2].split(",")
 sys.exit(cli.main(["report", *sys.argv[3:]]))
 """

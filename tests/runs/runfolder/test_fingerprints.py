@@ -211,9 +211,9 @@ def test_pins_are_told_without_torch() -> None:
 import sys
 from grpobench.runs.tools import deferred
 deferred.defer("torch")
-from grpobench.runs.record import fingerprints
+from grpobench.runs.runfolder import fingerprints
 from grpobench.runs.models import loading
-from grpobench.runs.models import finding
+from grpobench.runs.models import model_files as finding
 from grpobench.runs.settings.recipe import read_recipe
 found = fingerprints.Today().of(read_recipe("quickstart").runs()[0])
 print(*found, sep=", ")

@@ -196,7 +196,7 @@ import sys, torch
 from pathlib import Path
 from helpers.folders import CONFIG
 from helpers.whole_runs import rows
-from grpobench.runs.record.folder import RunFolder
+from grpobench.runs.runfolder.folder import RunFolder
 with RunFolder.open(Path(sys.argv[1]), CONFIG, allow_change=True) as run:
     found = run.latest()
     done = found.step if found else 0

@@ -196,7 +196,9 @@ def our_rollouts(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def generate(prompt_ids: list[list[int]], *rest: Any) -> Any:
             config, step = work.ours.config, work.step + 1
-            own = work.schedule[(step - 1) * config.train.prompts_per_step : step * config.train.prompts_per_step]
+            own = work.schedule[
+                (step - 1) * config.train.prompts_per_step : step * config.train.prompts_per_step
+            ]
             groups = work.source.gather(step, 0, own)
             rollouts = [rollout for group in groups for rollout in group.rollouts]
             assert [tuple(ids) for ids in prompt_ids] == [rollout.prompt for rollout in rollouts]
