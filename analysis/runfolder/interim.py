@@ -72,13 +72,13 @@ def plan_of(table: Mapping[str, Any], path: Path) -> InterimPlan:
             raise ValueError(f"version {table['version']}")
         plan = InterimPlan(
             tuple(map(int, table["seeds"])),
-            tuple(map(int, table["looks"])),
+            tuple(map(int, table["analyses"])),
             tuple(map(float, table["weights"])),
             *(float(table["alpha"]), int(table["pairs"]), float(table["margin"]), int(table["step"])),
         )
         rising = list(plan.analyses) == sorted(set(plan.analyses)) and plan.analyses[-1] == len(plan.seeds)
         if not rising or len(plan.weights) != len(plan.analyses) or not sum(plan.weights) <= 1 + 1e-9:
-            raise ValueError("looks, seeds and weights do not fit each other")
+            raise ValueError("analyses, seeds and weights do not fit each other")
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise LogError(f"{path}: no plan of looks ({error}); restore the file") from error
+        raise LogError(f"{path}: no plan of interim analyses ({error}); restore the file") from error
     return plan

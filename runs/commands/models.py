@@ -47,7 +47,7 @@ task_set_option = set_option("Override a setting of the task. May be repeated.",
 @click.option(
     "--temperature", type=float, metavar="X", help="Of sampled answers. Default: the run's, else 1."
 )
-@click.option("--max-new-tokens", type=POSITIVE, metavar="N", help="Default: the run's or the task's.")
+@click.option("--max-completion-tokens", type=POSITIVE, metavar="N", help="Default: the run's or the task's.")
 @click.option("--seed", type=int, default=0, metavar="N", help="Of the sampled completions.")
 @flag("--drop-long", "Leave out prompts that do not fit the model's context.")
 @flag("--no-base", "Leave a run's base model out.")
@@ -147,7 +147,7 @@ def export_command(options: Options) -> int:
     "--problems", type=POSITIVE, default=128, metavar="N", help="Validation problems to measure on."
 )
 @click.option("--samples", type=NATURAL, default=1, metavar="N", help="Sampled answers to each of them.")
-@click.option("--max-new-tokens", type=POSITIVE, metavar="N", help="Default: the task's.")
+@click.option("--max-completion-tokens", type=POSITIVE, metavar="N", help="Default: the task's.")
 @task_set_option
 @click.option("--out", type=PATH, metavar="DIR", help="Copy the model to this folder.")
 @json_option

@@ -48,7 +48,7 @@ SIGNS = (
 )
 """What RuntimeErrors say that are raised for want of memory and are not torch.OutOfMemoryError."""
 MORE = "give the run more memory (fewer runs on a device: --workers, --gpus-per-run)"
-REMEDY = f'lower sampler.max_new_tokens, set model.dtype = "bfloat16", take a smaller model, or {MORE}'
+REMEDY = f'lower sampler.max_completion_tokens, set model.dtype = "bfloat16", take a smaller model, or {MORE}'
 
 
 @dataclass

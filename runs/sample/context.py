@@ -29,7 +29,7 @@ class Room:
         told = (
             f"{len(long)} of {len(problems)} {split} prompts leave no room for {self.limit} new tokens in "
             f"the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); lower "
-            "sampler.max_new_tokens, take a model with a longer context"
+            "sampler.max_completion_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":
             raise DataError(f'{told}, or leave them out (in a recipe: model.long_prompts = "drop")')

@@ -63,5 +63,5 @@ def demand_room(requests: Sequence[Request], limit: int, context: int, remedy: s
     if longest + limit > context:
         raise DataError(
             f"a prompt of {longest} tokens and {limit} new ones exceed the model's "
-            f"context of {context}; lower sampler.max_new_tokens{remedy} or take another model"
+            f"context of {context}; lower sampler.max_completion_tokens{remedy} or take another model"
         )

@@ -72,7 +72,7 @@ class Rows(Task):
             f"jsonl: must end in .jsonl or .jsonl.gz, not {self.jsonl}": self.jsonl.name.endswith(ENDINGS),
             "prompt: must not be empty": self.prompt.strip(),
             "answer: must name a column": self.answer,
-            "max_new_tokens: must be at least 1": self.max_completion_tokens >= 1,
+            "max_completion_tokens: must be at least 1": self.max_completion_tokens >= 1,
             "validation: must be from 0 to below 1": 0 <= self.validation < 1,
             "test: must be from 0 to below 1": 0 <= self.test < 1,
             "validation: must leave something to train on, with test": self.validation + self.test < 1,

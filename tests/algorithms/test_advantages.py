@@ -168,8 +168,8 @@ def test_pivot_is_the_longest_median_in_any_order_of_rows() -> None:
 
 
 def test_even_group_has_no_pivot_where_its_middle_two_differ() -> None:
-    assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.0, 1.0, 1.0]])).unit >= 0).all()
-    assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.5, 0.5, 1.0]])).unit == -1).sum() == 1
+    assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.0, 1.0, 1.0]])).row_group >= 0).all()
+    assert (credited(MCGRPO(), rollouts([[1] * 4], [[0.0, 0.5, 0.5, 1.0]])).row_group == -1).sum() == 1
     assert MCGRPO().minimum_group == 3
 
 
@@ -393,7 +393,7 @@ def test_groups_too_small_for_k_are_left_out() -> None:
     batch = rollouts([[1] * 4, [1] * 5, [1]], [[1.0, 0, 0, 0], [0.0, 0, 0, 0, 1], [1.0]])
     assert PassK().minimum_group == 5 and PassK(form="best").minimum_group == 2
     assert credited(PassK(), batch).row_group.tolist() == [-1] * 4 + [4, 5, 6, 7, 8] + [-1]
-    assert (credited(PassK(form="best"), batch).unit < 0).tolist() == [False] * 9 + [True]
+    assert (credited(PassK(form="best"), batch).row_group < 0).tolist() == [False] * 9 + [True]
     with pytest.raises(ValueError, match="k: must be at least 1"):
         PassK(k=0)
 

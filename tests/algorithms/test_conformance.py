@@ -307,7 +307,7 @@ def widened(batch: Batch) -> Batch:
 
     changes = {
         name: more(getattr(batch, name), 6)
-        for name in ("completion", "written", "sampler_logp", "old_logp", "breaks")
+        for name in ("completion", "completion_mask", "sampler_logp", "old_logp", "breaks")
     }
     return dataclasses.replace(batch, prompt=more(batch.prompt, 4), **changes)
 
@@ -394,7 +394,7 @@ class Spy:
     def __init__(self, models: RoleModels, allowed: set[Role]) -> None:
         self.models, self.allowed, self.seen = models, allowed, set[Role]()
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         assert role in self.allowed, f"reads the undeclared role {role}"
         self.seen.add(role)
         return self.models.forward(role, batch, squares=squares)
@@ -470,7 +470,7 @@ class Scripted:
             (whole, [True] * len(prompt) + written) for prompt, _, written, whole in map(texts, rows(batch))
         ]
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         nothing = batch.old_logp[:, :0]
         quantities = ("logp", "entropy") if role in ("policy", "reference") else ("value",)
         quantities += ("squares",) if squares else ()

@@ -184,9 +184,9 @@ def slope(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor) -> tuple[
 def test_at_ratio_one_each_is_reinforce_with_its_own_advantage(name: str, averaging: str) -> None:
     algorithm, batch = case(name, averaging)
     found, advantage = slope(algorithm, batch, batch.old_logp)
-    written = batch.completion_mask[algorithm.compute_signal(batch, Fixed()).unit >= 0]
+    written = batch.completion_mask[algorithm.compute_signal(batch, Fixed()).row_group >= 0]
     length, rows, limit = written.sum(-1, keepdim=True), len(written), 12
-    group = batch.group[algorithm.compute_signal(batch, Fixed()).unit >= 0].tolist()
+    group = batch.group[algorithm.compute_signal(batch, Fixed()).row_group >= 0].tolist()
     tokens = {
         number: sum(n for n, g in zip(length.flatten(), group, strict=True) if g == number)
         for number in group

@@ -138,7 +138,7 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         GRPO,
         "compute_signal",
         replaced(ref_logp=lambda r: r[:2]),
-        "reference_logp (2, 0), expected (4, 5) or (4, 0)",
+        "ref_logp (2, 0), expected (4, 5) or (4, 0)",
     ),
     (GRPO, "compute_signal", replaced(row_group=lambda u: u[:2]), "row_group (2,), expected (4,)"),
     (GRPO, "compute_signal", replaced(row_group=lambda u: u[:, None]), "row_group (4, 1), expected (4,)"),
@@ -164,7 +164,7 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
     (
         GRPO,
         "compute_signal",
-        lambda made: Signal(made.unit),
+        lambda made: Signal(made.row_group),
         "a Signal without advantage, expected one with it",
     ),
     (DPO, "compute_signal", replaced(sign=lambda s: s[:, None]), "sign (4, 1), expected (4,)"),

@@ -61,7 +61,7 @@ class Odds:
         self.right, self.prompt, self.common = right, prompt, common
         self.asked: list[Batch] = []
 
-    def read(self, role: Role, batch: Batch) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch) -> ModelOutput:
         assert role == "policy"
         logp = torch.zeros(batch.completion_mask.shape)
         if batch.answer is None:  # a batch that the algorithm has made
@@ -234,7 +234,7 @@ def unanswered(found: Batch, *rows: int) -> Batch:
 
 
 class Nobody:
-    def read(self, role: Role, batch: Batch) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch) -> ModelOutput:
         raise AssertionError("there is nothing to know")
 
 
@@ -362,7 +362,7 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[Batch] = []
 
-    def read(self, role: Role, batch: Batch) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch) -> ModelOutput:
         self.asked.append(batch)
         return ModelOutput(*(torch.zeros(batch.completion_mask.shape) for _ in range(3)))
 

@@ -133,7 +133,7 @@ def test_a_damaged_run_is_named_and_the_rest_of_the_report_stands(
     assert line.startswith(str(root / RUN / file)) and what in line
     assert found["accounting"] == {"finished": 5, "damaged": 1}
     by_run = {row["name"]: row for row in found["runs"]}
-    assert (by_run[RUN]["standing"], by_run[RUN]["counted"]) == ("damaged", None)
+    assert (by_run[RUN]["run_status"], by_run[RUN]["counted"]) == ("damaged", None)
     missing = json.dumps(without["tables"]).replace("missing", "damaged")
     assert json.dumps(found["tables"]) == missing
     others = [row for row in found["runs"] if row["name"] != RUN]

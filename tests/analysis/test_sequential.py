@@ -160,7 +160,7 @@ def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -
     content = json.loads((root / "report" / "report.json").read_text())
     (pair,) = content["comparisons"]
     assert pair["verdict"] == "better" and pair["p"] == pytest.approx(2 / 256 / 0.64, abs=2**-25)
-    assert content["plan"]["looks"] == [8, 10]
+    assert content["plan"]["analyses"] == [8, 10]
     with pytest.raises(LogError, match="a margin of 2 points was fixed before the first look, not 3"):
         load(root, 3.0)
     (root / FILE).write_text(replace(design, looks=(10, 8)).text())

@@ -49,7 +49,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) -> None:
     experiment = load(experiment_of(tmp_path))
     runs = finals(experiment)
-    fallen = runs[runs["standing"] == "collapsed"]
+    fallen = runs[runs["run_status"] == "collapsed"]
     assert {(row.arm, row.seed): row.collapsed_at for row in fallen.itertuples()} == {
         ("gspo", 1): 20,
         ("gspo", 2): 30,
@@ -68,7 +68,7 @@ def test_a_run_that_its_recipe_stopped_counts_as_it_ended(tmp_path: Path) -> Non
     states = {("gspo", "arithmetic", 1): ("collapsed", 33)}
     experiment = load(experiment_of(tmp_path, states=states))
     run = finals(experiment).query("arm == 'gspo' and seed == 1").iloc[0]
-    assert (run["state"], run["standing"], run["collapsed_at"]) == ("collapsed", "collapsed", 20)
+    assert (run["state"], run["run_status"], run["collapsed_at"]) == ("collapsed", "collapsed", 20)
     assert run["final"] == run["counted"] < 0.1  # evaluated when it was stopped
     text = make_tables(experiment)["accuracy"].rows[1][6]
     assert "(collapsed at 20)" in text and "(collapsed at 30)" in text

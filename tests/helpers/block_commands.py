@@ -40,8 +40,8 @@ DRY_RUN = ("--dry-run", "--out", "unused")
 """Nothing is written, and what stands for results elsewhere on the page is not looked at."""
 DRY = ("run", "map", "finding run")
 SMALL: Mapping[str, Sequence[str]] = {
-    "eval": ("--problems", "2", "--samples", "2", "--max-new-tokens", "4"),
-    "warmstart": ("--steps", "2", "--batch", "2", "--problems", "2", "--max-new-tokens", "4"),
+    "eval": ("--problems", "2", "--samples", "2", "--max-completion-tokens", "4"),
+    "warmstart": ("--steps", "2", "--batch", "2", "--problems", "2", "--max-completion-tokens", "4"),
 }
 """What makes a command cheap, where its model is here."""
 AS_THEY_STAND = (

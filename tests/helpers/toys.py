@@ -276,7 +276,7 @@ class Fixed:
     def __init__(self, **readings: ModelOutput) -> None:
         self.readings = readings
 
-    def read(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
+    def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput:
         assert not squares or self.readings[role].squares is not None
         return self.readings[role]
 

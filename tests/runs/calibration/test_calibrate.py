@@ -242,7 +242,7 @@ def test_the_command_runs_the_library_scores_it_and_goes_on_where_it_was(
     assert len(logs) == 4
     docs = tmp_path / "docs"
     (docs / "results").mkdir(parents=True)
-    monkeypatch.setattr(pages, "own_folder", lambda remedy: docs)
+    monkeypatch.setattr(pages, "docs_folder", lambda remedy: docs)
     assert cli.main([*asked, "--keep"]) == 0
     assert capsys.readouterr().out == told
     assert {path: path.stat().st_mtime_ns for path in logs} == logs

@@ -119,7 +119,7 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
             ["--set", "train.prompts_per_step=33"],
             "train.prompts_per_step is 33, and there are 32 problems to train on",
         ),
-        (["--set", "sampler.max_new_tokens=1020"], "train prompts leave no room for 1020 new tokens"),
+        (["--set", "sampler.max_completion_tokens=1020"], "train prompts leave no room for 1020 new tokens"),
         (["--set", "train.stps=1"], "did you mean"),
         (["--set", "model.name=nobody/nothing"], "model 'nobody/nothing'"),
         (["--set", "train.group_size=4"], "train.group_size: 2 -> 4"),
@@ -136,7 +136,7 @@ def test_what_would_stop_a_run_is_exit_2_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("grpobench.tasks.data.sources.hub_watchdog", lambda: "ConnectError: nobody there")
+    monkeypatch.setattr("grpobench.tasks.data.sources.hub_silence", lambda: "ConnectError: nobody there")
     if "train.group_size=4" in words:
         earlier(place, "grpo", 0, steps=2, seconds=1.0)
     before = sorted(place.rglob("*"))

@@ -227,7 +227,7 @@ def test_every_damaged_file_is_named_once_and_a_damaged_plan_too(
     one, other = (Path(shutil.copytree(part, tmp_path / place)) for place in "xy")
     for folder in (one, other):
         half(folder / "plain-sums-s0" / "metrics.jsonl")
-        (folder / "interim.json").write_text('{"looks": ')
+        (folder / "interim.json").write_text('{"analyses": ')
     assert merge(one, other, tmp_path / "all") == 2
     said = capsys.readouterr().err
     assert said.count("plain-sums-s0/metrics.jsonl") == 2 and "whole copy" not in said

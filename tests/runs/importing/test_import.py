@@ -114,7 +114,7 @@ def test_the_final_accuracy_is_the_last_of_the_log_and_the_report_says_of_when(t
     out = tmp_path / "out"
     assert imported(folder_of_verl(tmp_path, steps=5), out) == 0
     found = report(out)
-    assert {row["standing"] for row in found["runs"]} == {"finished"}
+    assert {row["run_status"] for row in found["runs"]} == {"finished"}
     assert "the final accuracy is of step 4 of 5" in found["alarms"]["Imported from logs of others"][1]
 
 
@@ -330,7 +330,7 @@ def test_an_imported_run_that_collapses_is_found_within_one_evaluation(tmp_path:
     assert imported(place, out) == 0
     found = report(out)
     (run,) = found["runs"]
-    assert run["standing"] == "collapsed" and 250 <= run["collapsed_at"] <= 275
+    assert run["run_status"] == "collapsed" and 250 <= run["collapsed_at"] <= 275
     (row,) = found["tables"]["stability"]
     assert (row["collapsed"], row["runs"]) == (1, 1) and "accuracy collapse" in row["events"]
     assert "Its only run collapsed at step" in row["sentence"]

@@ -182,7 +182,7 @@ def test_greedy_decoding_is_that_of_generate(architecture: str) -> None:
             tokens,
             attention_mask=torch.ones_like(tokens),
             do_sample=False,
-            max_completion_tokens=12,
+            max_new_tokens=12,
             eos_token_id=list(END),
         )
         assert rollout.completion == tuple(whole[0, len(request.prompt) :].tolist())
@@ -223,7 +223,7 @@ def test_prompt_without_room_for_the_limit_names_the_remedy() -> None:
     source = sampler(context=20)
     assert source.sample([Request(tuple(range(2, 12)), (1,))], 10, 1.0)
     with pytest.raises(
-        DataError, match=r"prompt of 11 tokens and 10 new ones.*context of 20.*max_new_tokens"
+        DataError, match=r"prompt of 11 tokens and 10 new ones.*context of 20.*max_completion_tokens"
     ):
         source.sample([Request(tuple(range(2, 13)), (1,))], 10, 1.0)
 

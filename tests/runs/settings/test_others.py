@@ -64,7 +64,7 @@ def sampler(config, models, loaded):
 '''
 RECIPE = """
 tasks = ["mine:Sums", { name = "listed", jsonl = "problems.jsonl", prompt = "{question}=", verify = "exact", \
-max_new_tokens = 6 }]
+max_completion_tokens = 6 }]
 [model]
 name = "nano"
 [train]

@@ -135,7 +135,7 @@ def test_the_run_is_refused_and_begins_anew_with_other_settings(
         ended = worker.run(worker.Job(config, path, False), execute, Wire(), 1, lambda threads: None)
     assert ended.fate == "refused" and not ended.machine
     assert status(path)["state"] == "crashed" and status(path)["why"] == ended.why
-    mended = dataclasses.replace(config, train=dataclasses.replace(WIDE, steps=2, group=4))
+    mended = dataclasses.replace(config, train=dataclasses.replace(WIDE, steps=2, group_size=4))
     ended = worker.run(worker.Job(mended, path, False), execute, Wire(), 1, lambda threads: None)
     assert ended.fate == "finished"
 
@@ -146,7 +146,7 @@ def test_the_numbers_of_the_rule_stop_a_run(
 ) -> None:
     fails(monkeypatch)
     with pytest.raises(NothingToLearn, match="first 16 steps of the policy: 2,048 completions"):
-        run(wide(policy, train=dataclasses.replace(WIDE, steps=20, group=32)), tmp_path)
+        run(wide(policy, train=dataclasses.replace(WIDE, steps=20, group_size=32)), tmp_path)
     assert len(rows(tmp_path)) == 1 + SILENT.steps
 
 
@@ -214,7 +214,7 @@ def still_rows(count: int, **values: float) -> list[dict[str, Any]]:
 
 def found(rows: list[dict[str, Any]], algorithm: Any = None) -> Trouble | None:
     """What is found with 32 completions of each of 4 problems a step."""
-    config = wide("nano", algorithm or GRPO(), train=dataclasses.replace(WIDE, group=32))
+    config = wide("nano", algorithm or GRPO(), train=dataclasses.replace(WIDE, group_size=32))
     return trouble(rows, config, 6)
 
 

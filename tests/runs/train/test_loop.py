@@ -66,7 +66,7 @@ def test_rows_follow_the_catalog_and_evaluations_the_schedule(name: str, policy:
         assert all(moves) or algorithm.locates_answers, "Letters have no marker, and so no answers to locate"
         assert row["reward/mean"] == pytest.approx(row["score/correct"])
         assert row["groups/solved_all"] + row["groups/solved_none"] + row["groups/solved_some"] == 1
-        phases = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
+        phases = ("sample", "verify", "forward", "backward", "optimize", "sync", "other")
         assert sum(row[f"time/{phase}"] for phase in phases) == pytest.approx(row["time/step"])
     sampled = 4 * group * found[1]["length/mean"]
     if algorithm.greedy_baseline:

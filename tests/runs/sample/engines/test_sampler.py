@@ -104,7 +104,7 @@ def test_prompt_without_room_names_the_remedy_and_the_smaller_context_counts() -
         source = sampler(models, **settings)
         assert source.sample([Request(tuple(range(2, 22)), (1,))], 20, 1.0)
         with pytest.raises(
-            DataError, match=f"21 tokens and 20 new ones.*context of 40.*max_new_tokens{more}"
+            DataError, match=f"21 tokens and 20 new ones.*context of 40.*max_completion_tokens{more}"
         ):
             source.sample([Request(tuple(range(2, 23)), (1,))], 20, 1.0)
 
@@ -378,7 +378,7 @@ def test_served_model_says_its_token_once_and_where_it_goes(monkeypatch: pytest.
 
 def configure(url: str = "", **sections: Any) -> RunConfig:
     settings: dict[str, Any] = {
-        "matrix": "m",
+        "experiment": "m",
         "arm": "a",
         "seed": 3,
         "task": Arithmetic(),
