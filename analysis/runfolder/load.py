@@ -83,9 +83,8 @@ identity = itemgetter(*EVALUATION_KEYS)
 
 @uncollected()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
-    """Read `results/<experiment>`. A run of which a file is damaged has the state `DAMAGED` and counts
-    nowhere;
-    `Experiment.damage` says what is wrong. `margin`, in points of accuracy, takes the place of the recipe's.
+    """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and counts nowhere;
+    `Experiment.damage` says what is wrong. `margin`, in points of accuracy, replaces the recipe's.
 
     Raises LogError where nothing is there to read and, if `strict`, for anything that is damaged.
     """

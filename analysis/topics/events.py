@@ -65,17 +65,17 @@ def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, 
 def about(config: Mapping[str, Any]) -> About:
     """What run.toml tells; nothing where it has no such number."""
 
-    def told(section: str, name: str) -> int:
+    def setting(section: str, name: str) -> int:
         value = config.get(section, {}).get(name, 0)
         return value if isinstance(value, int) else 0
 
-    group = told("train", "group")
+    group = setting("train", "group_size")
     return About(
-        planned=told("train", "steps"),
-        warmup=told("train", "warmup_steps"),
-        problems=told("evaluate", "problems"),
+        planned=setting("train", "steps"),
+        warmup=setting("train", "warmup_steps"),
+        problems=setting("evaluate", "problems"),
         group=group,
-        rollouts=told("train", "prompts") * group,
+        rollouts=setting("train", "prompts_per_step") * group,
     )
 
 

@@ -1,7 +1,7 @@
 """What a launcher asks of whatever executes runs: start these, how are they, stop.
 
 The engines are the pool of this machine (`pool.py`), Ray (`on_ray.py`) and Slurm (`on_slurm.py`). None
-decides anything about a run: what to try again, when to stop and what an experiment' end is are the
+decides anything about a run: what to try again, when to stop and what an experiment's end is are the
 launcher's.
 """
 

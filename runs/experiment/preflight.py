@@ -1,4 +1,4 @@
-"""What is tried of an experiment' folder before its first run begins: that files written there last, and
+"""What is tried of an experiment's folder before its first run begins: that files written there last, and
 that what
 the runs keep has room."""
 
@@ -24,7 +24,7 @@ MOMENTS = 2
 
 
 def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str], None]) -> None:
-    """Try an experiment' folder, which exists, for the runs that are waiting. Raises FolderError where it
+    """Try an experiment's folder, which exists, for the runs that are waiting. Raises FolderError where it
     cannot
     hold them; `say` hears of what may become too little."""
     waiting = [run.config for run in runs if run.state == "waiting"]

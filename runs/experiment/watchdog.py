@@ -59,7 +59,7 @@ def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progr
         return
     last = -math.inf
 
-    def told(progress: Progress) -> None:
+    def report_and_rearm(progress: Progress) -> None:
         nonlocal last
         if time.monotonic() - last >= OFTEN * seconds:
             last = time.monotonic()
@@ -68,7 +68,7 @@ def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progr
 
     faulthandler.dump_traceback_later(EARLY * seconds, file=STDERR)
     try:
-        yield told
+        yield report_and_rearm
     finally:
         faulthandler.cancel_dump_traceback_later()
 

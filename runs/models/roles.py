@@ -179,13 +179,13 @@ class RoleModels:
         under_way = [torch.arange(len(batch))]
 
         def attempt() -> T:
-            def told() -> Iterator[torch.Tensor]:
+            def parts() -> Iterator[torch.Tensor]:
                 for rows in micro_batches(batch, unit, self.budget):
                     safe_point()
                     under_way[:] = [rows]
                     yield rows
 
-            return work(told())
+            return work(parts())
 
         def smaller(why: str) -> None:
             undo()

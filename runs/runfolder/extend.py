@@ -2,7 +2,7 @@
 
 A finished run keeps its optimizers' state (final/step-N). Where `train.steps` is raised and nothing else, it
 goes on from there: with a constant rate the weights are those of a run that was asked for as many steps at
-once. A result that is to be replaced is kept in the experiment' folder `earlier`.
+once. A result that is to be replaced is kept in the experiment's folder `earlier`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Arms of one seed and task start from the same weights and answer the same problems with the same random
 numbers, so that their evaluations before training are the same rows. The first run of an experiment that
 makes one
-keeps it in the experiment' folder, under a hash of everything that its numbers can depend on; the others
+keeps it in the experiment's folder, under a hash of everything that its numbers can depend on; the others
 read it.
 """
 

@@ -197,9 +197,9 @@ def curriculum_for(
         refills = config.modify.dynamic_sampling
         return Refilled(chosen, refills) if refills else chosen
 
-    def told(read: int, of: int) -> None:
+    def report_study(read: int, of: int) -> None:
         tell(f"studying the problems {read}/{of}")
 
-    known = study(models, loaded, config.task, problems, warm, told) if algorithm.studies else None
+    known = study(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]
     return Checked(algorithm.curriculum(traits, prompts, seed, known), len(problems))

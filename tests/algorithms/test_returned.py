@@ -158,7 +158,7 @@ CASES: list[tuple[type[Algorithm[Any]], str, Any, str]] = [
         GRPO,
         "compute_signal",
         replaced(row_group=lambda u: u.tolist()),
-        "unit [0, 1, 2, 3] of type list, expected a tensor (4,)",
+        "row_group [0, 1, 2, 3] of type list, expected a tensor (4,)",
     ),
     (GRPO, "compute_signal", lambda made: made.advantage, "(4, 5) of torch.float32, expected a Signal"),
     (

@@ -19,11 +19,11 @@ import sys
 from pathlib import Path
 if __name__ == "__main__":
     from grpobench.runs.experiment.engines import Where
-    from grpobench.runs.experiment.experiment import run_matrix
+    from grpobench.runs.experiment.experiment import run_experiment
     from grpobench.runs.settings.recipe import read_recipe
     recipe, out, workers, on, address = sys.argv[1:]
     where = Where(on=on, address=address)
-    sys.exit(run_matrix(read_recipe(recipe), Path(out), int(workers), where=where).code)
+    sys.exit(run_experiment(read_recipe(recipe), Path(out), int(workers), where=where).code)
 """
 HEAD = """
 name = "m"

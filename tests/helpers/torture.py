@@ -67,10 +67,10 @@ from pathlib import Path
 from grpobench.runs.tools.deferred import defer
 if __name__ == "__main__":
     defer("torch")
-    from grpobench.runs.experiment.experiment import run_matrix
+    from grpobench.runs.experiment.experiment import run_experiment
     from grpobench.runs.settings.recipe import read_recipe
     folder = Path(sys.argv[1])
-    sys.exit(run_matrix(read_recipe(str(folder / "torture.toml")), folder, 1).code)
+    sys.exit(run_experiment(read_recipe(str(folder / "torture.toml")), folder, 1).code)
 """
 RECIPE = """
 name = "torture"

@@ -49,8 +49,12 @@ def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) 
     gradient whatever the policy can do. A `whole` one keeps its numbers of prompts and completions."""
     train = config.train
     group = max(min(train.group_size, GROUP), config.algorithm.minimum_group)
-    sizes: dict[str, Any] = {"prompts": min(train.prompts_per_step, PROMPTS), "group": group, "epochs": 1}
-    sizes["minibatches"] = min(train.num_minibatches, 2, sizes["prompts"])
+    sizes: dict[str, Any] = {
+        "prompts_per_step": min(train.prompts_per_step, PROMPTS),
+        "group_size": group,
+        "epochs": 1,
+    }
+    sizes["num_minibatches"] = min(train.num_minibatches, 2, sizes["prompts_per_step"])
     rates = train.learning_rate if rate is None else dict.fromkeys(train.learning_rate, rate)
     recorded = config.sampler.kind == "preferences"
     return dataclasses.replace(

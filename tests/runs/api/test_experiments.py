@@ -27,7 +27,7 @@ results = grpobench.run(
         "name": "tiny",
         "tasks": ["arithmetic"],
         "model": {"name": "nano"},
-        "train": {"steps": 1, "prompts": 2, "group": 2},
+        "train": {"steps": 1, "prompts_per_step": 2, "group_size": 2},
         "evaluate": {"problems": 4, "test_problems": 4},
         "arm": [{"algorithm": "grpo"}],
     },

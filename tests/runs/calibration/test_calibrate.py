@@ -120,7 +120,7 @@ def test_the_bonus_adds_the_gradient_of_the_entropy() -> None:
 def entropy(models: Any, batch: Any) -> float:
     weights = Faulty().loss_weights(batch)
     with torch.no_grad():
-        return float((models.read("policy", batch).entropy * weights).sum())
+        return float((models.forward("policy", batch).entropy * weights).sum())
 
 
 def test_misread_answers_are_those_of_the_training_split_alone() -> None:

@@ -233,11 +233,11 @@ from helpers import stand_ins
 if __name__ == "__main__":
     import grpobench.algorithms, grpobench.tasks
     grpobench.algorithms.ALGORITHMS, grpobench.tasks.TASKS = stand_ins.ALGORITHMS, stand_ins.TASKS
-    from grpobench.runs.experiment.experiment import run_matrix
+    from grpobench.runs.experiment.experiment import run_experiment
     from grpobench.runs.settings.recipe import read_recipe
     folder = Path(sys.argv[1])
     given = read_recipe(str(folder / "m.toml"))
-    sys.exit(run_matrix(given, folder, execute="helpers.stand_ins.execute", allow_change=True).code)
+    sys.exit(run_experiment(given, folder, execute="helpers.stand_ins.execute", allow_change=True).code)
 """
 
 

@@ -197,7 +197,7 @@ def test_failed_starts_end_no_run_that_is_at_work(tmp_path: Path, monkeypatch: p
     anything: Any = None
     found = buried([Worker(anything, anything, run=Run(CONFIG, tmp_path))], monkeypatch)
     assert len(found.crew) == 1
-    monkeypatch.setattr(found, "hire", lambda: pytest.fail("hired at once"))
+    monkeypatch.setattr(found, "start_worker", lambda: pytest.fail("started at once"))
     assert found.start([Run(CONFIG, tmp_path)]) == []
     with pytest.raises(RuntimeError, match="worker processes die while they start"):
         buried([], monkeypatch)

@@ -1,4 +1,4 @@
-"""What is tried of an experiment' folder before its first run."""
+"""What is tried of an experiment's folder before its first run."""
 
 from __future__ import annotations
 

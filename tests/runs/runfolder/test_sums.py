@@ -30,7 +30,7 @@ from grpobench.analysis.runfolder.load import STATES
 from grpobench.analysis.topics.runs import UNPROVED, run_provenances
 from grpobench.runs.experiment.experiment import survey
 from grpobench.runs.experiment.run import Run
-from grpobench.runs.experiment.run_status import standing
+from grpobench.runs.experiment.run_status import run_status
 from grpobench.runs.runfolder.folder import FolderError, RunFolder
 from grpobench.runs.runfolder.logs import Log, State, mark, result_damage, settled, status
 from grpobench.runs.tools import files

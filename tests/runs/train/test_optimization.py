@@ -61,7 +61,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def config(policy: str, folder: Path, **train: Any) -> RunConfig:
-    usual: dict[str, Any] = {"steps": 5, "prompts": 2, "group": 4, "minibatches": 2}
+    usual: dict[str, Any] = {"steps": 5, "prompts_per_step": 2, "group_size": 4, "num_minibatches": 2}
     given = TrainConfig(**{**usual, "learning_rate": {"policy": 1e-2}, **train})
     quiet = EvaluateConfig(every=0, problems=0, test_problems=0)
     return configure(

@@ -144,7 +144,7 @@ def configure(policy: str, algorithm: Algorithm[Any], **sections: Any) -> RunCon
 
 
 def train(**settings: Any) -> TrainConfig:
-    usual = {"steps": 1, "prompts": 4, "group": 4, "learning_rate": {"policy": 1e-3}}
+    usual = {"steps": 1, "prompts_per_step": 4, "group_size": 4, "learning_rate": {"policy": 1e-3}}
     return TrainConfig(**{**usual, **settings})
 
 

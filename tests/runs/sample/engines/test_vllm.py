@@ -21,7 +21,7 @@ from helpers.whole_runs import after
 from scipy import stats
 
 from grpobench.algorithms.grpo import GRPO
-from grpobench.runs.experiment.experiment import run_matrix
+from grpobench.runs.experiment.experiment import run_experiment
 from grpobench.runs.inventory import doctor
 from grpobench.runs.models.loading import Loaded, load
 from grpobench.runs.models.roles import RoleModels
@@ -419,7 +419,7 @@ def forgetting(*args: Any) -> None:
 def test_run_whose_sync_is_skipped_ends_with_70_and_says_why(tmp_path: Path) -> None:
     file = tmp_path / "stale.toml"
     file.write_text(RECIPE)
-    outcome = run_matrix(read_recipe(str(file)), tmp_path, execute="test_vllm.forgetting")
+    outcome = run_experiment(read_recipe(str(file)), tmp_path, execute="test_vllm.forgetting")
     assert outcome.code == 70
     (ended,) = outcome.runs_in_state("crashed")
     assert "SamplerGap: after a weight synchronization the sampler and the trainer differ" in ended.why
