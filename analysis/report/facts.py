@@ -19,7 +19,7 @@ from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.accuracy import accounting
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.runs import Setting, all_settings, run_provenances
+from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Facts:
     numbers: Numbers
     tables: Mapping[str, Table]
     settings: Sequence[Setting]
-    provenances: Mapping[str, Sequence[tuple[str, int]]]
+    provenance: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing
     accounting: Mapping[str, int]
     """How many of the planned runs stand how."""
@@ -49,7 +49,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
         numbers=numbers,
         tables=make_tables(numbers),
         settings=all_settings(experiment),
-        provenances=run_provenances(experiment),
+        provenance=run_provenance(experiment),
         pairing=check_pairing(experiment),
         accounting=accounting(experiment, numbers.runs),
         alarms=find_alarms(experiment, numbers.damage, numbers.spared),
@@ -95,7 +95,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             for setting in facts.settings
         },
         "provenance": {
-            key: [{"value": v, "runs": n} for v, n in values] for key, values in facts.provenances.items()
+            key: [{"value": v, "runs": n} for v, n in values] for key, values in facts.provenance.items()
         },
         "configs": {name: dict(config) for name, config in experiment.configs.items()},
     }

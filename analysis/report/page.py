@@ -168,7 +168,7 @@ def render_page(
         runs=facts.tables["runs"],
         settings=facts.settings,
         most_columns=MOST_COLUMNS,
-        provenances=facts.provenances,
+        provenance=facts.provenance,
         views=views,
         eventful=sum(bool(view.events) for view in views),
         samples=samples,

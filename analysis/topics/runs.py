@@ -130,7 +130,7 @@ LOGS = ("by", "format", "names", "writer")
 """What is told of the log that a run was imported from."""
 
 
-def run_provenances(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
+def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
     """Where the runs come from, by their last attempt: key -> (value, number of runs), most frequent first.
 
     `code`, the digests of the source files, is shortened to one digest, which differs between runs only where

@@ -18,7 +18,8 @@ from grpobench.tasks.data.tables import DataError
 
 
 def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registration:
-    """The registration in the experiment's folder, which is written if nothing has run there; another one then
+    """The registration in the experiment's folder, which is written if nothing has run there; another one
+    then
     gives way to it.
 
     Raises FolderError where runs stand there that nothing announced, DataError for a damaged registration.

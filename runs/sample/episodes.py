@@ -63,7 +63,8 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
     if longest + limit > loaded.context:
         raise DataError(
             f"a prompt of {longest} tokens and an episode of {limit} exceed the model's "
-            f"{loaded.bound}; give the task fewer turns, lower sampler.max_completion_tokens, or take a model "
+            f"{loaded.bound}; give the task fewer turns, lower sampler.max_completion_tokens, or "
+            f"take a model "
             "with a longer context"
         )
 

@@ -127,7 +127,8 @@ UNGRADED_REMEDY = (
     "doctor` and log.txt in the run's folder."
 )
 CUT_REMEDY = (
-    "the policy does not end its answers, or not so soon. Raise sampler.max_completion_tokens, take a model that "
+    "the policy does not end its answers, or not so soon. Raise sampler.max_completion_tokens, take "
+    "a model that "
     "knows the prompt's format and its end token, or teach it both (model.warm_start)."
 )
 RIGHT_REMEDY = (

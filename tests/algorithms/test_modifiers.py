@@ -242,7 +242,14 @@ def test_a_modified_algorithm_keeps_what_it_is() -> None:
     modified = Modifiers(schedule="ads", dynamic_sampling=1).around(plain)
     assert Modifiers(entropy_bonus=0.1).around(plain).differentiates_entropy
     assert modified.studies and not plain.studies
-    for name in ("trained_roles", "reference_roles", "scores", "greedy_baseline", "locates_answers", "differentiates_entropy"):
+    for name in (
+        "trained_roles",
+        "reference_roles",
+        "scores",
+        "greedy_baseline",
+        "locates_answers",
+        "differentiates_entropy",
+    ):
         assert getattr(modified, name) == getattr(plain, name)
 
 

@@ -66,7 +66,7 @@ def objective(algorithm: Algorithm[Any], batch: Batch, logp: torch.Tensor, **giv
     known = models(batch, **given)
     with torch.no_grad():
         signal = algorithm.compute_signal(batch, known)
-    now = {role: known.read(role, batch) for role in algorithm.updated_roles(batch.step)}
+    now = {role: known.forward(role, batch) for role in algorithm.updated_roles(batch.step)}
     now = {**now, "policy": reading(logp)}
     return (algorithm.loss(batch, signal, now).terms * algorithm.loss_weights(batch)).sum()
 

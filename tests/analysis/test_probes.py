@@ -66,7 +66,7 @@ def evaluate(place: Path, subject: str, policies: dict[str, dict[str, float]], c
 def test_the_caveat_of_a_task_stands_under_its_bias_table_and_not_in_the_provenances(folder: Path) -> None:
     facts = gather(load(folder))
     assert facts.tables["bias"].note.endswith(f"Caveat (nanobias): {CAVEAT}")
-    assert "caveat" not in facts.provenances
+    assert "caveat" not in facts.provenance
     assert "probes" not in facts.tables
 
 

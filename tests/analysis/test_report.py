@@ -31,7 +31,7 @@ from grpobench.analysis.tools.text import count, escape, points
 from grpobench.analysis.topics.accuracy import decoding, finals
 from grpobench.analysis.topics.budgets import at_equal_budgets, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
-from grpobench.analysis.topics.runs import all_settings, run_provenances
+from grpobench.analysis.topics.runs import all_settings, run_provenance
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.training import TRAINING
 
@@ -406,7 +406,7 @@ def test_settings_that_differ_come_first_and_name_the_task(tmp_path: Path) -> No
 
 
 def test_provenance_counts_runs_and_leaves_out_what_is_the_attempts_own(tmp_path: Path) -> None:
-    found = run_provenances(experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
+    found = run_provenance(experiment_of(tmp_path, arms=("grpo",), tasks=("arithmetic",), seeds=(1, 2)))
     assert found["versions.torch"] == [("2.13.0", 2)] and found["commit"] == [("0123abcd", 2)]
     assert found["host"] == [("worker-1", 1), ("worker-2", 1)] and found["attempts"] == [("1", 2)]
     assert not {"pid", "started", "diff", "fingerprints"} & set(found) and len(found["code"][0][0]) == 12

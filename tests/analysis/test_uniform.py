@@ -20,7 +20,7 @@ from grpobench.analysis.runfolder.experiment import describe, histories
 from grpobench.analysis.runfolder.files import LogError, problem_digests
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.topics.accuracy import accuracies, finals
-from grpobench.analysis.topics.runs import all_settings, run_provenances
+from grpobench.analysis.topics.runs import all_settings, run_provenance
 
 SMALL: Mapping[str, Any] = {
     "arms": ("grpo", "ppo"),
@@ -73,13 +73,13 @@ def test_uniform_experiment_tells_nothing_though_arms_depend_on_different_files(
         code = {"runs/train/trainer.py": "aa", f"algorithms/{arm}.py": arm}
         edit(path, lambda provenance, code=code: provenance["attempts"][0].update(code=code))  # type: ignore[misc]
     assert told(root) == {}
-    assert len(run_provenances(load(root))["code"]) == 1
+    assert len(run_provenance(load(root))["code"]) == 1
     edit(
         root / RUN / "provenance.json",
         lambda o: o["attempts"][0]["code"].update({"runs/train/trainer.py": "bb"}),
     )
     assert told(root) == {"Different code": [f"runs/train/trainer.py: aa in 5 runs; bb in {RUN}"]}
-    assert len(run_provenances(load(root))["code"]) == 2
+    assert len(run_provenance(load(root))["code"]) == 2
 
 
 # Seeds that would vanish

@@ -274,7 +274,7 @@ def test_a_result_of_which_something_is_gone_is_refused_by_name(name: str, tmp_p
         survey_of(path)
     with pytest.raises(FolderError, match=f"{name}: is missing"):
         RunFolder.open(path, CONFIG)
-    assert standing(path).state == "damaged" and name in standing(path).why
+    assert run_status(path).state == "damaged" and name in run_status(path).why
     assert settled(path), "nothing has been thrown away"
 
 
@@ -320,7 +320,7 @@ def test_of_a_result_whose_files_do_not_tell_of_it_run_status_and_report_say_the
             begin()
         assert str(refused.value).startswith(f"{path / name}{what}")
         assert "restore the file, or delete" in str(refused.value)
-    assert standing(path).state == "damaged" and standing(path).why.startswith(f"{path / name}{what}")
+    assert run_status(path).state == "damaged" and run_status(path).why.startswith(f"{path / name}{what}")
     found = grpobench.load(tmp_path)
     (line,) = found.damage
     assert line.startswith(f"{path / name}{what}") and line.endswith("restore the file")
