@@ -90,9 +90,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise LogError(
-            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
-        )
+        raise LogError(f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment")
     if (folder / "run.toml").exists():
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
     damage: list[str] = []

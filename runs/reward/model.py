@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
+
 
 from grpobench.runs.models import loading, model_files, sizes
 from grpobench.runs.models.model_files import cache_folder, weights_hash
@@ -97,7 +97,9 @@ def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
     order = random.Random(derive(settings.seed, "order"))
     losses = []
     for step in range(1, settings.steps + 1):
-        loss = -F.logsigmoid(margins(model, base.tokenizer, order.choices(drawn, k=settings.batch))).mean()
+        loss = -torch.nn.functional.logsigmoid(
+            margins(model, base.tokenizer, order.choices(drawn, k=settings.batch))
+        ).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         rise, fall = 10 * step / settings.steps, (settings.steps - step + 1) / settings.steps

@@ -90,8 +90,9 @@ def unknown(
         return f"{here}: was renamed; write {renamed[key]}"
     if key in elsewhere:
         return f"{here}: unknown key; did you mean {elsewhere[key]}?"
-    if guess := nearest(key, valid):
-        return f"{here}: unknown key; did you mean {join(key_path, guess)}?"
+    if guess := nearest(key, [*valid, *(renamed or {})]):
+        meant = join(key_path, guess) if guess in valid else (renamed or {})[guess]
+        return f"{here}: unknown key; did you mean {meant}?"
     if guess := nearest(key, elsewhere):
         return f"{here}: unknown key; did you mean {elsewhere[guess]}?"
     return f"{here}: unknown key; valid here: {', '.join(valid) or 'none'}"

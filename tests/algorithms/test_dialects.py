@@ -242,7 +242,7 @@ def test_weights_of_cispo_stay_between_floor_and_cap() -> None:
 
 
 def test_a_dialect_lies_under_everything_that_the_recipe_says(tmp_path: Path) -> None:
-    text = '[train]\nminibatches = 2\n[sampler]\ntemperature = 0.7\n[[arm]]\nalgorithm = "grpo@verl"\n'
+    text = '[train]\nnum_minibatches = 2\n[sampler]\ntemperature = 0.7\n[[arm]]\nalgorithm = "grpo@verl"\n'
     plain = recipe(tmp_path, text).runs()[0]
     assert (plain.train.num_minibatches, plain.sampler.temperature) == (2, 0.7)
     assert (plain.algorithm.dual_clip, plain.algorithm.averaging) == (3.0, "token_mean")

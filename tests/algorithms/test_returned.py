@@ -192,7 +192,7 @@ def test_what_is_returned_in_a_wrong_shape_or_type_is_refused(
 def test_an_inherited_method_is_named_with_whose_it_is() -> None:
     mine: Algorithm[Any] = Wrong(GRPO, "loss_weights", lambda w: w[:1]).algorithm
     heir = type("Heir", (type(mine),), {})()
-    said = rf"{re.escape(HERE)}:\d+ Heir\.weigh \(inherited from Mine\) returned weights \(1, 5\)"
+    said = rf"{re.escape(HERE)}:\d+ Heir\.loss_weights \(inherited from Mine\) returned weights \(1, 5\)"
     assert re.match(said, complaint(heir))
 
 

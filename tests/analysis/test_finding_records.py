@@ -132,7 +132,7 @@ def test_runs_as_registered_depart_from_nothing(root: Path) -> None:
 
 def test_other_settings_and_other_runs_are_named(root: Path) -> None:
     place = root / "a-sums-s2" / "run.toml"
-    place.write_text(place.read_text().replace("prompts = 16", "prompts = 17"))
+    place.write_text(place.read_text().replace("prompts_per_step = 16", "prompts_per_step = 17"))
     edit(root / FILE, lambda told: [told["settings"].pop(f"b-sums-s{seed}") for seed in (5, 6)])
     assert departures(load(root), read_registration(root)) == [
         "other settings than registered in a-sums-s2",

@@ -216,7 +216,7 @@ def test_change_of_an_older_record_has_an_unknown_step(root: Path) -> None:
 
 
 def test_seeds_of_an_arm_with_different_settings_are_named(root: Path) -> None:
-    retell(root / RUN / "run.toml", "prompts = 16", "prompts = 8")
+    retell(root / RUN / "run.toml", "prompts_per_step = 16", "prompts_per_step = 8")
     assert told(root) == {
         "Seeds of one arm with different settings": [
             "grpo on arithmetic: train.prompts_per_step is 8 in seed 1, 16 in seed 2, 3"

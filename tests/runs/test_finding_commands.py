@@ -191,7 +191,7 @@ def test_a_finding_of_real_runs(
     (tmp_path / "own.toml").write_text(
         head
         + '[nano]\nseeds = [9]\ntasks = ["arithmetic"]\n[nano.model]\nname = "nano"\n'
-        + "[nano.train]\nsteps = 2\nprompts = 2\ngroup = 2\nminibatches = 1\n"
+        + "[nano.train]\nsteps = 2\nprompts_per_step = 2\ngroup_size = 2\nnum_minibatches = 1\n"
         + "[nano.evaluate]\nevery = 0\nproblems = 0\nsamples = 2\ntest_problems = 2\n"
         + '[[nano.arm]]\nalgorithm = "grpo"\n[[nano.arm]]\nalgorithm = "rloo"\n'
     )

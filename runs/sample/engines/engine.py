@@ -100,7 +100,7 @@ class Gate:
         A page in a browser can have requests sent to this machine, under a name of its own that it lets point
         here. It cannot leave out Origin, nor set Host; and a name of its own is none of ours.
         """
-        if headers.get("Provenance"):
+        if headers.get("Origin"):
             raise Refusal(FOREIGN, "not for browsers")
         host = hostname(headers.get("Host", ""))
         if not (address(host) or host in self.names or host in known_hosts()):

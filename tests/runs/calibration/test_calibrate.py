@@ -137,7 +137,7 @@ def test_misread_answers_are_those_of_the_training_split_alone() -> None:
 def test_a_stale_sampler_writes_as_before_the_weights_moved() -> None:
     fresh = sampler()
     config: Any = SimpleNamespace(
-        sampler=SimpleNamespace(temperature=1.0, rows=64), model=SimpleNamespace(dtype="float32")
+        sampler=SimpleNamespace(temperature=1.0, max_batch_size=64), model=SimpleNamespace(dtype="float32")
     )
     old = stale(config, fresh.models, SimpleNamespace(end=END, pad=0, context=128))
     before = old.sample(requests(), 12, 1.0)
@@ -157,7 +157,7 @@ def test_stale_rollouts_are_of_the_weights_before_and_evaluations_of_those_after
     """Greedily by temperature 0, and by a seed beside sampled ones, as evaluations ask."""
     fresh = sampler()
     config: Any = SimpleNamespace(
-        sampler=SimpleNamespace(temperature=1.0, rows=64), model=SimpleNamespace(dtype="float32")
+        sampler=SimpleNamespace(temperature=1.0, max_batch_size=64), model=SimpleNamespace(dtype="float32")
     )
     old = stale_rollouts(config, fresh.models, SimpleNamespace(end=END, pad=0, context=128))
     before = [old.sample(requests(), 12, temperature) for temperature in (1.0, 0.0)]

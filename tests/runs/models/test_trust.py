@@ -96,7 +96,7 @@ def test_trust_is_for_one_command_and_its_children(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(sizes.VARIABLE, "")
     assert not sizes.trusted() and sizes.recorded() == {}
     sizes.allow()
-    asked = [sys.executable, "-c", "from grpobench.runs.models import trust; print(trust.trusted())"]
+    asked = [sys.executable, "-c", "from grpobench.runs.models import sizes; print(sizes.trusted())"]
     assert sizes.trusted()
     assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == "True\n"
     monkeypatch.setenv(sizes.VARIABLE, "1")  # left behind by another

@@ -379,7 +379,7 @@ def test_demonstration_is_the_episode_that_the_policy_would_play() -> None:
         texts = [f"{turn}$" for turn in task.demonstrate_episode(problem)]
         ((rollout,),) = episodes(turn_by_turn(*texts), nano(), task, [problem], [(1,)], 200, 1.0)
         shown = demonstrated(nano(), task, problem)
-        for name in ("prompt", "completion", "written", "stopped"):
+        for name in ("prompt", "completion", "completion_mask", "stopped"):
             assert getattr(shown, name) == getattr(rollout, name), name
         assert not shown.sampler_logp.any()
 

@@ -175,7 +175,7 @@ def test_a_study_that_moved_is_the_same_one(study: Path) -> None:
         (["arms=mien:Mine"], "--set arms: no module 'mien'"),
         (["arms=mine:Nameless"], '--set arms: mine:Nameless: write name = "..." in Nameless, a name of its'),
         (["arms=mine:Taken"], "mine:Taken: the suite has another algorithm 'grpo'; give Taken another name"),
-        (["arms=mine:Abstract"], "mine:Abstract: Abstract lacks credit, loss, weigh"),
+        (["arms=mine:Abstract"], "mine:Abstract: Abstract lacks compute_signal, loss, loss_weights"),
         (["arms=mine:Sums"], "mine:Sums: is the class Sums, no subclass of grpobench.algorithms.algorithm."),
         (["tasks=mine:Mine"], "mine:Mine: is the class Mine, no subclass of grpobench.tasks.task.Task"),
         (["tasks=reasoning_gym:leg_cuonting"], "unknown task 'reasoning_gym:leg_cuonting'; did you mean"),

@@ -125,7 +125,7 @@ def test_an_optional_arm_is_left_out_for_its_task_alone_and_says_so(read: Any) -
     assert [run.task.name for run in recipe.runs()] == ["proofs"]
     assert len(recipe.left_out) == 1 and recipe.left_out[0].startswith("consistent on sums: needs the task")
     assert "(consistent on sums: needs" in faults(read, text, "tasks=sums")[0]
-    pairs = arm("optional = true\ntrain = {group = 2}", "pairs")
+    pairs = arm("optional = true\ntrain = {group_size = 2}", "pairs")
     assert "needs groups of at least 4" in faults(read, pairs)[0]
 
 
@@ -253,7 +253,7 @@ algorithm = "plian"
         (arm("[arm.train]\nmax_grad_norm = nan"), "arm.plain.train.max_grad_norm: must be a number, not nan"),
         (arm("settings.decay = [nan]"), "arm.plain.settings.decay[0]: must be a number, not nan"),
         (
-            arm("[arm.sampler]\nlargest_gap = inf"),
+            arm("[arm.sampler]\nmax_logprob_gap = inf"),
             "arm.plain.sampler.max_logprob_gap: must be finite, not inf",
         ),
         ("x = [", "not TOML"),
@@ -271,7 +271,7 @@ def test_error_message(read: Any, text: str, fault: str) -> None:
         (arm(algorithm="consistent"), "arm consistent on sums: needs the task scores consistent"),
         (arm("sampler.kind = 'replay'"), 'set sampler.kind = "hf"'),
         (arm("train.group_size = 2", "pairs"), "set train.group_size = 4"),
-        (arm("train = {minibatches = 9, prompts = 8}"), "set train.num_minibatches = 8 or less"),
+        (arm("train = {num_minibatches = 9, prompts_per_step = 8}"), "set train.num_minibatches = 8 or less"),
         (arm("sampler.kind = 'replay'", "mixing"), "mixes embeddings while decoding"),
         (arm("sampler.kind = 'preferences'", "pairs"), "set sampler.path to a JSONL file"),
         (arm("sampler = {kind = 'preferences', path = '/no/such'}", "pairs"), "/no/such does not exist"),

@@ -49,7 +49,7 @@ def test_every_arm_is_run_with_every_combination_and_keeps_its_own_settings() ->
             assert run.algorithm.clip_high == 0.3
         else:  # a plain rate is the policy's
             assert run.train.learning_rate["critic"] == 1e-3
-    assert found["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+minibatches-4"
+    assert found["ppo", 3e-3, 4].arm == "ppo+learning_rate-3e-3+num_minibatches-4"
 
 
 def test_its_experiment_has_a_folder_of_its_own_unless_the_sweep_values_are_the_recipes() -> None:

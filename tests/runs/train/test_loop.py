@@ -122,7 +122,7 @@ def test_a_sweep_of_temperatures_is_evaluated_at_one(policy: str, tmp_path: Path
         seeds = [3]
         tasks = ["arithmetic"]
         model.name = "nano"
-        train = {{ steps = 1, prompts = 2, group = 2 }}
+        train = {{ steps = 1, prompts_per_step = 2, group_size = 2 }}
         evaluate = {{ every = 0, problems = 2, samples = 2, test_problems = 2, temperature = 0.7 }}
         {arms}"""
     file = tmp_path / "sweep.toml"
