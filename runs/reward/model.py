@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 import torch
 
-
 from grpobench.runs.models import loading, model_files, sizes
 from grpobench.runs.models.model_files import cache_folder, weights_hash
 from grpobench.runs.models.token_budgets import USUAL, ModelError, TokenBudget, portions

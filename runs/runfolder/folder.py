@@ -40,7 +40,7 @@ __all__ = ["Checkpoint", "FolderError", "RunFolder", "mark", "settled", "status"
 
 LOGS = ("metrics.jsonl", "eval.jsonl")
 EVENTS = "events.jsonl"
-DETECTORS = "analysis/detect"
+DETECTORS = "analysis/detectors"
 RESULT_FILES = (
     "run.toml",
     fingerprints.PROBLEMS,

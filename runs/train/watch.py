@@ -1,4 +1,4 @@
-"""A run looks at itself: the detectors of `analysis/detect` on the rows that it has logged so far.
+"""A run looks at itself: the detectors of `analysis/detectors` on the rows that it has logged so far.
 
 What they find is written to events.jsonl, which is a function of the logs: a run that was resumed has the
 file of one that was not. With `stop_on` an event ends the run, which is then its result.

@@ -164,5 +164,5 @@ def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -
     with pytest.raises(LogError, match="a margin of 2 points was fixed before the first look, not 3"):
         load(root, 3.0)
     (root / FILE).write_text(replace(design, analyses=(10, 8)).text())
-    with pytest.raises(LogError, match=r"looks\.json: no plan of looks"):
+    with pytest.raises(LogError, match=r"interim\.json: no plan of interim analyses"):
         load(root)
