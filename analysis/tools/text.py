@@ -195,7 +195,7 @@ def level_name(level: Sequence[Any]) -> str:
 
 def sweep_values_in_words(keys: Sequence[str]) -> str:
     """Keys such as train.learning_rate as an axis has them."""
-    return ", ".join(key.rpartition(".")[2].replace("_", " ") for key in keys)
+    return ", ".join(key.rpartition(".")[2].removeprefix("num_").replace("_", " ") for key in keys)
 
 
 def why_no_folder(path: Path) -> str:

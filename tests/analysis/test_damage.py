@@ -71,6 +71,12 @@ def half(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
+def behind_equals(path: Path) -> None:
+    """In the middle of a line, wherever the half is."""
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex(b"=") + 1])
+
+
 def replaced(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -108,7 +114,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "status of another shape": ("status.json", write('{"step": "four"}'), ": `step` must be a whole number"),
     "origin cut": ("provenance.json", half, ", line 1: not JSON"),
     "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": is no origin of a run"),
-    "settings cut": ("run.toml", half, "not TOML"),
+    "settings cut": ("run.toml", behind_equals, "not TOML"),
     "settings of another shape": ("run.toml", write("train = 3\n"), ": `train` must be a table"),
     "a folder in its place": ("eval.jsonl", replaced, ": cannot be read (Is a directory)"),
 }

@@ -51,7 +51,7 @@ def test_placeholders_of_ours_are_filled_from_theirs(vocabulary: Vocabulary) -> 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
 def test_trl_has_the_names_that_its_table_gives_in_the_files_that_it_gives() -> None:
     packages = {
-        name: Path(importlib.util.find_spec(name).provenance).parents[1] for name in ("trl", "transformers")
+        name: Path(importlib.util.find_spec(name).origin).parents[1] for name in ("trl", "transformers")
     }  # type: ignore[union-attr, arg-type]
     for name in VOCABULARIES["trl"].names:
         text = (packages[name.source.partition("/")[0]] / name.source).read_text(encoding="utf-8")

@@ -302,7 +302,7 @@ def test_a_section_names_every_value_out_of_its_bounds_in_the_order_of_its_field
             max_grad_norm=math.nan,
         )
     assert caught.value.args == (
-        "prompts: must be at least 1, not 0",
+        "prompts_per_step: must be at least 1, not 0",
         "learning_rate: must hold a value for policy",
         "betas[1]: must be at least 0 and below 1, not 1.0",
         "weight_decay: must be finite, not inf",
