@@ -37,10 +37,7 @@ OLD = (
     ),
     *("doors", "origin", "origins", "pins", "canary", "credit", "weigh", "ration", "rations", "tally"),
     *(
-        "reading",
-        "readings",
         "read_now",
-        "written",
         "behaviour_logp",
         "reference_logp",
         "standing",

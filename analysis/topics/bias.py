@@ -207,9 +207,9 @@ def _before_after(means: pd.Series, key: tuple[str, ...]) -> str:
 
 BIAS_COLUMNS = (
     ("accuracy_ambiguous", "accuracy, ambiguous"),
-    ("bias_ambiguous", "bias, ambiguous"),
-    ("bias_disambiguated", "bias, disambiguated"),
-    ("accuracy_disambiguated", "accuracy, disambiguated"),
+    ("bias_ambiguous", "bias,\nambiguous"),
+    ("bias_disambiguated", "bias,\ndisambiguated"),
+    ("accuracy_disambiguated", "accuracy,\ndisambiguated"),
 )
 
 

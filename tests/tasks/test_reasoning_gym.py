@@ -258,7 +258,7 @@ def test_splits_do_not_depend_on_each_others_sizes_or_on_the_number_of_cores(
     kept = {split: first.problems(split) for split in first.splits}
     sums = first.sources("train")
     reasoning_gym._stream.cache_clear()
-    monkeypatch.setattr(reasoning_gym, "places", lambda: 5)
+    monkeypatch.setattr(reasoning_gym, "worker_slots", lambda: 5)
     assert {split: first.problems(split) for split in first.splits} == kept
     assert first.sources("train") == sums
     assert [source.table for source in sums] == ["reasoning_gym/gcd/train", "prompts/reasoning_gym.txt"]
