@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grpobench.analysis.runfolder import formats
 from grpobench.analysis.runfolder.files import LogError, read_json
 
 FILE = "interim.json"
@@ -61,8 +62,8 @@ class InterimPlan:
 
 def read_plan(folder: Path) -> InterimPlan | None:
     """The plan of an experiment; None where it has none. Raises LogError where the file is damaged."""
-    path = folder / FILE
-    return plan_of(read_json(path), path) if path.exists() else None
+    path = formats.find_file(folder, FILE)
+    return plan_of(formats.current_keys(FILE, read_json(path)), path) if path.exists() else None
 
 
 def plan_of(table: Mapping[str, Any], path: Path) -> InterimPlan:

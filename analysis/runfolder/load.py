@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
@@ -54,10 +54,10 @@ def read_status(run: Path) -> dict[str, Any]:
 
 def read_provenance(run: Path) -> dict[str, Any]:
     """provenance.json; empty where there is none. Raises LogError for a damaged one."""
-    path = run / "provenance.json"
+    path = formats.find_file(run, formats.PROVENANCE)
     if not path.exists():
         return {}
-    provenance = read_json(path)
+    provenance = formats.current_keys(formats.PROVENANCE, read_json(path))
     attempts = provenance.get("attempts", [])
     whole = isinstance(attempts, list) and all(isinstance(one, dict) for one in attempts)
     if not whole or not all(
@@ -94,7 +94,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     if (folder / "run.toml").exists():
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
     damage: list[str] = []
-    described = _attempt(lambda: _described(folder / "experiment.json"), {}, damage)
+    described = _attempt(lambda: _described(formats.find_file(folder, formats.EXPERIMENT)), {}, damage)
     found = {path.parent.name for path in folder.glob("*/run.toml")}
     names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
     if not names:
@@ -168,7 +168,7 @@ def _described(path: Path) -> dict[str, Any]:
     """experiment.json; empty where there is none."""
     if not path.exists():
         return {}
-    content = read_json(path, PLANNED_ANEW)
+    content = formats.current_keys(formats.EXPERIMENT, read_json(path, PLANNED_ANEW))
     for name in ("runs", "arms", "tasks", "faults"):
         if not isinstance(content.get(name, []), list):
             raise LogError(f"{path}: `{name}` must be a list; {PLANNED_ANEW}")
@@ -299,7 +299,7 @@ TABLES = ("algorithm", "evaluate", "model", "sampler", "train")
 
 
 def _config(path: Path) -> dict[str, Any]:
-    config = read_toml(path)
+    config = formats.current_settings(read_toml(path))
     for name in TABLES:
         if not isinstance(config.get(name, {}), dict):
             raise LogError(f"{path}: `{name}` must be a table; restore the file")
@@ -319,6 +319,8 @@ def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, in
     for number, row in lines:
         plain = PLAIN.issuperset(map(type, row.values()))
         values = row if plain else {name: _number(value, path, number, name) for name, value in row.items()}
+        if not formats.OLD_METRICS.keys().isdisjoint(values):
+            values = formats.renamed(values, formats.OLD_METRICS)
         step = values.get("step", math.nan)
         if not 0 <= step < LAST_STEP or step != int(step):
             found = row.get("step")

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.tools.text import visible
 from grpobench.runs.experiment import preflight, watchdog
 from grpobench.runs.experiment.engines import HERE, Where, engine
@@ -69,6 +69,8 @@ def run_experiment(
     console = console or Console()
     patience = watchdog.patience()
     folder = files.writable(out / recipe.name, "--out")
+    if why := formats.refusal(folder):
+        raise FolderError(why)
     lock = Lock(folder)
     lock.take(say=line_on(console))
     try:
@@ -134,6 +136,7 @@ def write_experiment(folder: Path, recipe: Recipe) -> None:
     arms (other seeds): a run whose folder is gone stays planned, and shows as missing."""
     configs = recipe.runs()
     table: dict[str, Any] = {
+        formats.KEY: formats.FORMAT,
         "name": recipe.name,
         "summary": recipe.summary,
         "runs": [config.folder for config in configs],

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.files import LogError, read_lines
 from grpobench.analysis.runfolder.load import Folder
 from grpobench.analysis.tools.text import why_no_folder
@@ -148,6 +148,8 @@ def read(folder: Path) -> Source:
         raise DataError(
             f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
         )
+    if why := formats.refusal(folder):
+        raise DataError(why)
     table = read_json(folder / "experiment.json")
     if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or checksums.broken(table):
         raise DataError(f"{folder} is no experiment folder: its experiment.json is missing or damaged")

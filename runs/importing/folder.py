@@ -15,7 +15,7 @@ from typing import Any
 
 import zstandard
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.runs.importing.log import Log
 from grpobench.runs.importing.translate import Translated, flat
 from grpobench.runs.tools import files, toml
@@ -153,6 +153,7 @@ def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Transla
 def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
     """provenance.json: what the run was made from, what of theirs each metric is, and what was left out."""
     return {
+        formats.KEY: formats.FORMAT,
         "imported": {
             "by": f"grpobench {importlib.metadata.version('grpobench')}",
             "format": log.format,
@@ -196,6 +197,7 @@ def write_experiment(
         return list(dict.fromkeys([*before.get(key, ()), *new]))
 
     table = {
+        formats.KEY: formats.FORMAT,
         "name": name,
         "summary": "runs imported from logs of other libraries",
         "runs": merged("runs", [place.folder for place in places]),

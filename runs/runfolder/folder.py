@@ -25,7 +25,7 @@ from typing import Any, Self
 import torch
 import zstandard
 
-from grpobench.analysis.runfolder import checksums
+from grpobench.analysis.runfolder import checksums, formats
 from grpobench.runs.runfolder import checkpoints, extend, fingerprints, provenance
 from grpobench.runs.runfolder.checkpoints import Checkpoint
 from grpobench.runs.runfolder.logs import RESULTS, Log, State, mark, result_damage, settled, status
@@ -89,6 +89,8 @@ class RunFolder:
         configuration, or (behind a checkpoint) code or versions differ from the last attempt's and
         `allow_change` is False.
         """
+        if why := formats.refusal(path):
+            raise FolderError(why)
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, config, allow_change)
         before = folder.lock.take(patience)
@@ -154,7 +156,8 @@ class RunFolder:
 
     def write_provenance(self) -> None:
         self.lock.demand()
-        text = json.dumps(checksums.seal(self.provenance), indent=1)
+        content = {formats.KEY: formats.FORMAT, **self.provenance}
+        text = json.dumps(checksums.seal(content), indent=1)
         files.write_atomic(self.path / "provenance.json", text.encode())
 
     def write_status(self, why: str, durable: bool = True) -> None:
