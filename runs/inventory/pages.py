@@ -18,7 +18,8 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,9 @@ def _lines(block: Block, place: Path) -> list[str]:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+COMMON = 3
+"""Algorithms that must share a setting or metric before the index explains it."""
 MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
@@ -170,26 +174,24 @@ def pages() -> dict[str, str]:
     environment = templates()
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
+    common = {part: collect_common(row[part] for row in shown.values()) for part in ("settings", "metrics")}
     presets = describing.show_dialects()
-    found = {
+    texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
-            row, known={dialect["name"]: dialect for dialect in presets}
+            row, common=common, known={dialect["name"]: dialect for dialect in presets}
         )
         for name, row in shown.items()
     }
-    found["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(rows=shown.values())
-    by_algorithm = {name: [row for row in presets if row["algorithm"] == name] for name in algorithms}
-    found["dialects.md"] = environment.get_template("dialects.md.j2").render(
-        algorithms={name: rows for name, rows in by_algorithm.items() if rows},
-        example=presets[0],
-        note=registries.dialects_note(),
+    texts["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(
+        rows=shown.values(), common=common
     )
-    found["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
-    found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
-    found[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
-    found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
-    found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
-    return found
+    texts["dialects.md"] = environment.get_template("dialects.md.j2").render(collect_dialects(presets))
+    texts["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
+    texts["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
+    texts[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
+    texts[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
+    texts[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
+    return texts
 
 
 def facts(cls: Any) -> Mapping[str, Any]:
@@ -199,6 +201,76 @@ def facts(cls: Any) -> Mapping[str, Any]:
         "about": describing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),
         "certainty": certainty(row["evidence"]),
+        "arxiv": list(dict.fromkeys(ARXIV.findall(row["paper"]))),
+    }
+
+
+def drop_default(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A setting or metric for comparison across algorithms, which may differ in their defaults."""
+    return tuple((key, value) for key, value in row.items() if key != "default")
+
+
+def collect_common(algorithms: Iterable[list[Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+    """By name, the settings or metrics that at least `COMMON` algorithms describe in the same words: the
+    index explains them once. Of two descriptions of one name the more frequent one counts."""
+    counts: Counter[tuple[tuple[str, Any], ...]] = Counter(
+        drop_default(row) for rows in algorithms for row in rows
+    )
+    common: dict[str, Mapping[str, Any]] = {}
+    for described, count in counts.most_common():
+        row = dict(described)
+        if count >= COMMON:
+            common.setdefault(row["name"], row)
+    return common
+
+
+def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
+    """What the page of dialects says. Facts and gaps that several presets of a library share stand in one
+    table per library; a preset names them there."""
+    libraries = {}
+    for library in dict.fromkeys(row["library"] for row in presets):
+        rows = [row for row in presets if row["library"] == library]
+        every = [fact for row in rows for fact in (*row["differences"], *row["equal"])]
+        counts = Counter((f["setting"], f["theirs"], f["source"], f["note"]) for f in every)
+        shared: dict[tuple[str, Any], Mapping[str, Any]] = {}
+        for (setting, theirs, source, note), count in counts.most_common():
+            if count > 1:
+                row = {"setting": setting, "theirs": theirs, "source": source, "note": note}
+                shared.setdefault((setting, theirs), row)
+        gaps = Counter((gap["what"], gap["source"]) for row in rows for gap in row["not_expressed"])
+        repeated = {
+            gap: f"{library}-{number}" for number, gap in enumerate((g for g in gaps if gaps[g] > 1), 1)
+        }
+        if shared or repeated:
+            libraries[library] = {
+                "facts": sorted(shared.values(), key=lambda f: f["setting"]),
+                "gaps": repeated,
+            }
+    by_algorithm: dict[str, list[describing.Row]] = {}
+    for row in presets:
+        by_algorithm.setdefault(row["algorithm"], []).append(mark_shared(row, libraries.get(row["library"])))
+    return {
+        "algorithms": {name: by_algorithm[name] for name in registries.algorithms() if name in by_algorithm},
+        "libraries": libraries,
+        "example": presets[0],
+        "note": registries.dialects_note(),
+    }
+
+
+def mark_shared(row: describing.Row, library: Mapping[str, Any] | None) -> describing.Row:
+    """A preset whose facts say whether the library's table has them, and whose gaps are parted likewise."""
+    table = [] if library is None else library["facts"]
+    known: Mapping[tuple[str, str], str] = {} if library is None else library["gaps"]
+
+    def marked(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**fact, "shared": {key: item for key, item in fact.items() if key != "ours"} in table}
+
+    gaps = [(gap, known.get((gap["what"], gap["source"]), "")) for gap in row["not_expressed"]]
+    return row | {
+        "differences": [marked(fact) for fact in row["differences"]],
+        "equal": [marked(fact) for fact in row["equal"]],
+        "not_expressed": [gap for gap, label in gaps if not label],
+        "shared_gaps": [label for _, label in gaps if label],
     }
 
 
