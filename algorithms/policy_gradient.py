@@ -36,16 +36,17 @@ class PolicyGradient(Algorithm[Advantage]):
     has_advantages = True
 
     averaging: parts.Averaging = "sequence_mean"
-    """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO),
-    prompt_mean (over each group's tokens, then over groups; ScaleRL, arXiv:2510.13786) or constant
-    (Dr. GRPO)."""
+    """How token terms are averaged: sequence_mean (GRPO), sequence_sum (log-probabilities of whole
+    completions), token_mean (DAPO), prompt_mean (over each group's tokens, then over groups; ScaleRL,
+    arXiv:2510.13786) or constant (Dr. GRPO)."""
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"
     """Estimator of the KL in the loss; anywhere else the penalty is k1."""
     kl_placement: Literal["loss", "reward", "advantage"] = "loss"
-    """Whether the KL is a loss term, or its sum over the completion is subtracted from the reward before
-    advantages are made, or its sum from each token on from that token's advantage."""
+    """Where the KL penalty goes: "loss" adds a term to the loss, "reward" subtracts the k1 of the whole
+    completion from the reward, "advantage" subtracts from each token's advantage the k1 of that token and
+    all later ones."""
 
     def __post_init__(self) -> None:
         parts.demand_not_negative(beta=self.beta)
@@ -128,13 +129,13 @@ class GroupNormalized(PolicyGradient):
     baseline: parts.Baseline = "mean"
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
-    """Which standard deviation divides the centered reward: that of the group, of its other rows (a row whose
-    others are all equal is not divided), of the batch's rewards, of its centered rewards (ScaleRL,
-    arXiv:2510.13786), or none."""
+    """Standard deviation that divides the centered reward: of the group, of the group's other rows
+    (leave_one_out; a row whose others are all equal is not divided), of the batch's rewards, of the
+    batch's centered rewards (ScaleRL, arXiv:2510.13786), or none."""
     ddof: int = 1
-    """Degrees of freedom taken from the standard deviation: 0 or 1."""
+    """Degrees of freedom subtracted in the standard deviation: 0 or 1."""
     epsilon: float = 1e-4
-    """Added to the standard deviation, well above the rounding noise of almost equal rewards."""
+    """Added to the standard deviation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,7 +156,7 @@ class ClippedRatio(PolicyGradient):
     clip_high: float = 0.2
     """Upper clip range; DAPO uses 0.28."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
     called two-sided clipping); 0 sets no bound."""
 
     def __post_init__(self) -> None:
