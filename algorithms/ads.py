@@ -20,11 +20,11 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class ADS(GroupNormalized, ClippedRatio):
     """Adaptive data scheduling (arXiv:2606.22305) around GRPO.
 
-    The schedule stands around the algorithm: ``modify.schedule = "ads"``, whose settings begin with `ads_`,
-    gives it to any other, and ``"uniform"`` takes it from this one, which then is GRPO.
+    ``modify.schedule = "ads"``, whose settings begin with `ads_`, adds the schedule to any other
+    algorithm; ``"uniform"`` removes it from this one, which then is GRPO.
 
-    Degenerate cases: with fewer problems than clusters each problem is a cluster, with fewer than prompts a
-    step has all of them.
+    Degenerate cases: with fewer problems than clusters each problem is a cluster; with fewer problems
+    than prompts a step has all of them.
     """
 
     name = "ads"
@@ -40,16 +40,16 @@ class ADS(GroupNormalized, ClippedRatio):
         "low) or harder (s high) of the cluster;  loss as GRPO's"
     )
     departures = (
-        "The paper's and its code's: clusters and difficulty, both rules, α, band, r_init, four clusters a "
-        "step and a return to the beginning after each pass over the data. Ours: s is the mean reward, cut "
-        "to [0, 1], which is a success rate only where rewards are 0 or 1; a step's prompts are dealt to the "
-        "clusters as evenly as they go (the code: 32 each), and where clusters are too small further ones "
-        "are drawn; a place that moves passes those that stay (in the code it may be stuck behind them); the "
-        "K-means is scipy's with one start. The code's GRPO has a KL of 0.001 in the reward; here there is "
-        "none."
+        "From the paper and its code: clusters and difficulty, both rules, α, band, r_init, four clusters a "
+        "step and the return to the beginning after each pass over the data. Ours: s is the mean reward "
+        "clamped to [0, 1], a success rate only where rewards are 0 or 1; a step's prompts are dealt to the "
+        "clusters as evenly as possible (the code: 32 each), and further clusters are drawn if these are "
+        "too small; a place that moves passes those that stay (in the code it may get stuck behind them); "
+        "the K-means is scipy's with one start. The code's GRPO has a KL of 0.001 in the reward; here there "
+        "is none."
     )
     evidence = "verified: the published description and code of the schedule, rule by rule"
-    cost = "before training one forward pass over all training problems with their solutions, kept on disk"
+    cost = "before training, one forward pass over all training problems with their solutions, kept on disk"
     modifiers: ClassVar[Mapping[str, Any]] = {"schedule": "ads"}
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 

@@ -35,10 +35,10 @@ class Paired(Signal):
 class DPO(Algorithm[Paired]):
     """Direct Preference Optimization (arXiv:2305.18290), eq. 7.
 
-    Pairs come from the rows of a problem, whatever their origin: the policy's own rollouts (online), one
-    round of base rollouts (sampler.kind = "replay") or a preference file (sampler.kind = "preferences").
-    Degenerate cases: a group of equal rewards makes no pair and all its rows are left out; a step without
-    any pair makes no update.
+    Pairs come from the completions of a problem: the policy's own rollouts (online), one round of base
+    rollouts (sampler.kind = "replay") or a preference file (sampler.kind = "preferences").
+    Degenerate cases: a group of equal rewards makes no pair and is left out; a step without pairs makes
+    no update.
     """
 
     name = "dpo"
@@ -49,10 +49,10 @@ class DPO(Algorithm[Paired]):
         "+ nll·(−1/|o| Σ_t log π(chosen))"
     )
     departures = (
-        "Pairs are built from scored completions: inside a group the best with the worst by reward, ties "
-        "never, each completion in one pair at most. Among equally rewarded completions the k-th shortest "
-        "chosen meets the k-th shortest rejected, so that length says little about preference. "
-        "Log-probabilities are those of the distribution at the sampling temperature."
+        "Pairs are built from scored completions: in each group the best with the worst by reward, never "
+        "ties, each completion in at most one pair. Among equal rewards the k-th shortest chosen completion "
+        "meets the k-th shortest rejected one, so that length says little about preference. "
+        "Log-probabilities are those at the sampling temperature."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's"
     cost = "one forward pass of the reference over the paired completions"

@@ -30,10 +30,9 @@ class GSPO(GroupNormalized):
         "token form: s_it = sg[s_i]·π_θ/sg[π_θ], averaged over each sequence"
     )
     departures = (
-        "None in the objective. The paper makes four updates per rollout batch: set "
-        "train.num_minibatches = 4, "
-        "since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the paper "
-        "does not have."
+        "None in the objective. The paper makes four updates per rollout batch: set train.num_minibatches = "
+        "4, since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the "
+        "paper does not have."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's at both levels"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
@@ -45,7 +44,8 @@ class GSPO(GroupNormalized):
     clip_high: float = 4e-4
     """Upper clip range of the sequence ratio."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    called two-sided clipping); 0 sets no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

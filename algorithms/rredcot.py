@@ -20,21 +20,22 @@ Answer = tuple[int, ...]
 class RREDCoT(ClippedRatio):
     """Reward redistribution for chains of thought (arXiv:2606.06475).
 
-    A chain is cut into segments. V̂_k is the reward expected if the policy stated its answer behind segment
-    k: over the different answers y of the group, V̂_k = Σ_y p̃(y | q, o_≤k)·u(y), with p̃ the policy's
-    probability of y's tokens right there, made to sum to 1 over those answers, and u(y) the mean reward of
-    the completions that gave y. V̂_0 stands behind the prompt, and V̂_end = R. Segment k earns V̂_k − V̂_{k−1};
-    what is earned from segment k to the end, R − V̂_{k−1}, is the advantage of its tokens, centered over the
-    group.
+    A chain is cut into segments. V̂_k is the expected reward if the policy stated its answer after
+    segment k: V̂_k = Σ_y p̃(y | q, o_≤k)·u(y) over the group's different answers y. p̃ is the policy's
+    probability of y's tokens at that point, normalized over those answers; u(y) is the mean reward of the
+    completions that gave y. V̂_0 is the value after the prompt, and V̂_end = R. Segment k earns V̂_k −
+    V̂_{k−1}. The advantage of its tokens is what is earned from segment k to the end, R − V̂_{k−1},
+    centered over the group.
 
-    What is centered: for each k, the returns from segment k on of the group's completions, by their mean; a
-    completion with fewer segments counts with its last. So the first segment's advantage is R − mean R, as
-    without a redistribution, and a value that is too low or too high for all completions at one stage (a
+    Centering subtracts, for each k, the mean over the group of the returns from segment k on; a
+    completion with fewer segments counts with its last. So the first segment's advantage is R − mean R,
+    as without redistribution. A value that is too low or too high for all completions at one stage (a
     policy that is made to answer early answers worse) shifts no advantage.
 
-    Degenerate cases: a group of equal rewards, a group in which no completion states an answer, and a group
-    of one get exactly 0. A completion without an answer of its own takes part with the others' answers. With
-    one segment, and where all answers of a group are worth the same, it is Dr. GRPO's R − mean R.
+    Degenerate cases: a group of equal rewards, a group in which no completion states an answer, and a
+    group of one have advantage exactly 0. A completion without an answer takes part with the others'
+    answers. With one segment, or if all answers of a group are worth the same, it is Dr. GRPO's R − mean
+    R.
     """
 
     name = "rredcot"
@@ -45,16 +46,16 @@ class RREDCoT(ClippedRatio):
         "A_t = (R − V̂_{k−1}) − mean of the same over the group, for t in segment k;  loss as GRPO's"
     )
     departures = (
-        "The paper's text could not be read beyond its abstract. Ours are: which words cut a chain and how "
-        "entropy joins in, at most 6 segments, the statement of the answer as the last of them, u(y) as a "
-        "mean over the group, probabilities that are not divided by an answer's length, the first 32 tokens "
-        "of an answer, the mean that is subtracted, no division by a standard deviation, and GRPO's clipped "
-        "objective without KL."
+        "Only the paper's abstract could be read. Ours are: the words that cut a chain and the use of "
+        "entropy, at most 6 segments, the statement of the answer as the last one, u(y) as a mean over the "
+        "group, probabilities that are not divided by an answer's length, the first 32 tokens of an answer, "
+        "the subtracted mean, no division by a standard deviation, and GRPO's clipped objective without KL."
     )
     evidence = (
-        "reconstruction: the abstract was read; segments from keywords and entropy, values from teacher-"
-        "forced probabilities of the group's answers and their differences as segment rewards are "
-        "second-hand. The values equal Monte-Carlo continuations on a policy whose answers can be enumerated"
+        "reconstruction: the abstract was read; segments from keywords and entropy, values from "
+        "teacher-forced probabilities of the group's answers, and their differences as segment rewards are "
+        "second-hand. The values equal Monte-Carlo continuations on a policy whose answers can be "
+        "enumerated"
     )
     cost = (
         "one forward pass without gradient over the rollouts for their entropies (not with cut = breaks), "
@@ -86,13 +87,13 @@ class RREDCoT(ClippedRatio):
     )
 
     segments: int = 6
-    """Most segments of a completion, the statement of the answer among them; 1 redistributes nothing."""
+    """Most segments of a completion, including the statement of the answer; 1 redistributes nothing."""
     cut: Literal["both", "breaks", "entropy"] = "both"
-    """Where a chain is cut: where a line, sentence or turn of thought begins, and where those are fewer than
-    wanted, at the tokens that the policy was least sure of (both); only at such breaks, evenly chosen where
-    they are more; only by entropy."""
+    """Where a chain is cut. breaks: where a line, sentence or turn of thought begins, evenly chosen if
+    there are too many. entropy: at the tokens that the policy was least sure of. both: at breaks, and at
+    uncertain tokens if there are too few."""
     longest_answer: int = 32
-    """Tokens of an answer that are compared; what is written behind them does not tell answers apart."""
+    """Tokens of an answer that are compared; later tokens do not tell answers apart."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -119,8 +119,14 @@ def _lines(block: Block, place: Path) -> list[str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
-COMMON = 3
+COMMON = 2
 """Algorithms that must share a setting or metric before the index explains it."""
+USUAL_NEEDS = (
+    "trains policy",
+    "rollouts: the policy's own only",
+    "with beta above 0: one more forward pass per step of: reference",
+)
+"""Needs that the index lists once. Each page lists another line where one of them does not hold."""
 MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
@@ -166,6 +172,7 @@ def templates() -> Environment:
         autoescape=False,
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
+    environment.filters["plainly"] = describing.plainly
     return environment
 
 
@@ -178,12 +185,14 @@ def pages() -> dict[str, str]:
     presets = describing.show_dialects()
     texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
-            row, common=common, known={dialect["name"]: dialect for dialect in presets}
+            row
+            | {part: part_rows(row[part], rows) for part, rows in common.items()}
+            | {"needs": [line for line in row["needs"] if line not in USUAL_NEEDS]}
         )
         for name, row in shown.items()
     }
     texts["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(
-        rows=shown.values(), common=common
+        rows=shown.values(), common=common, needs=USUAL_NEEDS
     )
     texts["dialects.md"] = environment.get_template("dialects.md.j2").render(collect_dialects(presets))
     texts["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
@@ -211,17 +220,34 @@ def drop_default(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def collect_common(algorithms: Iterable[list[Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
-    """By name, the settings or metrics that at least `COMMON` algorithms describe in the same words: the
-    index explains them once. Of two descriptions of one name the more frequent one counts."""
-    counts: Counter[tuple[tuple[str, Any], ...]] = Counter(
-        drop_default(row) for rows in algorithms for row in rows
-    )
+    """By name, the settings or metrics that at least `COMMON` algorithms describe in the same words, with the
+    most frequent default: the index explains them once. Of two descriptions of one name the more frequent
+    one counts."""
+    every = [row for rows in algorithms for row in rows]
     common: dict[str, Mapping[str, Any]] = {}
-    for described, count in counts.most_common():
+    for described, count in Counter(map(drop_default, every)).most_common():
         row = dict(described)
-        if count >= COMMON:
-            common.setdefault(row["name"], row)
+        if count >= COMMON and row["name"] not in common:
+            defaults = Counter(
+                str(other.get("default")) for other in every if drop_default(other) == described
+            )
+            common[row["name"]] = {**row, "default": defaults.most_common(1)[0][0]}
     return common
+
+
+def part_rows(
+    rows: list[Mapping[str, Any]], common: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[Mapping[str, Any]]]:
+    """An algorithm's settings or metrics: those that its page explains, those that the index explains with
+    another default, and those that are as the index has them."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {"special": [], "changed": [], "usual": []}
+    for row in rows:
+        shared = common.get(row["name"])
+        if shared is None or drop_default(shared) != drop_default(row):
+            kinds["special"].append(row)
+        else:
+            kinds["usual" if str(row.get("default")) == shared["default"] else "changed"].append(row)
+    return kinds
 
 
 def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:

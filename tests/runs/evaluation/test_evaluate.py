@@ -287,7 +287,10 @@ def test_an_unfinished_run_is_measured_at_its_newest_checkpoint(tmp_path: Path, 
         (["nanoo", "--task", "arithmetic"], "unknown model 'nanoo'"),
         (["nano", "--task", "arithmetic", "--no-greedy", "--samples", "0"], "nothing to evaluate"),
         (["nano", "--task", "arithmetic", "--set", "operatons=[2]"], "did you mean"),
-        (["nano", "--task", "arithmetic", "--max-completion-tokens", "5000"], "leave no room for 5000 new tokens"),
+        (
+            ["nano", "--task", "arithmetic", "--max-completion-tokens", "5000"],
+            "leave no room for 5000 new tokens",
+        ),
         (["run", "--task", "arithmetic"], "run holds no weights"),
         (["broken", "--task", "arithmetic"], "weights of another model"),
         (

@@ -95,12 +95,19 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, describing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
     for row in describing.settings(cls):
-        assert f"| `{row['name']}` | {pages.value(row['default'])} |" in text
+        default = pages.value(row["default"])
+        shown = f"| `{row['name']}` | {default} |"
+        usual = f"`{row['name']}`" in text and shown in written()["algorithms/README.md"]
+        assert shown in text or f"`{row['name']} = {default.strip('`')}`" in flat or usual, row["name"]
     for metric in cls.metrics:
         assert f"`{metric.name}`" in text
     for dialect in DIALECTS.values():
-        assert (f"| `{dialect.name}` |" in text) == (dialect.algorithm == cls.name)
-    assert all(f"- {line}\n" in text for line in describing.needs(cls))
+        assert (f"`{dialect.name}`" in text) == (dialect.algorithm == cls.name)
+    index = written()["algorithms/README.md"]
+    assert all((f"- {line}\n" in text) != (f"- {line}\n" in index) for line in describing.needs(cls))
+    # what the index says of needs holds wherever the page is silent
+    silent = {line for line in pages.USUAL_NEEDS[:2] if line not in describing.needs(cls)}
+    assert all(f"- {line.partition(' ')[0]} " in text for line in silent)
 
 
 def test_no_page_says_of_an_algorithm_that_is_here_that_it_is_not() -> None:

@@ -165,7 +165,9 @@ def test_portions_are_taken_once_each_and_in_order() -> None:
     with pytest.warns(UserWarning, match="out of memory with"):
         portions(token_budget, 11, some, "a thing")
     assert done == [*range(11)] and token_budget.limit == 2 and token_budget.times == 2
-    with pytest.raises(NoRoom, match=r"a thing alone \(MemoryError: full\); lower sampler.max_completion_tokens"):
+    with pytest.raises(
+        NoRoom, match=r"a thing alone \(MemoryError: full\); lower sampler.max_completion_tokens"
+    ):
         portions(TokenBudget("things", 1), 1, lambda part: some(range(9)), "a thing")
 
 
@@ -290,7 +292,10 @@ def test_a_run_whose_single_row_does_not_fit_exits_70_and_says_what_to_lower(
         patch.setattr("grpobench.runs.models.roles.demand_same_reading", lambda models: None)
         found = ended(config, tmp_path)
     assert (found.fate, found.machine, CODES["crashed"]) == ("crashed", False, 70)
-    assert "NoRoom: out of memory with 1 row of" in found.why and "lower sampler.max_completion_tokens" in found.why
+    assert (
+        "NoRoom: out of memory with 1 row of" in found.why
+        and "lower sampler.max_completion_tokens" in found.why
+    )
     assert "NoRoom" in (tmp_path / "crash.txt").read_text()
     # A first attempt that crashed blocks nothing: with room enough the same command goes on.
     assert ended(dataclasses.replace(config), tmp_path).fate == "finished"
