@@ -70,7 +70,7 @@ class MCGRPO(ClippedRatio):
             return centered / (parts.group_std(batch.reward, batch.group, 1) + self.epsilon)
         return centered
 
-    def units(self, batch: Batch) -> torch.Tensor:
+    def row_groups(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(pivots(batch), -1)
 
 

@@ -77,7 +77,7 @@ class PassK(ClippedRatio):
     def minimum_group(self) -> int:
         return self.k + 1 if self.form == "subsets" else 2
 
-    def units(self, batch: Batch) -> torch.Tensor:
+    def row_groups(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(parts.group_size(batch.group) < self.minimum_group, -1)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:

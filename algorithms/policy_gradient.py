@@ -59,7 +59,7 @@ class PolicyGradient(Algorithm[Advantage]):
     def advantage(self, batch: Batch, models: Models) -> Rowwise | Tokenwise:
         """Advantages, (B,) or (B, T), from `batch.reward`, of which a KL in the reward is already taken."""
 
-    def units(self, batch: Batch) -> torch.Tensor:
+    def row_groups(self, batch: Batch) -> torch.Tensor:
         """Every row a unit of its own, (B,); −1 for rows that an algorithm leaves out. The batch is the one
         that `advantage` gets."""
         return parts.rows(batch)
@@ -81,7 +81,7 @@ class PolicyGradient(Algorithm[Advantage]):
         returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch))
         if advantage.dim() == 1:
             advantage = advantage[:, None]
-        return Advantage(self.units(batch), advantage * batch.completion_mask, reference)
+        return Advantage(self.row_groups(batch), advantage * batch.completion_mask, reference)
 
     def penalize(self, batch: Batch, signal: Advantage) -> Advantage:
         """The signal after a KL is taken from the advantage of each token; the same without one there."""

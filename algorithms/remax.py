@@ -54,7 +54,7 @@ class ReMax(Reinforce):
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return (batch.reward - greedy(batch)).nan_to_num(0.0)
 
-    def units(self, batch: Batch) -> torch.Tensor:
+    def row_groups(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(greedy(batch).isnan(), -1)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
