@@ -57,10 +57,11 @@ class GSPO(GroupNormalized):
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.completion_mask)
         if self.level == "sequence":
-            # A response has one advantage, unless a KL is taken from each token's: then their mean.
+            # A response has one advantage, unless a KL is subtracted per token: then take their mean.
             advantage, ratio = parts.sequence_mean(signal.advantage, batch.completion_mask), log_ratio.exp()
         else:
             advantage = signal.advantage
+            # sg[s_i]·π/sg[π]: the value is the sequence's ratio, the gradient is the token's own.
             ratio = log_ratio.detach().exp()[:, None] * (now.logp - now.logp.detach()).exp()
         terms = parts.clipped_objective(ratio, advantage, self.clip_low, self.clip_high, self.dual_clip)
         metrics = parts.clip_shares(ratio, advantage, self.clip_low, self.clip_high)

@@ -24,7 +24,7 @@ from grpobench.algorithms.algorithm import (
 
 @dataclass(frozen=True)
 class Valued(Signal):
-    """Token advantages with what the critic must learn."""
+    """Token advantages and what the critic learns from."""
 
     advantage: Tokenwise
     returns: Tokenwise
@@ -148,10 +148,12 @@ class PPO(Algorithm[Valued]):
 
     def compute_signal(self, batch: Batch, models: Models) -> Valued:
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
+        # Masked, so that values of padding and tool output enter neither returns nor metrics.
         value = models.forward(self._values, batch).value * batch.completion_mask
         reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
         if self.beta and self.kl_placement == "reward":
             reward = reward - self.beta * (batch.old_logp - reference) * batch.completion_mask
+        # Returns before whitening: the critic must learn rewards in their unit, not whitened advantages.
         advantage, returns = self.estimate(reward, value, batch.completion_mask)
         if self.whiten:
             advantage = parts.whiten(advantage, batch.completion_mask)
@@ -166,6 +168,7 @@ class PPO(Algorithm[Valued]):
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
+        # A group of one has no other rows and would be compared with itself, a perfect prediction.
         compared = batch.completion_mask & (parts.group_size(batch.group) > 1)[:, None]
         return {
             "critic/explained_variance": parts.explained_variance(
@@ -179,7 +182,7 @@ class PPO(Algorithm[Valued]):
     def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
         terms, metrics = self._value_terms(signal, now[self._values].value)
         terms = self.value_coefficient * terms
-        if "policy" in now:
+        if "policy" in now:  # absent while the critic is warmed up
             logp = now["policy"].logp
             ratio = parts.importance_ratio(logp, batch.old_logp)
             terms = terms - parts.clipped_objective(
@@ -200,6 +203,8 @@ class PPO(Algorithm[Valued]):
         error, clipped = plain, torch.zeros_like(plain)
         if self.value_clip:
             moved = (value - signal.old_value).clamp(-self.value_clip, self.value_clip)
+            # The larger error: like PPO's clip, it stops the gradient of a value that moved too far in the
+            # right direction, but never of one that moved away from the returns.
             bounded = (signal.old_value + moved - signal.returns).square()
             error, clipped = torch.maximum(plain, bounded), (bounded > plain).float()
         metrics = {"critic/loss": 0.5 * error, "critic/value_clip": clipped, "critic/value": signal.old_value}
