@@ -77,7 +77,7 @@ class BNPO(ClippedRatio):
     def shapes(self, batch: Batch) -> tuple[float, float]:
         """(α, β) of the density."""
         if self.density == "fitted":
-            return fitted(rates(self.success(batch), batch.group))
+            return fit_beta(group_rates(self.success(batch), batch.group))
         return (1.0, 1.0) if self.density == "flat" else (1.5, 1.5)
 
     def success(self, batch: Batch) -> Rowwise:
@@ -97,12 +97,12 @@ class BNPO(ClippedRatio):
         return dict(zip(("bnpo/alpha", "bnpo/beta"), self.shapes(batch), strict=True))
 
 
-def rates(success: Rowwise, group: torch.Tensor) -> torch.Tensor:
+def group_rates(success: Rowwise, group: torch.Tensor) -> torch.Tensor:
     """Mean of each group, float64, one entry per group."""
     return torch.stack([success[group == number].double().mean() for number in group.unique()])
 
 
-def fitted(rate: torch.Tensor) -> tuple[float, float]:
+def fit_beta(rate: torch.Tensor) -> tuple[float, float]:
     """(α, β) = (1 + a/3, 1 + b/3) with Beta(a, b) fitted to success rates by moments; (1, 1) where they do
     not vary, and neither below 1."""
     if len(rate) < 2 or rate.max() == rate.min():

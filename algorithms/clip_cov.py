@@ -62,7 +62,7 @@ class ClipCov(GroupNormalized, ClippedRatio):
         covariance = parts.covariance(plain.advantage, batch.old_logp, batch.completion_mask)
         band = (covariance > self.lowest) & (covariance < self.highest) & batch.completion_mask
         share = max(1, int(self.fraction * int(batch.completion_mask.sum())))
-        cut = drawn(covariance, band, ranks(batch), share, batch.step)
+        cut = draw_tokens(covariance, band, rank_rows(batch), share, batch.step)
         return Selected(plain.row_group, plain.advantage * ~cut, plain.ref_logp, cut)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
@@ -70,7 +70,7 @@ class ClipCov(GroupNormalized, ClippedRatio):
         return {parts.SELECTED_METRIC.name: signal.share(batch.completion_mask)}
 
 
-def ranks(batch: Batch) -> torch.Tensor:
+def rank_rows(batch: Batch) -> torch.Tensor:
     """Long (B,): the place of each row among the batch's different (prompt, completion) by their tokens."""
     texts = [
         (prompt[:length].tolist(), completion[written].tolist())
@@ -85,7 +85,7 @@ def ranks(batch: Batch) -> torch.Tensor:
     return rank.to(batch.group.device)
 
 
-def drawn(
+def draw_tokens(
     covariance: torch.Tensor, band: torch.Tensor, rank: torch.Tensor, share: int, step: int
 ) -> torch.Tensor:
     """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of places in

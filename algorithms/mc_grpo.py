@@ -71,17 +71,17 @@ class MCGRPO(ClippedRatio):
         return centered
 
     def row_groups(self, batch: Batch) -> torch.Tensor:
-        return parts.rows(batch).masked_fill(pivots(batch), -1)
+        return parts.rows(batch).masked_fill(find_pivots(batch), -1)
 
 
-def pivots(batch: Batch) -> torch.Tensor:
-    """Bool (B,): in each group the longest completion whose reward is the median; nowhere in an even group
-    whose middle two differ."""
+def find_pivots(batch: Batch) -> torch.Tensor:
+    """Bool (B,): the longest completion of each group whose reward is the median; none in an even group whose
+    middle two differ."""
     middle = batch.reward == parts.group_baseline(batch.reward, batch.group, "median")
-    found = torch.zeros_like(middle)
+    pivots = torch.zeros_like(middle)
     for number in batch.group.unique():
         rows = (middle & (batch.group == number)).nonzero().squeeze(-1).tolist()
         texts = [batch.completion[row, batch.completion_mask[row]].tolist() for row in rows]
         if rows:  # the tokens break ties, so that the choice does not depend on the order of rows
-            found[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
-    return found
+            pivots[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
+    return pivots

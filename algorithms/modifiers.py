@@ -235,7 +235,9 @@ class Modified(Algorithm[S]):
         if self.modify.zero_variance_filter:
             gone = gone | parts.group_equal(shaped.reward, batch.group)
         return (
-            dataclasses.replace(signal, row_group=without(signal.row_group, gone)) if gone.any() else signal
+            dataclasses.replace(signal, row_group=exclude_rows(signal.row_group, gone))
+            if gone.any()
+            else signal
         )
 
     def _penalty(self, batch: Batch) -> Rowwise:
@@ -259,7 +261,10 @@ class Modified(Algorithm[S]):
             row["modify/equal"] = equal_groups(shaped)
         if self.modify.schedule == "ads":
             groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
-            kept = [ads.direction(ads.success(group.tolist()), self.modify.ads_band) == 0 for group in groups]
+            kept = [
+                ads.move_direction(ads.success_rate(group.tolist()), self.modify.ads_band) == 0
+                for group in groups
+            ]
             row["modify/in_band"] = sum(kept) / len(kept) if kept else math.nan
         return row
 
@@ -341,10 +346,10 @@ def off_policy(batch: Batch, logp: Tokenwise, advantage: Tokenwise, most: float)
     return (advantage < 0) & (drift > most)[:, None]
 
 
-def without(unit: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """`unit` (B,) with −1 for every unit that one of `rows` (bool, (B,)) belongs to."""
-    gone = unit[rows & (unit >= 0)]
-    return torch.where(torch.isin(unit, gone), torch.full_like(unit, -1), unit)
+def exclude_rows(row_group: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """`row_group` (B,) with −1 for every row group that has one of `rows` (bool, (B,))."""
+    gone = row_group[rows & (row_group >= 0)]
+    return torch.where(torch.isin(row_group, gone), torch.full_like(row_group, -1), row_group)
 
 
 class Refilled:

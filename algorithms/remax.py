@@ -52,17 +52,17 @@ class ReMax(Reinforce):
         return True
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
-        return (batch.reward - greedy(batch)).nan_to_num(0.0)
+        return (batch.reward - greedy_rewards(batch)).nan_to_num(0.0)
 
     def row_groups(self, batch: Batch) -> torch.Tensor:
-        return parts.rows(batch).masked_fill(greedy(batch).isnan(), -1)
+        return parts.rows(batch).masked_fill(greedy_rewards(batch).isnan(), -1)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
-        known = greedy(batch)[~greedy(batch).isnan()]
+        known = greedy_rewards(batch)[~greedy_rewards(batch).isnan()]
         return {"reward/greedy": known.double().mean().item() if len(known) else math.nan}
 
 
-def greedy(batch: Batch) -> torch.Tensor:
+def greedy_rewards(batch: Batch) -> torch.Tensor:
     """Reward of the greedy answer to each row's problem, (B,)."""
     if batch.greedy_reward is None:
         raise ValueError("remax needs the rewards of greedy answers, and this batch has none")

@@ -1,4 +1,4 @@
-"""RREDCoT: the reward of a chain of thought, spread over its segments by what the policy expects of each."""
+"""RREDCoT: spreads the reward of a chain of thought over its segments by the policy's expectation."""
 
 from __future__ import annotations
 
@@ -109,22 +109,22 @@ class RREDCoT(ClippedRatio):
         answers = answer_values(batch, self.longest_answer)
         answered = torch.tensor([group in answers for group in batch.group.tolist()], dtype=torch.bool)
         rows = answered.to(batch.group.device) & ~parts.group_equal(batch.reward, batch.group)
-        compute_signal = torch.zeros_like(batch.old_logp)
+        advantage = torch.zeros_like(batch.old_logp)
         if rows.any():
-            compute_signal[rows] = self.redistributed(batch[rows], answers, models)
-        return compute_signal
+            advantage[rows] = self.redistribute(batch[rows], answers, models)
+        return advantage
 
-    def redistributed(
+    def redistribute(
         self, batch: Batch, answers: Mapping[int, Mapping[Answer, float]], models: Models
     ) -> Tokenwise:
-        """Advantages of groups with answers and different rewards."""
+        """Advantages of rows in groups with answers and different rewards."""
         starts = self.starts(batch, models)
-        returns = batch.reward[:, None] - values(batch, starts, answers, models)
+        returns = batch.reward[:, None] - segment_values(batch, starts, answers, models)
         means = [parts.group_mean(column, batch.group) for column in returns.unbind(-1)]
         return (returns - torch.stack(means, -1)).gather(1, starts.cumsum(-1))
 
     def starts(self, batch: Batch, models: Models) -> torch.Tensor:
-        """Bool (B, T): the tokens with which a segment begins, but for the first."""
+        """Bool (B, T): the first tokens of all segments but the first."""
         assert batch.answer is not None and batch.breaks is not None
         if self.segments == 1:
             return torch.zeros_like(batch.completion_mask)
@@ -136,11 +136,11 @@ class RREDCoT(ClippedRatio):
         breaks = inside & batch.breaks
         most = self.segments - 2
         if self.cut == "breaks":
-            chosen = thinned(breaks, most)
+            chosen = thin_out(breaks, most)
         else:
             entropy = models.forward("policy", batch).entropy
             first = breaks if self.cut == "both" else torch.zeros_like(breaks)
-            chosen = first_of([first, inside], entropy, most)
+            chosen = choose_first([first, inside], entropy, most)
         return chosen | (answer & (place > 0))
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
@@ -149,7 +149,7 @@ class RREDCoT(ClippedRatio):
         rows = written.any(-1)
         first = (advantage * (written & (written.cumsum(-1) == 1))).sum(-1)
         last = (advantage * parts.last_written(written)).sum(-1)
-        before = torch.nn.functional.pad(latest(written)[:, :-1], (1, 0))
+        before = torch.nn.functional.pad(latest_mark(written)[:, :-1], (1, 0))
         preceding = torch.cat([first[:, None], advantage], -1).gather(1, before)
         segments = (written & (advantage != preceding)).sum(-1) + 1
         total = first.square().sum()
@@ -176,7 +176,7 @@ def answer_values(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
     }
 
 
-def values(
+def segment_values(
     batch: Batch,
     starts: torch.Tensor,
     answers: Mapping[int, Mapping[Answer, float]],
@@ -190,44 +190,44 @@ def values(
         places = [0, *(place for place, begins in enumerate(marked) if begins)]
         keys = [(groups[row], tuple(tokens[:place])) for place in places]
         wanted.append([stands.setdefault(k, (row, p)) for k, p in zip(keys, places, strict=True)])
-    expected = expectations(batch, list(stands.values()), answers, models)
-    found = [[expected[place] for place in own] for own in wanted]
-    most = max(map(len, found))
-    return batch.reward.new_tensor([own + own[-1:] * (most - len(own)) for own in found])
+    expected = expected_rewards(batch, list(stands.values()), answers, models)
+    rows = [[expected[place] for place in places] for places in wanted]
+    most = max(map(len, rows))
+    return batch.reward.new_tensor([row + row[-1:] * (most - len(row)) for row in rows])
 
 
-def expectations(
+def expected_rewards(
     batch: Batch,
     places: list[tuple[int, int]],
     answers: Mapping[int, Mapping[Answer, float]],
     models: Models,
 ) -> dict[tuple[int, int], float]:
-    """V̂ where the policy is to answer before token `place` of `row`, for each (row, place)."""
+    """V̂ if the policy answers before token `place` of `row`, for each (row, place)."""
     groups = batch.group.tolist()
     expected = {}
     asked: list[tuple[int, int, Answer]] = []
     for row, place in places:
         worth = answers[groups[row]]
-        if len(set(worth.values())) == 1:  # whatever the policy thinks of them
+        if len(set(worth.values())) == 1:  # the policy's probabilities change nothing
             expected[row, place] = next(iter(worth.values()))
         else:
             asked += [(row, place, answer) for answer in worth]
     if not asked:
         return expected
-    forced = continuations(batch, asked)
+    forced = build_continuations(batch, asked)
     logps = (models.forward("policy", forced).logp * forced.completion_mask).sum(-1).tolist()
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    weighed: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (row, place, answer), logp in zip(asked, logps, strict=True):
-        found.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
-    for key, pairs in found.items():
-        own, rewards = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
-        expected[key] = (own.softmax(-1) * rewards).sum().item()
+        weighed.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
+    for key, pairs in weighed.items():
+        answer_logps, rewards = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
+        expected[key] = (answer_logps.softmax(-1) * rewards).sum().item()
     return expected
 
 
-def continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
-    """Rows (prompt and the first `place` tokens of a completion, answer): those of one completion form a
-    group, whose prompts are beginnings of each other and so are computed once."""
+def build_continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
+    """Rows with prompt plus the first `place` tokens of a completion as prompt, and an answer as completion.
+    Those of one completion form a group: their prompts are prefixes of each other and are computed once."""
     lengths = batch.prompt_length.tolist()
     whole = {
         row: [*batch.prompt[row, : lengths[row]].tolist(), *batch.completion[row].tolist()]
@@ -257,14 +257,14 @@ def continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
     )
 
 
-def thinned(marked: torch.Tensor, most: int) -> torch.Tensor:
-    """At most so many of each row's marks (B, T), evenly spread over them."""
+def thin_out(marked: torch.Tensor, most: int) -> torch.Tensor:
+    """At most `most` of each row's marks (B, T), evenly spread."""
     number, total = marked.cumsum(-1), marked.sum(-1, keepdim=True).clamp(min=1)
     return marked & ((total <= most) | (number * most // total > (number - 1) * most // total))
 
 
-def first_of(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tensor:
-    """At most so many tokens of each row: of the first kind those with the greatest `by`, then others."""
+def choose_first(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tensor:
+    """At most `most` tokens of each row: those of the first kind by the greatest `by`, then others."""
     rank = sum((kind.to(torch.int64) for kind in kinds), torch.zeros_like(kinds[0], dtype=torch.int64))
     order = by.argsort(dim=-1, descending=True, stable=True)
     order = order.gather(-1, rank.gather(-1, order).argsort(dim=-1, descending=True, stable=True))
@@ -272,6 +272,6 @@ def first_of(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tenso
     return chosen & (rank > 0)
 
 
-def latest(marked: torch.Tensor) -> torch.Tensor:
+def latest_mark(marked: torch.Tensor) -> torch.Tensor:
     """Long (B, T): 1 + the place of the last mark up to each token; 0 where there is none."""
     return (torch.arange(1, marked.shape[1] + 1, device=marked.device) * marked).cummax(-1).values
