@@ -185,9 +185,11 @@ def pages() -> dict[str, str]:
     presets = describing.show_dialects()
     texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
-            row
-            | {part: part_rows(row[part], rows) for part, rows in common.items()}
-            | {"needs": [line for line in row["needs"] if line not in USUAL_NEEDS]}
+            {
+                **row,
+                **{part: part_rows(row[part], rows) for part, rows in common.items()},
+                "needs": [line for line in row["needs"] if line not in USUAL_NEEDS],
+            }
         )
         for name, row in shown.items()
     }
@@ -250,51 +252,61 @@ def part_rows(
     return kinds
 
 
+@dataclass(frozen=True)
+class Library:
+    """What several presets of one library share."""
+
+    facts: list[Mapping[str, Any]]
+    gaps: Mapping[tuple[str, str], str]
+    """A label by (what, source)."""
+
+
+def collect_library(name: str, presets: list[describing.Row]) -> Library:
+    """The facts and gaps that at least two presets of a library share word for word. Of two sources for one
+    value the more frequent one counts."""
+    facts = [fact for row in presets for fact in (*row["differences"], *row["equal"])]
+    counts = Counter((fact["setting"], fact["theirs"], fact["source"], fact["note"]) for fact in facts)
+    shared: dict[tuple[str, Any], Mapping[str, Any]] = {}
+    for (setting, theirs, source, note), count in counts.most_common():
+        if count > 1:
+            row = {"setting": setting, "theirs": theirs, "source": source, "note": note}
+            shared.setdefault((setting, theirs), row)
+    gaps = Counter((gap["what"], gap["source"]) for row in presets for gap in row["not_expressed"])
+    repeated = [gap for gap, count in gaps.items() if count > 1]
+    return Library(
+        sorted(shared.values(), key=lambda fact: str(fact["setting"])),
+        {gap: f"{name}-{number}" for number, gap in enumerate(repeated, 1)},
+    )
+
+
 def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
-    """What the page of dialects says. Facts and gaps that several presets of a library share stand in one
-    table per library; a preset names them there."""
-    libraries = {}
-    for library in dict.fromkeys(row["library"] for row in presets):
-        rows = [row for row in presets if row["library"] == library]
-        every = [fact for row in rows for fact in (*row["differences"], *row["equal"])]
-        counts = Counter((f["setting"], f["theirs"], f["source"], f["note"]) for f in every)
-        shared: dict[tuple[str, Any], Mapping[str, Any]] = {}
-        for (setting, theirs, source, note), count in counts.most_common():
-            if count > 1:
-                row = {"setting": setting, "theirs": theirs, "source": source, "note": note}
-                shared.setdefault((setting, theirs), row)
-        gaps = Counter((gap["what"], gap["source"]) for row in rows for gap in row["not_expressed"])
-        repeated = {
-            gap: f"{library}-{number}" for number, gap in enumerate((g for g in gaps if gaps[g] > 1), 1)
-        }
-        if shared or repeated:
-            libraries[library] = {
-                "facts": sorted(shared.values(), key=lambda f: f["setting"]),
-                "gaps": repeated,
-            }
+    """What the page of dialects says. What several presets of a library share stands in one table per library,
+    and the presets refer to it."""
+    names = dict.fromkeys(row["library"] for row in presets)
+    libraries = {
+        name: collect_library(name, [row for row in presets if row["library"] == name]) for name in names
+    }
     by_algorithm: dict[str, list[describing.Row]] = {}
     for row in presets:
-        by_algorithm.setdefault(row["algorithm"], []).append(mark_shared(row, libraries.get(row["library"])))
+        by_algorithm.setdefault(row["algorithm"], []).append(mark_shared(row, libraries[row["library"]]))
     return {
         "algorithms": {name: by_algorithm[name] for name in registries.algorithms() if name in by_algorithm},
-        "libraries": libraries,
+        "libraries": {name: library for name, library in libraries.items() if library.facts or library.gaps},
         "example": presets[0],
         "note": registries.dialects_note(),
     }
 
 
-def mark_shared(row: describing.Row, library: Mapping[str, Any] | None) -> describing.Row:
-    """A preset whose facts say whether the library's table has them, and whose gaps are parted likewise."""
-    table = [] if library is None else library["facts"]
-    known: Mapping[tuple[str, str], str] = {} if library is None else library["gaps"]
+def mark_shared(row: describing.Row, library: Library) -> describing.Row:
+    """A preset whose facts say whether the library's table has them, and whose shared gaps are labels."""
 
-    def marked(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**fact, "shared": {key: item for key, item in fact.items() if key != "ours"} in table}
+    def mark(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**fact, "shared": {key: item for key, item in fact.items() if key != "ours"} in library.facts}
 
-    gaps = [(gap, known.get((gap["what"], gap["source"]), "")) for gap in row["not_expressed"]]
+    gaps = [(gap, library.gaps.get((gap["what"], gap["source"]), "")) for gap in row["not_expressed"]]
     return row | {
-        "differences": [marked(fact) for fact in row["differences"]],
-        "equal": [marked(fact) for fact in row["equal"]],
+        "differences": [mark(fact) for fact in row["differences"]],
+        "equal": [mark(fact) for fact in row["equal"]],
         "not_expressed": [gap for gap, label in gaps if not label],
         "shared_gaps": [label for _, label in gaps if label],
     }
