@@ -280,8 +280,8 @@ def collect_library(name: str, presets: list[describing.Row]) -> Library:
 
 
 def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
-    """What the page of dialects says. What several presets of a library share stands in one table per library,
-    and the presets refer to it."""
+    """What the page of dialects says. What several presets of a library share stands in one table per
+    library, and the presets refer to it."""
     names = dict.fromkeys(row["library"] for row in presets)
     libraries = {
         name: collect_library(name, [row for row in presets if row["library"] == name]) for name in names
