@@ -1,4 +1,4 @@
-"""ADS: GRPO on problems that a schedule chooses by kind and difficulty as the policy learns."""
+"""ADS: GRPO with a schedule that chooses problems by cluster and difficulty."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class ADS(GroupNormalized, ClippedRatio):
     """Adaptive data scheduling (arXiv:2606.22305) around GRPO.
 
-    The schedule stands around the algorithm: ``modify.schedule = "ads"``, whose settings begin with `ads_`,
-    gives it to any other, and ``"uniform"`` takes it from this one, which then is GRPO.
+    ``modify.schedule = "ads"``, whose settings begin with `ads_`, adds the schedule to any other
+    algorithm; ``"uniform"`` removes it from this one, which then is GRPO.
 
-    Degenerate cases: with fewer problems than clusters each problem is a cluster, with fewer than prompts a
-    step has all of them.
+    Degenerate cases: with fewer problems than clusters each problem is a cluster; with fewer problems
+    than prompts a step has all of them.
     """
 
     name = "ads"
@@ -40,16 +40,16 @@ class ADS(GroupNormalized, ClippedRatio):
         "low) or harder (s high) of the cluster;  loss as GRPO's"
     )
     departures = (
-        "The paper's and its code's: clusters and difficulty, both rules, α, band, r_init, four clusters a "
-        "step and a return to the beginning after each pass over the data. Ours: s is the mean reward, cut "
-        "to [0, 1], which is a success rate only where rewards are 0 or 1; a step's prompts are dealt to the "
-        "clusters as evenly as they go (the code: 32 each), and where clusters are too small further ones "
-        "are drawn; a place that moves passes those that stay (in the code it may be stuck behind them); the "
-        "K-means is scipy's with one start. The code's GRPO has a KL of 0.001 in the reward; here there is "
-        "none."
+        "From the paper and its code: clusters and difficulty, both rules, α, band, r_init, four clusters a "
+        "step and the return to the beginning after each pass over the data. Ours: s is the mean reward "
+        "clamped to [0, 1], a success rate only where rewards are 0 or 1; a step's prompts are dealt to the "
+        "clusters as evenly as possible (the code: 32 each), and further clusters are drawn if these are "
+        "too small; a place that moves passes those that stay (in the code it may get stuck behind them); "
+        "the K-means is scipy's with one start. The code's GRPO has a KL of 0.001 in the reward; here there "
+        "is none."
     )
     evidence = "verified: the published description and code of the schedule, rule by rule"
-    cost = "before training one forward pass over all training problems with their solutions, kept on disk"
+    cost = "before training, one forward pass over all training problems with their solutions, kept on disk"
     modifiers: ClassVar[Mapping[str, Any]] = {"schedule": "ads"}
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
@@ -57,9 +57,9 @@ class ADS(GroupNormalized, ClippedRatio):
 class AdaptiveSchedule:
     """Chooses a step's problems by cluster and difficulty, and learns from their rewards.
 
-    A cluster's problems are sorted by difficulty, easiest first. It holds some places of that list, at the
-    beginning the easiest, and offers the problems there. State is plain JSON and changes in `accept` alone,
-    but for the return to the beginning with which an epoch's first draw starts.
+    A cluster's problems are sorted by difficulty, easiest first. It holds some places of that list, at
+    first the easiest, and offers the problems there. State is plain JSON. It changes only in `accept`,
+    and when an epoch's first draw returns it to the beginning.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AdaptiveSchedule:
         band: float = 0.17,
         epochs: bool = True,
     ) -> None:
-        self.sorted = clustered(study, clusters, components, seed)
+        self.sorted = cluster_problems(study, clusters, components, seed)
         self.prompts, self.seed = prompts, seed
         self.at_once = min(at_once, len(self.sorted))
         self.smoothing, self.initial, self.band = smoothing, initial, band
@@ -104,14 +104,14 @@ class AdaptiveSchedule:
         return 1
 
     def draw(self, step: int, attempt: int) -> list[int]:
-        """Problems that clusters drawn by their probabilities hold; a refill has none that the step already
-        had. Fewer than `prompts` only where there are no more."""
+        """Problems from clusters drawn by their probabilities. A refill repeats none of the step's
+        problems. Fewer than `prompts` only if there are no more."""
         if not attempt:
             self.drawn = set()
             if self.epoch and step > 1 and (step - 1) % self.epoch == 0:
                 self._begin()
         rng = random.Random(f"{self.seed}/clusters/{step}/{attempt}")
-        # The first of exponential waiting times: like drawing one after the other without putting back.
+        # The shortest exponential waiting times are a weighted draw without replacement.
         wait = [-math.log(1 - rng.random()) / max(p, 1e-300) for p in self.probability]
         order = sorted(range(len(wait)), key=wait.__getitem__)
         offers = [self._offer(cluster) for cluster in order]
@@ -119,7 +119,7 @@ class AdaptiveSchedule:
         chosen: list[int] = []
         for number, offer in enumerate(offers[: self.at_once]):
             chosen += offer[: even + (number < more)]
-        # Where those are too small: what they and further clusters hold, then what nobody holds.
+        # If those are too small: what they and further clusters hold, then problems that no cluster holds.
         rest = [problem for offer in offers for problem in offer]
         rest += [problem for cluster in order for problem in self.sorted[cluster]]
         for problem in rest:
@@ -135,19 +135,19 @@ class AdaptiveSchedule:
         return [problem for problem in problems if problem not in self.drawn]
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        """Everything is trained on; success rates move what clusters hold and how likely they are."""
+        """Trains on everything; success rates move the places of clusters and their probabilities."""
         rates: dict[int, list[float]] = {}
         moves: dict[int, dict[int, int]] = {}
         for problem, rewards in zip(index, reward, strict=True):
             if not rewards:  # nothing of it could be graded
                 continue
             cluster, place = self.place[problem]
-            rate = success(rewards)
+            rate = success_rate(rewards)
             rates.setdefault(cluster, []).append(rate)
-            moves.setdefault(cluster, {})[place] = direction(rate, self.band)
-        for cluster, found in rates.items():
-            self.rate[cluster] = sum(found) / len(found)
-            self.held[cluster] = moved(self.held[cluster], moves[cluster], len(self.sorted[cluster]))
+            moves.setdefault(cluster, {})[place] = move_direction(rate, self.band)
+        for cluster, measured in rates.items():
+            self.rate[cluster] = sum(measured) / len(measured)
+            self.held[cluster] = move_places(self.held[cluster], moves[cluster], len(self.sorted[cluster]))
         if rates:
             total, count = sum(self.rate), len(self.rate)
             target = [rate / total if total else 1 / count for rate in self.rate]
@@ -173,23 +173,24 @@ class AdaptiveSchedule:
         self._index()
 
 
-def success(rewards: Sequence[float]) -> float:
-    """Success rate of a group: its mean reward, each cut to [0, 1]."""
+def success_rate(rewards: Sequence[float]) -> float:
+    """Success rate of a group: its mean reward, each clamped to [0, 1]."""
     return sum(min(1.0, max(0.0, reward)) for reward in rewards) / len(rewards)
 
 
-def direction(rate: float, band: float) -> int:
-    """Where a problem of this success rate sends its place: −1 to an easier one, 1 to a harder one, 0 stays.
-    The band's ends, such as 2 of 6 and 4 of 6 at 0.17, are in it to rounding."""
+def move_direction(rate: float, band: float) -> int:
+    """Where the place of a problem with this success rate moves: −1 to an easier problem, 1 to a harder
+    one, 0 nowhere."""
+    # 1e-9: the ends of the band, such as 2 of 6 and 4 of 6 at 0.17, belong to it despite rounding
     if abs(rate - 0.5) <= band + 1e-9:
         return 0
     return -1 if rate < 0.5 else 1
 
 
-def moved(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]:
-    """The places of a list of `size` that are held after `moves` by place, as many and all different: a place
-    goes on to the next in its direction that is free, past those that stay; where there is none it stays, or
-    goes back as far as it must."""
+def move_places(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]:
+    """The places of a list of `size` that are held after `moves` by place, as many as before and all
+    different. A place moves to the next free one in its direction, past those that stay; if there is none
+    it stays, or goes back as far as it must."""
     taken = {place for place in held if not moves.get(place)}
     for way in (-1, 1):
         going = sorted((place for place in held if moves.get(place) == way), key=lambda place: way * -place)
@@ -200,28 +201,28 @@ def moved(held: Sequence[int], moves: Mapping[int, int], size: int) -> list[int]
     return sorted(taken)
 
 
-def clustered(study: Study, clusters: int, components: int, seed: int) -> list[list[int]]:
+def cluster_problems(study: Study, clusters: int, components: int, seed: int) -> list[list[int]]:
     """Problems of each cluster, easiest first: K-means on the embeddings, normalized and reduced to their
-    principal components. At most `clusters`, and no more than there are different problems."""
+    principal components. There are at most `clusters` and at most as many as different problems."""
     from scipy.cluster.vq import kmeans2
 
-    points = reduced(study.embedding.double().numpy(), components)
+    points = reduce_dimensions(study.embedding.double().numpy(), components)
     count = min(clusters, len(np.unique(points.round(6), axis=0)))
     rng = np.random.default_rng(seed)
     label = np.zeros(len(points), dtype=int)
     if count > 1:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a cluster may be left without points; it is left out then
+            warnings.simplefilter("ignore")  # a cluster may end without points and is then left out
             label = kmeans2(points, count, iter=100, minit="++", missing="warn", rng=rng)[1]
     difficulty = study.nll.double().tolist()
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for problem in sorted(range(len(points)), key=lambda i: (difficulty[i], i)):
-        found.setdefault(int(label[problem]), []).append(problem)
-    return [found[number] for number in sorted(found)]
+        members.setdefault(int(label[problem]), []).append(problem)
+    return [members[number] for number in sorted(members)]
 
 
-def reduced(embedding: np.ndarray, components: int) -> np.ndarray:
-    """Rows scaled to length 1, centered, and turned to at most so many principal components."""
+def reduce_dimensions(embedding: np.ndarray, components: int) -> np.ndarray:
+    """Rows scaled to length 1, centered, and projected on at most `components` principal components."""
     length = np.linalg.norm(embedding, axis=-1, keepdims=True)
     unit = embedding / np.maximum(length, 1e-12)
     centered = unit - unit.mean(0)

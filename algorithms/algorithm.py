@@ -1,12 +1,11 @@
-"""The protocol that every algorithm follows, and the types it speaks in.
+"""The protocol of algorithms and its types.
 
 An algorithm is a frozen dataclass whose fields are its hyperparameters. The harness never asks which
-algorithm it runs: it calls `compute_signal` once per rollout batch, then for every minibatch
-`loss_weights` once and
+algorithm it runs. It calls `compute_signal` once per rollout batch, `loss_weights` once per minibatch and
 `loss` once per micro-batch, and adds up ``(loss.terms * weights).sum()``.
 
 Shapes: B rows (one per rollout), P longest prompt, T longest completion. Completions are padded on the
-right; position t of every ``(B, T)`` tensor speaks of completion token t.
+right; position t of every ``(B, T)`` tensor belongs to completion token t.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Reduction = Literal["mean", "min", "max", "sum"]
 class Metric:
     """One logged number, declared once.
 
-    `better` says which direction is an improvement; `reduce` how unreduced values become the number.
+    `better` is the direction of improvement; `reduce` turns unreduced values into the number.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Mixture(Rows):
-    """What a mixing sampler fed in place of a plain token embedding: Σ_c weight·E[token].
+    """What a mixing sampler fed instead of a plain token embedding: Σ_c weight·E[token].
 
     `token` is long (B, T, k), `weight` float (B, T, k); a row of zeros means the plain token was fed.
     """
@@ -77,7 +76,7 @@ class Mixture(Rows):
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """The rollouts of one step, padded. Rows whose grading failed for infrastructure reasons are absent."""
+    """The rollouts of one step, padded, without rows whose grading failed for infrastructure reasons."""
 
     prompt: torch.Tensor
     """Long (B, P), padded on the right."""
@@ -90,7 +89,7 @@ class Batch(Rows):
     completion_mask: torch.Tensor
     """Bool (B, T): tokens that the policy wrote (not padding, not tool output). The loss mask."""
     sampler_logp: Tokenwise
-    """The sampler's own log-probabilities of the tempered distribution."""
+    """The sampler's log-probabilities under the tempered distribution."""
     old_logp: Tokenwise
     """log π_old: the trained policy's log-probabilities when the rollouts were drawn."""
     group: torch.Tensor
@@ -98,25 +97,25 @@ class Batch(Rows):
     stopped: torch.Tensor
     """Bool (B,): the policy ended the completion itself; False where the length limit cut it."""
     reward: Rowwise
-    """What the recipe rewards: a weighted sum of scores, or a placebo."""
+    """The recipe's reward: a weighted sum of scores, or a placebo."""
     scores: Mapping[str, Rowwise]
-    """Every score that the task gave and every part of the reward; NaN where a part does not apply."""
+    """Every score of the task and every part of the reward; NaN where a part does not apply."""
     max_completion_tokens: int = field(kw_only=True)
     """Longest completion the sampler allows, L_max in tokens."""
     step: int = field(kw_only=True)
     """Update counter of the run, from 1."""
     weights: Mapping[str, float] = field(default_factory=dict, kw_only=True)
-    """What the reward is a weighted sum of: a weight per entry of `scores`."""
+    """Weight of each entry of `scores` in the reward."""
     mixture: Mixture | None = field(default=None, kw_only=True)
     greedy_reward: Rowwise | None = field(default=None, kw_only=True)
-    """Reward of the greedy answer to the row's problem, (B,), NaN where it could not be graded. Only for an
-    algorithm with `greedy_baseline`."""
+    """Reward of the greedy answer to the row's problem, (B,); NaN if it could not be graded. Only for
+    algorithms with `greedy_baseline`."""
     answer: torch.Tensor | None = field(default=None, kw_only=True)
-    """Long (B,): the token with which the part of a completion that states the final answer begins (its
-    marker, such as ``####``); `length` where there is none. Only for an algorithm with `locates_answers`."""
+    """Long (B,): first token of the part that states the final answer (its marker, such as ``####``);
+    `length` if there is none. Only for algorithms with `locates_answers`."""
     breaks: torch.Tensor | None = field(default=None, kw_only=True)
-    """Bool (B, T): tokens with which a line, a sentence or a turn of thought begins. Only for an algorithm
-    with `locates_answers`."""
+    """Bool (B, T): first tokens of lines, sentences and turns of thought. Only for algorithms with
+    `locates_answers`."""
 
     def __len__(self) -> int:
         return self.completion.shape[0]
@@ -124,11 +123,11 @@ class Batch(Rows):
 
 @dataclass(frozen=True)
 class Signal(Rows):
-    """What an algorithm knows after `compute_signal`. Subclasses add tensors of B rows."""
+    """The result of `compute_signal`. Subclasses add tensors of B rows."""
 
     row_group: torch.Tensor
     """Long (B,): rows with the same number are never split over micro-batches (a DPO pair); −1 leaves a
-    row out of training. Rows of one unit must share a group."""
+    row out of training. Rows of one row group must share a group."""
 
 
 @dataclass(frozen=True)
@@ -137,27 +136,26 @@ class Advantage(Signal):
 
     advantage: Tokenwise
     ref_logp: Tokenwise
-    """log π_ref, shape (B, 0) when the algorithm does not read a reference."""
+    """log π_ref; shape (B, 0) if the algorithm reads no reference."""
 
 
 @dataclass(frozen=True)
 class ModelOutput(Rows):
-    """What a model says about a batch now. A tensor that a role does not have has shape (B, 0)."""
+    """A model's current output for a batch. A tensor that a role does not have has shape (B, 0)."""
 
     logp: Tokenwise
-    """log-probability of each completion token under the tempered distribution."""
+    """Log-probability of each completion token under the tempered distribution."""
     entropy: Tokenwise
     """Entropy in nats of the tempered next-token distribution at each position."""
     value: Tokenwise
-    """Value of the state before token t is written."""
+    """Value of the state before token t."""
     squares: Tokenwise | None = field(default=None, kw_only=True)
-    """Σ_v π_v² of the tempered next-token distribution at each position; only where it was asked for."""
+    """Σ_v π_v² of the tempered next-token distribution at each position; only on request."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Unreduced terms, (B, T) or (B,), to be multiplied by the weights of `loss_weights`; and unreduced
-    metrics.
+    """Unreduced terms, (B, T) or (B,), which the harness multiplies by `loss_weights`, and unreduced metrics.
 
     A metric is (B, T) (averaged over written tokens) or (B,) (averaged over rows), and is declared in
     `Algorithm.metrics`.
@@ -168,8 +166,7 @@ class Loss:
 
 
 class Models(Protocol):
-    """The models of a run, as `compute_signal` sees them: readings without gradient, with `squares` on
-    demand."""
+    """The models of a run for `compute_signal`: outputs without gradient, with `squares` on request."""
 
     def forward(self, role: Role, batch: Batch, *, squares: bool = False) -> ModelOutput: ...
 
@@ -179,7 +176,7 @@ S = TypeVar("S", bound=Signal)
 
 @dataclass(frozen=True)
 class Algorithm(ABC, Generic[S]):
-    """One training algorithm; its fields are its hyperparameters, validated in `__post_init__`."""
+    """A training algorithm. Its fields are its hyperparameters, validated in `__post_init__`."""
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
@@ -191,14 +188,13 @@ class Algorithm(ABC, Generic[S]):
     departures: ClassVar[str] = ""
     """What differs from the paper, and every default that is not the paper's."""
     evidence: ClassVar[str] = ""
-    """What the formula was checked against; a reconstruction says that it is one, and of what."""
+    """What the formula was checked against: begins with `verified: ` or `reconstruction: `."""
     cost: ClassVar[str] = ""
     """Computation beyond one forward and one backward pass of the policy over the rollouts."""
     modifiers: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the recipe's section `modify` that belong to the algorithm, by field of `Modifiers`."""
+    """The algorithm's defaults for the recipe's section `modify`, by field of `Modifiers`."""
     has_advantages: ClassVar[bool] = False
-    """Whether the signal has an `advantage` (B, T), and a token whose advantage is 0 is neither reinforced
-    nor discouraged."""
+    """Whether the signal has an `advantage` (B, T) whose zeros neither reinforce nor discourage a token."""
     off_policy: ClassVar[bool] = False
     """Whether rollouts of another policy (a replay of base rollouts, a preference data set) may be used."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
@@ -206,12 +202,12 @@ class Algorithm(ABC, Generic[S]):
 
     @property
     def inner(self) -> Algorithm[Any]:
-        """The algorithm that messages name: what stands inside, where this one stands around another."""
+        """The algorithm that messages name: the wrapped one, if this one wraps another."""
         return self
 
     @property
     def differentiates_entropy(self) -> bool:
-        """Whether `loss` needs the gradient of `Reading.entropy`; else the entropy is a plain number."""
+        """Whether `loss` needs the gradient of `ModelOutput.entropy`; otherwise the entropy is detached."""
         return False
 
     @property
@@ -221,7 +217,7 @@ class Algorithm(ABC, Generic[S]):
 
     @property
     def reference_roles(self) -> tuple[Role, ...]:
-        """Further roles that `compute_signal` reads."""
+        """Other roles that `compute_signal` reads."""
         return ()
 
     @property
@@ -231,45 +227,43 @@ class Algorithm(ABC, Generic[S]):
 
     @property
     def greedy_baseline(self) -> bool:
-        """Whether `compute_signal` needs `Batch.greedy_reward`: one more completion of each problem, decoded
-        greedily."""
+        """Whether `compute_signal` needs `Batch.greedy_reward`: one greedy completion of each problem."""
         return False
 
     @property
     def locates_answers(self) -> bool:
-        """Whether `compute_signal` needs `Batch.answer` and `Batch.breaks`, which tasks with an
-        `answer_marker`
-        have."""
+        """Whether `compute_signal` needs `Batch.answer` and `Batch.breaks`, from tasks with an
+        `answer_marker`."""
         return False
 
     @property
     def scores(self) -> frozenset[str]:
-        """Task scores that the algorithm needs by name, beyond the reward."""
+        """Names of task scores that the algorithm needs beside the reward."""
         return frozenset()
 
     def updated_roles(self, step: int) -> tuple[Role, ...]:
-        """Roles that are updated at this step (from 1); a critic's warm-up leaves the policy out."""
+        """Roles that this step (from 1) updates; a critic's warm-up leaves the policy out."""
         return self.trained_roles
 
     def synchronize(self, step: int) -> float:
-        """How far the reference moves toward the policy after this step: 0 leaves it, 1 makes it a copy."""
+        """How far the reference moves toward the policy after this step: 0 keeps it, 1 copies the policy."""
         return 0.0
 
     @abstractmethod
     def compute_signal(self, batch: Batch, models: Models) -> S:
-        """Turn rewards into a training signal. Called once per step, without gradient."""
+        """The training signal from rewards. Called once per step, without gradient."""
 
     def observe(self, batch: Batch, signal: S) -> dict[str, float]:
-        """Metrics of the whole batch after `compute_signal`; NaN where one is undefined."""
+        """Metrics of the whole batch after `compute_signal`; NaN if undefined."""
         return {}
 
     @abstractmethod
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
-        """Unreduced loss terms of a micro-batch; pure. `now` holds a reading per updated role."""
+        """Unreduced loss terms of a micro-batch, a pure function. `now` has an output per updated role."""
 
     @abstractmethod
     def loss_weights(self, batch: Batch) -> torch.Tensor:
-        """The paper's averaging as explicit weights over a whole minibatch: floating, of the terms' shape."""
+        """The paper's averaging as explicit weights over a whole minibatch, in the shape of the terms."""
 
     @property
     def studies(self) -> bool:
@@ -283,16 +277,16 @@ class Algorithm(ABC, Generic[S]):
         seed: int,
         study: Study | None = None,
     ) -> Curriculum:
-        """Which problems each step draws, given the traits of all training problems (and what the base model
-        makes of them, for an algorithm with `studies`); by default uniform without replacement."""
+        """Which problems each step draws, given the traits of all training problems (and a study of them, for
+        an algorithm with `studies`); by default uniform without replacement."""
         from grpobench.algorithms.curriculum import Shuffled
 
         return Shuffled(len(traits), prompts, seed)
 
     def mixer(self, embeddings: torch.Tensor | None = None) -> Mixer | None:
         """How the sampler mixes embeddings while decoding, given the policy's input embeddings (V, H); by
-        default it does not. Asked once per rollout batch, so that it may prepare what depends on the weights.
-        With None the answer only says whether it mixes at all."""
+        default it does not. Called once per rollout batch, so that it may prepare what depends on the
+        weights. With None, the result only says whether it mixes at all."""
         return None
 
 

@@ -17,15 +17,15 @@ LARGEST = 1e6
 
 @dataclass(frozen=True)
 class BNPO(ClippedRatio):
-    """Beta Normalization Policy Optimization (arXiv:2506.02864): the centered reward divided by the density
-    of Beta(α, β) at the group's success rate p. α = β = 1 is centering alone, α = β = 3/2 is proportional to
-    GRPO's standard deviation. The paper takes α = 1 + a/3 and β = 1 + b/3, where Beta(a, b) has the mean and
-    the variance (over groups, ddof 1) of the batch's success rates.
+    """Beta Normalization Policy Optimization (arXiv:2506.02864): the centered reward is divided by the
+    density of Beta(α, β) at the group's success rate p. α = β = 1 only centers; α = β = 3/2 is
+    proportional to GRPO's standard deviation. The paper sets α = 1 + a/3 and β = 1 + b/3, where Beta(a,
+    b) has the mean and the variance (over groups, ddof 1) of the batch's success rates.
 
-    Degenerate cases: a group of equal rewards (where p is 0 or 1 and the density may be 0) and a group of
-    one sample give advantage exactly 0. With one group, or equal success rates in all, there is nothing to
-    fit and α = β = 1; neither falls below 1. 1/density is at most 10⁶. A reward outside [lowest, highest] is
-    an error.
+    Degenerate cases: groups of equal rewards (p is 0 or 1, where the density may be 0) and groups of one
+    completion have advantage exactly 0. With one group or equal success rates nothing can be fitted and α
+    = β = 1; neither falls below 1. 1/density is at most 10⁶. A reward outside [lowest, highest] is an
+    error.
     """
 
     name = "bnpo"
@@ -39,16 +39,15 @@ class BNPO(ClippedRatio):
         "min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "None for one reward of 0 or 1; any other is mapped from [lowest, highest] to [0, 1] as in the "
-        "authors' code. Their decomposition of several rewards is left out. Where nothing can be fitted "
-        "the authors' code divides by 0 or takes α = β = 1; this one always the latter. A group of one "
-        "sample is compared with 0 there. A library's loss of this name may be no more than a mean over "
-        "tokens."
+        "None for one reward of 0 or 1. Other rewards are mapped from [lowest, highest] to [0, 1], as in "
+        "the authors' code. Their decomposition of several rewards is left out. If nothing can be fitted, "
+        "their code divides by 0 or takes α = β = 1; here it is always the latter. They compare a group of "
+        "one completion with 0. Other libraries' losses of this name may be only a mean over tokens."
     )
     evidence = (
         "verified: advantage, fit, bounds, both clips and the sum over tokens in the authors' code and "
-        "training script (changyi7231/BNPO@a9c51b9, recipe/bnpo/src/bnpo_ray_trainer.py, "
-        "recipe/bnpo/run.sh); the two special cases by closed forms"
+        "script (changyi7231/BNPO@a9c51b9, recipe/bnpo/src/bnpo_ray_trainer.py, recipe/bnpo/run.sh); the "
+        "two special cases by closed forms"
     )
     minimum_group = 2
     metrics = (
@@ -59,18 +58,15 @@ class BNPO(ClippedRatio):
     )
 
     density: Literal["fitted", "flat", "deviation"] = "fitted"
-    """Shapes of the density: fitted to each batch (the paper); flat, which is α = β = 1 and centers only; or
-    deviation, which is α = β = 3/2 and proportional to the group's standard deviation."""
+    """fitted to each batch (the paper); flat (α = β = 1, only centers); or deviation (α = β = 3/2,
+    proportional to the group's standard deviation)."""
     lowest: float = 0.0
     """Least reward possible."""
     highest: float = 1.0
     """Largest reward possible."""
     averaging: parts.Averaging = "sequence_sum"
-    """How token terms are averaged; sequence_sum adds them up over a completion."""
     clip_high: float = 0.28
-    """Upper clip range."""
     dual_clip: float = 10.0
-    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +77,7 @@ class BNPO(ClippedRatio):
     def shapes(self, batch: Batch) -> tuple[float, float]:
         """(α, β) of the density."""
         if self.density == "fitted":
-            return fitted(rates(self.success(batch), batch.group))
+            return fit_beta(group_rates(self.success(batch), batch.group))
         return (1.0, 1.0) if self.density == "flat" else (1.5, 1.5)
 
     def success(self, batch: Batch) -> Rowwise:
@@ -101,12 +97,12 @@ class BNPO(ClippedRatio):
         return dict(zip(("bnpo/alpha", "bnpo/beta"), self.shapes(batch), strict=True))
 
 
-def rates(success: Rowwise, group: torch.Tensor) -> torch.Tensor:
+def group_rates(success: Rowwise, group: torch.Tensor) -> torch.Tensor:
     """Mean of each group, float64, one entry per group."""
     return torch.stack([success[group == number].double().mean() for number in group.unique()])
 
 
-def fitted(rate: torch.Tensor) -> tuple[float, float]:
+def fit_beta(rate: torch.Tensor) -> tuple[float, float]:
     """(α, β) = (1 + a/3, 1 + b/3) with Beta(a, b) fitted to success rates by moments; (1, 1) where they do
     not vary, and neither below 1."""
     if len(rate) < 2 or rate.max() == rate.min():

@@ -13,8 +13,8 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 class CISPO(GroupNormalized):
     """Clipped IS-weight Policy Optimization (MiniMax-M1, arXiv:2506.13585).
 
-    Degenerate cases: on policy every weight is 1 and the gradient is REINFORCE's; a token whose ratio is
-    beyond the cap keeps the cap as its weight and goes on being trained.
+    Degenerate cases: on policy every weight is 1 and the gradient is REINFORCE's; a token whose ratio
+    exceeds the cap has the cap as weight and is still trained.
     """
 
     name = "cispo"
@@ -25,18 +25,17 @@ class CISPO(GroupNormalized):
     summary = "policy gradient whose importance weights are truncated, so that no token loses its gradient"
     formula = "loss = −1/Σ|o_i| Σ_i Σ_t sg[clip(ρ_t, ratio_floor, ratio_cap)] A_i log π_θ(o_it)"
     departures = (
-        "The cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5; the paper "
-        "writes it 1 + ε_high, so that its ε_high is ratio_cap − 1 (libraries disagree which of the two "
-        "their option means), and publishes no value. There is no lower bound by default, as in the "
-        "paper's experiments. ScaleRL's objective (arXiv:2510.13786) is this one with scale = "
-        '"batch_centered", averaging = "prompt_mean", modify.zero_variance_filter and sampler.old_logp = '
-        '"sampler"; that it drops problems for good which are nearly always solved is not here.'
+        "ratio_cap is the largest weight itself, as in TRL and arXiv:2510.13786, which takes 5. The paper "
+        "writes 1 + ε_high, so its ε_high is ratio_cap − 1, and publishes no value; libraries disagree "
+        "which of the two their option means. There is no lower bound by default, as in the paper's "
+        'experiments. ScaleRL\'s objective (arXiv:2510.13786) is this one with scale = "batch_centered", '
+        'averaging = "prompt_mean", modify.zero_variance_filter and sampler.old_logp = "sampler"; its '
+        "permanent removal of problems that are nearly always solved is not here."
     )
     evidence = "verified: the paper's formula; loss and gradient equal TRL 1.16's"
     metrics = (parts.TRUNCATED_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """token_mean is the paper's."""
     ratio_cap: float = 5.0
     """Largest weight of a token, 1 + ε_high."""
     ratio_floor: float = 0.0

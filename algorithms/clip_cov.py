@@ -17,10 +17,11 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized, 
 class ClipCov(GroupNormalized, ClippedRatio):
     """Clip-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
 
-    The entropy of a policy falls with the covariance of advantage and log-probability. Of the tokens whose
-    part of it, (A_t − mean A)(log π_t − mean log π), lies in a band, a small random share gets no gradient.
-    Degenerate cases: equal advantages everywhere have no covariance, and nothing is left out; where the band
-    holds fewer tokens than the share, all of them are.
+    The policy's entropy falls with the covariance of advantage and log-probability. Among the tokens
+    whose part of it, (A_t − mean A)(log π_t − mean log π), lies in a band, a small random share gets no
+    gradient.
+    Degenerate cases: if all advantages are equal there is no covariance and nothing is left out; if the
+    band holds fewer tokens than the share, all of them are.
     """
 
     name = "clip_cov"
@@ -33,19 +34,16 @@ class ClipCov(GroupNormalized, ClippedRatio):
     )
     departures = (
         "The covariance is that of π_old over the whole rollout batch, once per step; the authors' code "
-        "takes the current policy over each micro-batch, and leaves out of S what the ratio already clips. "
-        "The draw is derived from the step and the order of the covariances. The clip range is 1, as in the "
-        "authors' scripts, which is next to none."
+        "uses the current policy over each micro-batch, and keeps tokens that the ratio already clips out "
+        "of S. The draw is derived from the step and the order of the covariances. The clip range is 1, "
+        "next to none, as in the authors' scripts."
     )
     evidence = "verified: the paper's formula and the authors' loss in verl"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS, parts.SELECTED_METRIC)
 
     averaging: parts.Averaging = "token_mean"
-    """token_mean is the authors'."""
     clip_low: float = 1.0
-    """Lower clip range of the ratio, which stays beside the clip by covariance."""
     clip_high: float = 1.0
-    """Upper clip range of the ratio."""
     fraction: float = 2e-4
     """Share of the batch's tokens that are left out."""
     lowest: float = 1.0
@@ -64,7 +62,7 @@ class ClipCov(GroupNormalized, ClippedRatio):
         covariance = parts.covariance(plain.advantage, batch.old_logp, batch.completion_mask)
         band = (covariance > self.lowest) & (covariance < self.highest) & batch.completion_mask
         share = max(1, int(self.fraction * int(batch.completion_mask.sum())))
-        cut = drawn(covariance, band, ranks(batch), share, batch.step)
+        cut = draw_tokens(covariance, band, rank_rows(batch), share, batch.step)
         return Selected(plain.row_group, plain.advantage * ~cut, plain.ref_logp, cut)
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
@@ -72,7 +70,7 @@ class ClipCov(GroupNormalized, ClippedRatio):
         return {parts.SELECTED_METRIC.name: signal.share(batch.completion_mask)}
 
 
-def ranks(batch: Batch) -> torch.Tensor:
+def rank_rows(batch: Batch) -> torch.Tensor:
     """Long (B,): the place of each row among the batch's different (prompt, completion) by their tokens."""
     texts = [
         (prompt[:length].tolist(), completion[written].tolist())
@@ -87,7 +85,7 @@ def ranks(batch: Batch) -> torch.Tensor:
     return rank.to(batch.group.device)
 
 
-def drawn(
+def draw_tokens(
     covariance: torch.Tensor, band: torch.Tensor, rank: torch.Tensor, share: int, step: int
 ) -> torch.Tensor:
     """Bool (B, T): `share` tokens of the band, or all of it if it has no more. The draw is one of places in

@@ -14,13 +14,13 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class CORA(GroupNormalized, ClippedRatio):
     """Consistency-Oriented Reasoning Alignment (arXiv:2606.14691): hybrid reward advantage splitting.
 
-    The reward and the consistency score are normalized in their groups separately and then added, so that
-    neither's spread drowns the other's, and a group solved by all still tells consistent completions from
-    the rest.
+    The reward and the consistency score are normalized separately in their groups and then added. Thus
+    neither's spread drowns the other's, and a group that all solve still separates consistent completions
+    from the rest.
 
-    Degenerate cases: with consistency_weight = 0 (and task_weight = 1) it is GRPO, bit for bit; a group in
-    which all completions are consistent, or none, adds nothing; where rewards and consistency are all equal
-    the advantage is 0.
+    Degenerate cases: with consistency_weight = 0 (and task_weight = 1) it is GRPO, bit for bit; a group
+    in which all or no completions are consistent adds nothing; where rewards and consistency are all
+    equal the advantage is 0.
     """
 
     name = "cora"
@@ -37,13 +37,13 @@ class CORA(GroupNormalized, ClippedRatio):
     departures = (
         "The paper trains vision-language models with a learned consistency model; here the score is the "
         "task's rule check of a text (the last value of the chain is the answer). The paper's weights and "
-        "the form of its schedule could not be read: α = 1, w up to 0.5, a linear warm-up over 10 steps and "
-        "halving every 100 steps are ours, and so is GRPO's objective without KL (beta is the KL's weight, "
-        "as everywhere). Judge it by another checker than the rewarded one: the score `supported`."
+        "the form of its schedule could not be read: α = 1, w up to 0.5, linear warm-up over 10 steps and "
+        "halving every 100 steps are ours, as is GRPO's objective without KL (beta is the KL's weight, as "
+        "everywhere). Judge it by a checker that is not rewarded: the score `supported`."
     )
     evidence = (
-        "reconstruction: of the paper only the abstract was read; that two separately normalized "
-        "advantages are weighed, the second with warm-up and decay, is second-hand"
+        "reconstruction: only the paper's abstract was read; that two separately normalized advantages are "
+        "weighted, the second with warm-up and decay, is second-hand"
     )
     metrics = (
         *parts.CLIP_METRICS,
@@ -70,9 +70,9 @@ class CORA(GroupNormalized, ClippedRatio):
     task_weight: float = 1.0
     """α, the weight of the reward's advantage."""
     consistency_weight: float = 0.5
-    """Weight of the consistency score's advantage when it is greatest; 0 is GRPO."""
+    """Greatest weight of the consistency score's advantage; 0 is GRPO."""
     warmup: int = 10
-    """Steps over which that weight rises linearly; 0 begins at its greatest."""
+    """Steps over which that weight rises linearly; 0 starts at its greatest."""
     half_life: float = 100.0
     """Steps in which it halves after the warm-up; 0 keeps it."""
 

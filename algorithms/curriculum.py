@@ -1,4 +1,4 @@
-"""Which problems a step trains on: the protocol, what a study says of the problems, and the plain shuffle."""
+"""Which problems a step trains on: the protocol, a study of the problems, and the plain shuffle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class Study:
-    """What the initial policy makes of every training problem with its reference solution."""
+    """The initial policy's view of every training problem with its reference solution."""
 
     embedding: torch.Tensor
     """Float (N, H): mean over tokens of the final hidden states of question and solution."""
@@ -25,7 +25,7 @@ class Curriculum(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How often a step may draw to fill its prompts."""
+        """Most draws that a step may make to fill its prompts."""
         ...
 
     def draw(self, step: int, attempt: int) -> list[int]:
@@ -33,8 +33,8 @@ class Curriculum(Protocol):
         ...
 
     def accept(self, step: int, index: Sequence[int], reward: Sequence[Sequence[float]]) -> list[bool]:
-        """After grading: which of the problems are trained on, given the rewards of each group's completions
-        that could be graded."""
+        """After grading: which problems are trained on, given the rewards of each group's graded
+        completions."""
         ...
 
     def state(self) -> Any: ...
@@ -53,7 +53,7 @@ class Shuffled:
         return 1
 
     def draw(self, step: int, attempt: int) -> list[int]:
-        if attempt:  # a refill comes from a shuffle of its own, so that later steps do not depend on it
+        if attempt:  # a refill has a separate shuffle, so that later steps do not depend on it
             return self._order(f"refill/{step}/{attempt}")[: self.prompts]
         wanted = range((step - 1) * self.prompts, step * self.prompts)
         orders = {epoch: self._order(f"epoch/{epoch}") for epoch in {i // self.problems for i in wanted}}

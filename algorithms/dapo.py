@@ -14,9 +14,8 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class DAPO(GroupNormalized, ClippedRatio):
     """Decoupled Clip and Dynamic Sampling Policy Optimization (arXiv:2503.14476).
 
-    Degenerate cases: groups of equal rewards, which dynamic sampling replaces, give advantage exactly 0
-    where the further draws did not suffice; on policy nothing is clipped and only the averaging differs from
-    GRPO's.
+    Degenerate cases: groups of equal rewards that dynamic sampling could not replace have advantage
+    exactly 0; on policy nothing is clipped and only the averaging differs from GRPO's.
     """
 
     name = "dapo"
@@ -28,25 +27,22 @@ class DAPO(GroupNormalized, ClippedRatio):
         "of a further problem;  r_i += 0 if |o_i| ≤ L−c, (L−c−|o_i|)/c up to L, −1 beyond"
     )
     departures = (
-        "Soft overlong punishment is off: the paper's c = 4096 of L = 20480 has no meaning at another limit "
-        "L; modify.overlong_buffer = L/5 is its share of the limit. A completion ends at L, so that the last "
-        "case is the one that reaches it. A step draws at most 9 times again (the paper: until the batch is "
-        "full) and then trains on what it has; it replaces groups whose rewards are equal, which is the "
-        "paper's 0 < #correct < G where the reward is the verdict alone. The paper makes 16 updates per "
-        "rollout batch: set train.num_minibatches; with one update the ratio is always 1. The "
-        "standard deviation "
-        "has ddof = 1, which the paper leaves open. Its formula divides by the tokens of each problem's "
-        'group (averaging = "prompt_mean"), its code by those of the minibatch, as here.'
+        "Soft overlong punishment is off, since the paper's c = 4096 of L = 20480 has no meaning at another "
+        "limit L; modify.overlong_buffer = L/5 is the same share. A completion ends at L, so the last case "
+        "is the one that reaches L. A step draws at most 9 more times and then trains on what it has; the "
+        "paper draws until the batch is full. Groups of equal rewards are replaced, which is the paper's 0 "
+        "< #correct < G if the reward is the verdict alone. The paper makes 16 updates per rollout batch: "
+        "set train.num_minibatches, since with one update the ratio is always 1. The paper leaves ddof "
+        "open; it is 1 here. Its formula divides by the tokens of each problem's group (averaging = "
+        '"prompt_mean"), its code by those of the minibatch, as here.'
     )
     evidence = (
-        "verified: the paper's text; loss and gradient equal those of TRL 1.16's loss of the same name, "
-        "which has the token mean alone and takes the clip range as an option"
+        "verified: the paper's text; loss and gradient equal TRL 1.16's loss of this name, which has only "
+        "the token mean and takes the clip range as an option"
     )
     cost = "further rollouts in place of groups of equal rewards"
     modifiers: ClassVar[Mapping[str, Any]] = {"dynamic_sampling": 9}
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """token_mean is what the authors' code has."""
     clip_high: float = 0.28
-    """Upper clip range."""

@@ -23,7 +23,7 @@ from grpobench.algorithms.algorithm import (
 
 @dataclass(frozen=True)
 class Paired(Signal):
-    """Rows that form pairs: both rows of a pair have its number as unit."""
+    """Rows that form pairs: both rows of a pair have its number as `row_group`."""
 
     sign: Rowwise
     """+1 for the chosen row, −1 for the rejected one, 0 for a row left out."""
@@ -35,10 +35,10 @@ class Paired(Signal):
 class DPO(Algorithm[Paired]):
     """Direct Preference Optimization (arXiv:2305.18290), eq. 7.
 
-    Pairs come from the rows of a problem, whatever their origin: the policy's own rollouts (online), one
-    round of base rollouts (sampler.kind = "replay") or a preference file (sampler.kind = "preferences").
-    Degenerate cases: a group of equal rewards makes no pair and all its rows are left out; a step without
-    any pair makes no update.
+    Pairs come from the completions of a problem: the policy's own rollouts (online), one round of base
+    rollouts (sampler.kind = "replay") or a preference file (sampler.kind = "preferences").
+    Degenerate cases: a group of equal rewards makes no pair and is left out; a step without pairs makes
+    no update.
     """
 
     name = "dpo"
@@ -49,10 +49,10 @@ class DPO(Algorithm[Paired]):
         "+ nll·(−1/|o| Σ_t log π(chosen))"
     )
     departures = (
-        "Pairs are built from scored completions: inside a group the best with the worst by reward, ties "
-        "never, each completion in one pair at most. Among equally rewarded completions the k-th shortest "
-        "chosen meets the k-th shortest rejected, so that length says little about preference. "
-        "Log-probabilities are those of the distribution at the sampling temperature."
+        "Pairs are built from scored completions: in each group the best with the worst by reward, never "
+        "ties, each completion in at most one pair. Among equal rewards the k-th shortest chosen completion "
+        "meets the k-th shortest rejected one, so that length says little about preference. "
+        "Log-probabilities are those at the sampling temperature."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's"
     cost = "one forward pass of the reference over the paired completions"
@@ -86,27 +86,28 @@ class DPO(Algorithm[Paired]):
         return ("reference",)
 
     def compute_signal(self, batch: Batch, models: Models) -> Paired:
-        own = zip(batch.completion, batch.completion_mask, strict=True)
-        texts = [completion[written].tolist() for completion, written in own]
-        unit, sign = pair_up(batch.reward, texts, batch.group, self.pairs_per_group)
+        rows = zip(batch.completion, batch.completion_mask, strict=True)
+        texts = [completion[written].tolist() for completion, written in rows]
+        row_group, sign = pair_up(batch.reward, texts, batch.group, self.pairs_per_group)
         reference = torch.zeros_like(batch.reward)
-        used = (unit >= 0).nonzero().squeeze(-1)
-        if len(used):
+        used = (row_group >= 0).nonzero().squeeze(-1)
+        if len(used):  # the reference reads only rows in pairs
             chosen = batch[used]
             reference[used] = (models.forward("reference", chosen).logp * chosen.completion_mask).sum(-1)
-        return Paired(unit, sign, reference)
+        return Paired(row_group, sign, reference)
 
     def loss(self, batch: Batch, signal: Paired, now: Mapping[Role, ModelOutput]) -> Loss:
         logp = (now["policy"].logp * batch.completion_mask).sum(-1)
         preferred = signal.sign > 0
+        # A micro-batch holds whole pairs, whose numbers have gaps: renumber them from 0.
         _, pair = signal.row_group.unique(return_inverse=True)
         gain = signal.sign * self.gain(logp - signal.reference, batch)
         h = logp.new_zeros(int(pair.max()) + 1).index_add(0, pair, gain).index_select(0, pair)
-        terms = 0.5 * self.preference(h)  # each of a pair's two rows carries half
+        terms = 0.5 * self.preference(h)  # each of a pair's two rows carries half of its loss
         if self.nll:
             terms = terms - self.nll * preferred * logp / batch.completion_mask.sum(-1).clamp(min=1)
         plain, margin = logp.detach(), self.beta * h.detach()
-        missing = torch.full_like(plain, float("nan"))  # not a number to average on this row
+        missing = torch.full_like(plain, float("nan"))  # NaN is left out of a metric's mean
         metrics = {
             "preference/chosen_logp": torch.where(preferred, plain, missing),
             "preference/rejected_logp": torch.where(preferred, missing, plain),
@@ -125,15 +126,16 @@ class DPO(Algorithm[Paired]):
         return -torch.nn.functional.logsigmoid(self.beta * h)
 
     def loss_weights(self, batch: Batch) -> torch.Tensor:
+        # 2/B: a batch of B rows holds B/2 pairs, over which the paper averages.
         return 2 * parts.per_sequence(batch)
 
 
 def pair_up(
     reward: Rowwise, texts: Sequence[Sequence[int]], group: torch.Tensor, most: int
 ) -> tuple[torch.Tensor, Rowwise]:
-    """(unit, sign) of each row, both (B,): pairs of a better and a worse row of one group. The tokens of the
-    rows break ties of length, so that the order of rows decides nothing."""
-    unit = torch.full_like(group, -1)
+    """(row_group, sign) of each row, both (B,): pairs of a better and a worse row of one group. The tokens of
+    the rows break ties of length, so that the order of rows decides nothing."""
+    row_group = torch.full_like(group, -1)
     sign = torch.zeros_like(reward)
     values = reward.tolist()
     members: dict[int, list[int]] = {}
@@ -145,7 +147,7 @@ def pair_up(
         worst = sorted(rows, key=lambda row: (values[row], len(texts[row]), texts[row]))
         count = sum(values[b] > values[w] for b, w in zip(best[: len(rows) // 2], worst, strict=False))
         for chosen, rejected in list(zip(best, worst, strict=True))[: min(count, most or count)]:
-            unit[chosen], unit[rejected] = pairs, pairs
+            row_group[chosen], row_group[rejected] = pairs, pairs
             sign[chosen], sign[rejected] = 1.0, -1.0
             pairs += 1
-    return unit, sign
+    return row_group, sign

@@ -12,13 +12,14 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 
 @dataclass(frozen=True)
 class DPPO(GroupNormalized):
-    """Divergence Proximal Policy Optimization (arXiv:2602.04879) with its binary approximations: the
-    distribution is reduced to the written token against all others.
+    """Divergence Proximal Policy Optimization (arXiv:2602.04879) with its binary approximations, which
+    reduce the distribution to the written token against all others.
 
-    A token is left out where its own probability has already moved further than `threshold` in the direction
-    in which its advantage pushes. Degenerate cases: on policy nothing is left out and the gradient is
-    REINFORCE's; a rare token whose ratio is large is kept as long as its probability is small, and a likely
-    one that loses much of it is left out although its ratio is near 1.
+    A token is left out if its probability has already moved further than `threshold` in the direction in
+    which its advantage pushes.
+    Degenerate cases: on policy nothing is left out and the gradient is REINFORCE's; a rare token with a
+    large ratio is kept while its probability is small; a likely token that loses much of it is left out
+    although its ratio is near 1.
     """
 
     name = "dppo"
@@ -30,15 +31,15 @@ class DPPO(GroupNormalized):
         "loss = −1/B Σ_i Σ_t sg[min(ρ_t, ratio_cap)·M_t] A_i log π_θ(o_it)"
     )
     departures = (
-        "The region lies around π_old as the trainer has it; the authors' runs have it around the sampler's "
-        'own probabilities (bypass mode): set sampler.old_logp = "sampler" for that. The logarithm of their '
-        "ratio is held in [−20, 20]; here ratio_cap alone bounds it. Their top-k approximation is not here. "
-        "Hours after their script was merged, verl's maintainers had its sums over tokens divided by the "
-        'longest response (b8d91ef8d); averaging = "constant" divides by the limit, a constant factor.'
+        "The region lies around the trainer's π_old; in the authors' runs it lies around the sampler's "
+        'probabilities (bypass mode): set sampler.old_logp = "sampler". They clamp the log ratio to [−20, '
+        "20]; here ratio_cap alone bounds it. Their top-k approximation is not here. Hours after their "
+        "script was merged, verl's maintainers divided its sums over tokens by the longest response "
+        '(b8d91ef8d); averaging = "constant" divides by the limit, a constant factor.'
     )
     evidence = (
-        "verified: mask, cap, the 1e-8 of kl, sums over tokens, centered rewards that nothing divides, and "
-        "both thresholds in the first author's loss and script (verl-project/verl@182383bbb, "
+        "verified: mask, cap, the 1e-8 of kl, sums over tokens, centered rewards without division, and both "
+        "thresholds in the first author's loss and script (verl-project/verl@182383bbb, "
         "verl/trainer/ppo/core_algos.py: compute_policy_loss_dppo_tv, compute_policy_loss_dppo_kl; "
         "examples/dppo_trainer/run_qwen30b_dppo.sh)"
     )
@@ -53,15 +54,13 @@ class DPPO(GroupNormalized):
     )
 
     averaging: parts.Averaging = "sequence_sum"
-    """How token terms are averaged; sequence_sum adds them up over a completion (the authors)."""
     scale: parts.Scale = "none"
-    """Which standard deviation divides the centered reward; none in the authors' runs."""
     divergence: Literal["tv", "kl"] = "tv"
     """Total variation or KL divergence, of the written token against all others."""
     threshold: float = 0.15
     """Divergence beyond which a token is left out; the authors use 0.15 with tv and 0.05 with kl."""
     ratio_cap: float = 1e4
-    """Largest weight of a token; the authors' 10⁴ is as good as none."""
+    """Largest weight of a token; the authors' 10⁴ hardly bounds it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,11 +11,11 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class DrGRPO(ClippedRatio):
-    """GRPO Done Right (arXiv:2503.20783): rewards are centered in their group and not divided by its standard
-    deviation, token terms are summed and divided by a constant instead of each response's length.
+    """GRPO Done Right (arXiv:2503.20783): rewards are centered in their group without division by its
+    standard deviation. The sum of token terms is divided by a constant instead of each response's length.
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
-    completion has no tokens and so no term.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0; an
+    empty completion has no loss term.
     """
 
     name = "dr_grpo"
@@ -26,15 +26,14 @@ class DrGRPO(ClippedRatio):
         "−1/(B·L_max) Σ_i Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "None in the objective. The constant is the sampler's limit L_max. A library's loss of this name may "
-        "change only the divisor and leave the standard deviation in."
+        "None in the objective. The constant is the sampler's limit L_max. Other libraries' losses of this "
+        "name may change only the divisor and keep the standard deviation."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's without reward scaling"
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "constant"
-    """How token terms are averaged; the paper divides their sum by a constant."""
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return parts.centered(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))

@@ -15,8 +15,8 @@ from grpobench.algorithms.dapo import DAPO
 class EntropyMask(DAPO):
     """DAPO on the minority of tokens at which the policy was least certain (arXiv:2506.01939).
 
-    Degenerate cases: with top_fraction = 1 it is DAPO; ties at the threshold are all kept, so that a policy
-    of equal entropies everywhere is trained on every token.
+    Degenerate cases: with top_fraction = 1 it is DAPO; ties at the threshold are all kept, so a policy of
+    equal entropies is trained on every token.
     """
 
     name = "entropy_mask"
@@ -30,12 +30,12 @@ class EntropyMask(DAPO):
         "still divided by all tokens"
     )
     departures = (
-        "The entropies are those of π_old over the whole rollout batch, read once per step; TRL's option "
-        "takes the current policy over each micro-batch. A KL in the loss covers all tokens. "
-        "Otherwise DAPO's: " + DAPO.departures
+        "The entropies are those of π_old over the whole rollout batch, computed once per step; TRL's "
+        "option uses the current policy over each micro-batch. A KL in the loss covers all tokens. The "
+        "departures of `dapo` apply too."
     )
     evidence = (
-        "verified: the paper's formula; loss and gradient equal TRL 1.16's top_entropy_quantile where one "
+        "verified: the paper's formula; loss and gradient equal TRL 1.16's top_entropy_quantile if one "
         "micro-batch is the batch"
     )
     cost = "one forward pass of the policy for the entropies; " + DAPO.cost

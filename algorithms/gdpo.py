@@ -13,13 +13,13 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class GDPO(ClippedRatio):
-    """Group reward-Decoupled Normalization Policy Optimization (arXiv:2601.05242): each score that the
-    reward is made of is normalized in its group, the results are added up with the reward's weights, and the
-    sum is divided by its standard deviation over the batch (its mean is 0, since every group's is).
+    """Group reward-Decoupled Normalization Policy Optimization (arXiv:2601.05242): each score of the
+    reward is normalized in its group. The weighted sum is divided by its standard deviation over the
+    batch; its mean is 0, since every group's is.
 
-    Degenerate cases: a group in which every score is equal and a group of one sample give advantage exactly
-    0; a score that is equal in a group says nothing there, whatever its weight. With one score the group is
-    normalized as in GRPO, and the batch once more.
+    Degenerate cases: a group in which every score is equal, and a group of one completion, have advantage
+    exactly 0; a score that is equal in a group adds nothing there, whatever its weight. A single score is
+    normalized in its group like GRPO's reward, then over the batch.
     """
 
     name = "gdpo"
@@ -36,19 +36,19 @@ class GDPO(ClippedRatio):
         "A_i)"
     )
     departures = (
-        "The weights are those of the reward. What else is in the reward (a KL penalty, a penalty for "
-        "overlong completions) has no weight and is centered in its group and added as it is, so that its "
-        "own factor keeps its meaning. The authors' code divides by the deviation over tokens, their paper "
-        "over completions, as here."
+        "The weights are the reward's. Other parts of the reward (a KL penalty, a penalty for overlong "
+        "completions) have no weight: they are centered in their group and added unscaled, so that their "
+        "factor keeps its meaning. The authors' code divides by the deviation over tokens; their paper, "
+        "like this, divides by that over completions."
     )
     evidence = "verified: the paper's text; advantages equal TRL 1.16's with the same rewards and weights"
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     ddof: int = 1
-    """Degrees of freedom taken from the standard deviations: 0 or 1."""
+    """Degrees of freedom subtracted in the standard deviation: 0 or 1."""
     epsilon: float = 1e-4
-    """Added to the standard deviations."""
+    """Added to the standard deviation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,12 +11,12 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 
 @dataclass(frozen=True)
 class GMPO(GroupNormalized):
-    """Geometric-Mean Policy Optimization (arXiv:2507.20673): each token's log ratio is clipped on
-    the side that the advantage pushes it to, and a response's weight is the exponential of their mean.
+    """Geometric-Mean Policy Optimization (arXiv:2507.20673): each token's log ratio is clipped on the
+    side that the advantage pushes it to. A response's weight is the exponential of their mean.
 
-    Degenerate cases: a one-token response has the clipped ratio of GRPO with the range e^±clip; an empty one
-    has weight 1 and no gradient; on policy the gradient is GRPO's; an advantage of 0 clips nothing and counts
-    nothing.
+    Degenerate cases: a one-token response has GRPO's clipped ratio with the range e^±clip; an empty one
+    has weight 1 and no gradient; on policy the gradient is GRPO's; an advantage of 0 clips nothing and
+    counts nothing.
     """
 
     name = "gmpo"

@@ -11,11 +11,11 @@ from grpobench.algorithms.policy_gradient import Reinforce
 
 @dataclass(frozen=True)
 class GPG(Reinforce):
-    """Group Policy Gradient (arXiv:2504.02546): centered rewards, no ratio, no clip, no KL. Groups of equal
-    rewards add zeros to the average; α makes up for them.
+    """Group Policy Gradient (arXiv:2504.02546): centered rewards without ratio, clip or KL. Groups of
+    equal rewards add zeros to the average; α makes up for them.
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0, and so does
-    every row where no group has a signal; an empty completion has no tokens and so no term.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0, as
+    has every row if no group has a signal; an empty completion has no loss term.
     """
 
     name = "gpg"
@@ -26,23 +26,21 @@ class GPG(Reinforce):
         "loss = token mean of −A_i log π(o_t)"
     )
     departures = (
-        "The paper also resamples a batch whose share of groups with a signal is below 0.6 (0.5 and 0.4 in "
-        "the authors' scripts); modify.dynamic_sampling does the like. It makes one update per batch: set "
-        "train.num_minibatches = 1. The authors' mean over tokens is that of each micro-batch; "
-        "their trainers "
-        'for images average over each completion first (averaging = "sequence_mean"), and one of their two '
-        "for text has no α."
+        "The paper also resamples a batch if the share of groups with a signal is below 0.6 (0.5 and 0.4 in "
+        "the authors' scripts); modify.dynamic_sampling is similar. It makes one update per batch: set "
+        "train.num_minibatches = 1. The authors take the token mean of each micro-batch. Their trainers for "
+        'images average over each completion first (averaging = "sequence_mean"), and one of their two '
+        "trainers for text has no α."
     )
     evidence = (
-        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); centered "
-        "rewards, α and the mean over tokens in their trainer for text (AMAP-ML/GPG@e096da8, "
+        "verified: the paper's text and the authors' table of settings (F_norm = 1, α = B/(B − M)); "
+        "centered rewards, α and token mean in their trainer for text (AMAP-ML/GPG@e096da8, "
         "open-r1/src/open_r1/gpg_trainer.py, open-r1/train.sh)"
     )
     minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged; token_mean in the authors' trainers for text."""
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         telling = ~parts.group_equal(batch.reward, batch.group)

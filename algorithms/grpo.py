@@ -14,8 +14,8 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class GRPO(GroupNormalized, ClippedRatio):
     """Group Relative Policy Optimization (arXiv:2402.03300).
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0 (unless
-    advantages are whitened afterwards); an empty completion has no tokens and so no term.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0,
+    unless `whiten` shifts them; an empty completion has no loss term.
     """
 
     name = "grpo"
@@ -28,17 +28,16 @@ class GRPO(GroupNormalized, ClippedRatio):
         "{ min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i) − β·KL_t };  ρ_t = π_θ/π_old per token"
     )
     departures = (
-        "β is 0 by default (the paper: 0.04 with k3 in the loss), because most current practice trains "
-        "without it; set beta = 0.04 for the paper's objective. The standard deviation has ddof = 1, which "
-        "the paper leaves open. The k3 penalty's expected gradient is not that of the KL; k3_unbiased "
-        "corrects it."
+        "β is 0 by default, like most current practice; the paper has 0.04 with k3 in the loss. The paper "
+        "leaves ddof open; it is 1 here. The expected gradient of k3 is not that of the KL; k3_unbiased "
+        "corrects this."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's with the same options"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     whiten: bool = False
-    """Whether the advantages then get zero mean and unit variance over the batch's tokens; a group of equal
-    rewards, at 0 before, is shifted with the rest."""
+    """Whether advantages then get zero mean and unit variance over the batch's tokens. This also shifts
+    groups of equal rewards."""
 
     def compute_signal(self, batch: Batch, models: Models) -> Advantage:
         signal = super().compute_signal(batch, models)

@@ -30,10 +30,9 @@ class GSPO(GroupNormalized):
         "token form: s_it = sg[s_i]·π_θ/sg[π_θ], averaged over each sequence"
     )
     departures = (
-        "None in the objective. The paper makes four updates per rollout batch: set "
-        "train.num_minibatches = 4, "
-        "since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the paper "
-        "does not have."
+        "None in the objective. The paper makes four updates per rollout batch: set train.num_minibatches = "
+        "4, since with one update the ratio is always 1. β > 0 adds a mean per-token KL penalty that the "
+        "paper does not have."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's at both levels"
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
@@ -45,7 +44,8 @@ class GSPO(GroupNormalized):
     clip_high: float = 4e-4
     """Upper clip range of the sequence ratio."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    called two-sided clipping); 0 sets no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,10 +57,11 @@ class GSPO(GroupNormalized):
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         log_ratio = parts.sequence_mean(now.logp - batch.old_logp, batch.completion_mask)
         if self.level == "sequence":
-            # A response has one advantage, unless a KL is taken from each token's: then their mean.
+            # A response has one advantage, unless a KL is subtracted per token: then take their mean.
             advantage, ratio = parts.sequence_mean(signal.advantage, batch.completion_mask), log_ratio.exp()
         else:
             advantage = signal.advantage
+            # sg[s_i]·π/sg[π]: the value is the sequence's ratio, the gradient is the token's own.
             ratio = log_ratio.detach().exp()[:, None] * (now.logp - now.logp.detach()).exp()
         terms = parts.clipped_objective(ratio, advantage, self.clip_low, self.clip_high, self.dual_clip)
         metrics = parts.clip_shares(ratio, advantage, self.clip_low, self.clip_high)

@@ -13,7 +13,8 @@ from grpobench.algorithms.dpo import DPO
 class IPO(DPO):
     """Identity Preference Optimization (arXiv:2310.12036), eq. 17.
 
-    Degenerate cases: those of DPO; a pair with h = 1/(2β) has no gradient, and one beyond it is pulled back.
+    Degenerate cases: those of DPO; a pair with h = 1/(2β) has no gradient, and one beyond it is pulled
+    back.
     """
 
     name = "ipo"
@@ -25,8 +26,9 @@ class IPO(DPO):
         "its completion's length"
     )
     departures = (
-        'compare = "completion" is eq. 17; TRL divides by lengths, compare = "token", and reports that the '
-        "authors did so too. β is 0.1 by default, which the paper leaves open. " + DPO.departures
+        'compare = "completion" is eq. 17; TRL divides by lengths (compare = "token") and reports that the '
+        "authors did too. The paper leaves β open; it is 0.1 here. Pairs and temperature are those of "
+        "`dpo`."
     )
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's with compare = \"token\""
 

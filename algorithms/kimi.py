@@ -13,10 +13,11 @@ from grpobench.algorithms.policy_gradient import PolicyGradient
 class Kimi(PolicyGradient):
     """The variant of online mirror descent of Kimi k1.5 (arXiv:2501.12599), section 2.3.
 
-    The optimum of E[r] − τ KL(π ‖ π_i) satisfies r − τ log Z = τ log(π/π_i) for every response, and the
-    squared difference is minimized, with the group's mean reward for τ log Z and π_old for π_i.
-    Degenerate cases: on policy the gradient is that of REINFORCE with the group's mean as baseline; a group
-    of equal rewards and a group of one sample are only pulled back to π_old; an empty response has no term.
+    The optimum of E[r] − τ KL(π ‖ π_i) satisfies r − τ log Z = τ log(π/π_i) for every response. The loss
+    is the squared difference, with the group's mean reward for τ log Z and π_old for π_i.
+    Degenerate cases: on policy the gradient is REINFORCE's with the group's mean as baseline; groups of
+    equal rewards and groups of one response are only pulled back to π_old; an empty response has no loss
+    term.
     """
 
     name = "kimi"
@@ -30,13 +31,14 @@ class Kimi(PolicyGradient):
         "w·min(0, λ_i) if not, λ_i = 1/2 − (|o_i| − min)/(max − min) in the group"
     )
     departures = (
-        "The report gives no τ; 0.1 is a choice. π_i is π_old, renewed with every rollout batch, without the "
-        "report's reset of the optimizer. The length reward is off; the report switches it on after a first "
-        "phase of training without it, and a recipe cannot do so. Its sampling by difficulty is not here."
+        "The report gives no τ; 0.1 is our choice. π_i is π_old, renewed with every rollout batch, without "
+        "the report's reset of the optimizer. The length reward is off; the report turns it on after a "
+        "first phase of training, which a recipe cannot do. The report's sampling by difficulty is not "
+        "here."
     )
     evidence = (
-        "reconstruction: loss and length reward second-hand, from descriptions of section 2.3, because the "
-        "report was not read"
+        "reconstruction: loss and length reward from second-hand descriptions of section 2.3; the report "
+        "was not read"
     )
     minimum_group = 2
     metrics = (
@@ -48,7 +50,6 @@ class Kimi(PolicyGradient):
     )
 
     averaging: parts.Averaging = "sequence_sum"
-    """sequence_sum is the report's: log-probabilities of whole responses."""
     temperature: float = 0.1
     """τ: strength of the pull to the old policy."""
     length_reward: float = 0.0

@@ -13,9 +13,10 @@ from grpobench.algorithms.policy_gradient import GroupNormalized, Selected
 class KLCov(GroupNormalized):
     """KL-Cov of The Entropy Mechanism of Reinforcement Learning (arXiv:2505.22617).
 
-    The tokens whose part of the covariance of advantage and log-probability is largest pay for moving away
-    from π_old, in either direction; no ratio is clipped. Degenerate cases: equal advantages everywhere have
-    no covariance, and nothing is penalized; on policy the penalty has no gradient.
+    The tokens with the largest part of the covariance of advantage and log-probability pay for moving
+    away from π_old in either direction; no ratio is clipped.
+    Degenerate cases: if all advantages are equal there is no covariance and nothing is penalized; on
+    policy the penalty has no gradient.
     """
 
     name = "kl_cov"
@@ -27,15 +28,14 @@ class KLCov(GroupNormalized):
     )
     departures = (
         "The covariance is that of π_old over the whole rollout batch, once per step; the authors' code "
-        "takes the current policy over each micro-batch. Ties at the threshold all count; "
-        "tokens whose covariance is not positive are never chosen. The authors "
-        "use fraction = 2e-4 for their 32B model and 2e-3 for their 7B model."
+        "uses the current policy over each micro-batch. Ties at the threshold all count; tokens whose "
+        "covariance is not positive are never chosen. The authors use fraction = 2e-4 for their 32B model "
+        "and 2e-3 for their 7B model."
     )
     evidence = "verified: the paper's formula and the authors' loss in verl"
     metrics = (*parts.KL_METRICS, parts.SELECTED_METRIC)
 
     averaging: parts.Averaging = "token_mean"
-    """token_mean is the authors'."""
     fraction: float = 2e-4
     """Share of the batch's tokens that are penalized."""
     coefficient: float = 1.0

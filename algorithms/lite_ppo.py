@@ -10,10 +10,11 @@ from grpobench.algorithms.grpo import GRPO
 
 @dataclass(frozen=True)
 class LitePPO(GRPO):
-    """Lite PPO (arXiv:2508.08221): PPO's clipped loss without a critic, rewards centered in their group and
-    divided by the standard deviation of the batch, terms averaged over tokens. GRPO with these settings.
+    """Lite PPO (arXiv:2508.08221): PPO's clipped loss without a critic. Rewards are centered in their
+    group and divided by the batch's standard deviation; terms are averaged over tokens. It is GRPO with
+    these settings.
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0.
     """
 
     name = "lite_ppo"
@@ -29,7 +30,4 @@ class LitePPO(GRPO):
     evidence = "verified: the paper's text; loss and gradient equal TRL 1.16's with the same options"
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
     scale: parts.Scale = "batch"
-    """Which standard deviation divides the centered reward: that of the group, of its other rows (a row whose
-    others are all equal is not divided), of the batch, or none."""

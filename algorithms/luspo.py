@@ -13,9 +13,9 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 class LUSPO(GroupNormalized):
     """Length-Unbiased Sequence Policy Optimization (arXiv:2602.05261).
 
-    The gradient of GSPO's ratio s_i carries 1/|o_i|, so that each token of a long response counts less; the
-    factor |o_i| takes that away. Degenerate cases: an empty response has no term; where all responses are of
-    one length it is GSPO times that length.
+    The gradient of GSPO's ratio s_i carries 1/|o_i|, so each token of a long response counts less; the
+    factor |o_i| removes this. Degenerate cases: an empty response has no loss term; if all responses have
+    one length, it is GSPO times that length.
     """
 
     name = "luspo"
@@ -29,11 +29,11 @@ class LUSPO(GroupNormalized):
         "1+clip_high) A_i)"
     )
     departures = (
-        "None known; the paper itself was not read. β > 0 adds a KL penalty summed over each response. With "
-        "one update per rollout batch the ratio is always 1: set train.num_minibatches."
+        "None known; the paper was not read. β > 0 adds a KL penalty summed over each response. Set "
+        "train.num_minibatches: with one update per rollout batch the ratio is always 1."
     )
     evidence = (
-        "verified: loss and gradient equal TRL 1.16's, whose documentation names the paper's clip range"
+        "verified: loss and gradient equal TRL 1.16's, whose documentation gives the paper's clip range"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
@@ -44,7 +44,8 @@ class LUSPO(GroupNormalized):
     clip_high: float = 2.5e-3
     """Upper clip range of the sequence ratio."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative; 0 sets no bound."""
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    called two-sided clipping); 0 sets no bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,14 +12,13 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class MaxRL(ClippedRatio):
-    """Maximum Likelihood Reinforcement Learning (arXiv:2602.02710): the centered reward divided by the
-    group's
-    mean, so that a problem weighs the more the more rarely it is solved. With N samples and success
-    probability p the expected gradient is (1 + (1−p) + … + (1−p)^(N−2)) ∇p, which tends to ∇log p.
+    """Maximum Likelihood Reinforcement Learning (arXiv:2602.02710): the centered reward is divided by the
+    group's mean, so that rarely solved problems weigh more. With N completions and success probability p
+    the expected gradient is (1 + (1−p) + … + (1−p)^(N−2)) ∇p, which tends to ∇log p.
 
-    Degenerate cases: a group of equal rewards (never solved or always) and a group of one sample give
-    advantage exactly 0; with two samples the expected gradient is ∇p itself. Rewards must not be negative,
-    since they are divided by their mean.
+    Degenerate cases: groups of equal rewards (never or always solved) and groups of one completion have
+    advantage exactly 0; with two completions the expected gradient is ∇p itself. Rewards must not be
+    negative, since they are divided by their mean.
     """
 
     name = "maxrl"
@@ -30,23 +29,21 @@ class MaxRL(ClippedRatio):
         "−min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "The authors' library has a dual clip of 3, which is off here; since their scripts make one update "
-        "per batch, where every ratio is 1, neither clip matters in their runs. Their mean over tokens is "
-        "that of each micro-batch. The paper's rewards are 0 or 1; others are divided by their mean alike, "
-        "and a negative one stops the run."
+        "The authors' library has a dual clip of 3, which is off here. Their scripts make one update per "
+        "batch, where every ratio is 1 and neither clip matters. Their token mean is that of each "
+        "micro-batch. The paper's rewards are 0 or 1; other rewards are divided by their mean too, and a "
+        "negative one stops the run."
     )
     evidence = (
-        "verified: advantage and ε in the authors' code, the clip in their training scripts and the mean "
-        "over tokens in the defaults that these leave (tajwarfahim/maxrl@c0698eb, "
-        "verl/trainer/ppo/core_algos.py: compute_maxrl_outcome_advantage; "
-        "qwen3_experiments/run_qwen3_training.sh; verl/trainer/config/ppo_trainer.yaml); the expected "
-        "gradient by enumeration"
+        "verified: advantage and ε in the authors' code, the clip in their training scripts, the token mean "
+        "in their defaults (tajwarfahim/maxrl@c0698eb, verl/trainer/ppo/core_algos.py: "
+        "compute_maxrl_outcome_advantage; qwen3_experiments/run_qwen3_training.sh; "
+        "verl/trainer/config/ppo_trainer.yaml); the expected gradient by enumeration"
     )
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
     epsilon: float = 1e-6
     """Added to the group's mean."""
 

@@ -14,15 +14,15 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class MCGRPO(ClippedRatio):
-    """Median-Centered GRPO (arXiv:2601.22582): G + 1 samples per problem, compared with their median, which
-    one lucky sample does not move. The sample that is the median (the pivot) has advantage 0 and is left out
-    of the update, so that G samples are trained on. train.group_size is G + 1 and should be odd.
+    """Median-Centered GRPO (arXiv:2601.22582): G + 1 completions per problem are compared with their
+    median, which one lucky completion does not move. The median completion (the pivot) has advantage 0
+    and is left out, so G are trained on. train.group_size is G + 1 and should be odd.
 
-    Degenerate cases: a group of equal rewards gives advantage exactly 0; of a group of one sample nothing is
-    left. Of several samples with the median reward the longest is the pivot; the others have advantage 0.
-    The median of an even group is the mean of the middle two, and it has no pivot where they differ. With
-    rewards of 0 and 1 and an odd group most samples are the median, the deviation is 0, and every other
-    sample has advantage ±1/ε.
+    Degenerate cases: a group of equal rewards has advantage exactly 0; nothing is left of a group of one
+    completion. Of several completions with the median reward the longest is the pivot; the others have
+    advantage 0. The median of an even group is the mean of the middle two; if they differ, there is no
+    pivot. With rewards of 0 and 1 and an odd group, most completions equal the median, the deviation is
+    0, and every other completion has advantage ±1/ε.
     """
 
     name = "mc_grpo"
@@ -36,26 +36,26 @@ class MCGRPO(ClippedRatio):
         "loss = −1/B Σ_i 1/|o_i| Σ_t min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "Set train.group_size to one more than the samples to train on. No KL penalty by default, where the "
-        "authors' settings have β = 0.04 and two epochs per batch: set beta, train.epochs. Their code also "
-        "multiplies a group's advantages by its size over the number of those that are not 0; this is left "
-        "out, because it is no part of the described method. Of several completions with the median reward "
-        "they leave out whichever the sort puts first, and the median of an even group is the lower of the "
-        "middle two."
+        "Set train.group_size to one more than the completions to train on. No KL penalty by default; the "
+        "authors have β = 0.04 and two epochs per batch (train.epochs). Their code also multiplies a "
+        "group's advantages by its size over the number of nonzero ones, which is left out because the "
+        "described method does not have it. Of several completions with the median reward they leave out "
+        "the one that the sort puts first, and their median of an even group is the lower of the middle "
+        "two."
     )
     evidence = (
-        "verified: median, pivot, median absolute deviation, ε, clip, and the mean over each completion in "
+        "verified: median, pivot, median absolute deviation, ε, clip and the mean over each completion in "
         "the authors' code (lotusroot-kim/MC-GRPO@da07745, src/open_r1/grpo_trainer_gsm.py, "
-        "scripts/MCGRPO_gsm.sh, recipes/gsm8k/Qwen3-1.7B.yaml); of the paper its abstract was read"
+        "scripts/MCGRPO_gsm.sh, recipes/gsm8k/Qwen3-1.7B.yaml); of the paper, only the abstract was read"
     )
     minimum_group = 3
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     scale: Literal["median", "group", "none"] = "median"
-    """What divides the centered reward: the median absolute deviation from the median (the authors), the
-    group's standard deviation (ddof 1), or nothing."""
+    """What divides the centered reward: the median absolute deviation (the authors), the group's standard
+    deviation (ddof 1), or nothing."""
     epsilon: float = 1e-3
-    """Added to the deviation; its inverse is the advantage of a minority where rewards are 0 and 1."""
+    """Added to the deviation; its inverse is the minority's advantage where rewards are 0 and 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,18 +70,18 @@ class MCGRPO(ClippedRatio):
             return centered / (parts.group_std(batch.reward, batch.group, 1) + self.epsilon)
         return centered
 
-    def units(self, batch: Batch) -> torch.Tensor:
-        return parts.rows(batch).masked_fill(pivots(batch), -1)
+    def row_groups(self, batch: Batch) -> torch.Tensor:
+        return parts.rows(batch).masked_fill(find_pivots(batch), -1)
 
 
-def pivots(batch: Batch) -> torch.Tensor:
-    """Bool (B,): in each group the longest completion whose reward is the median; nowhere in an even group
-    whose middle two differ."""
+def find_pivots(batch: Batch) -> torch.Tensor:
+    """Bool (B,): the longest completion of each group whose reward is the median; none in an even group whose
+    middle two differ."""
     middle = batch.reward == parts.group_baseline(batch.reward, batch.group, "median")
-    found = torch.zeros_like(middle)
+    pivots = torch.zeros_like(middle)
     for number in batch.group.unique():
         rows = (middle & (batch.group == number)).nonzero().squeeze(-1).tolist()
         texts = [batch.completion[row, batch.completion_mask[row]].tolist() for row in rows]
         if rows:  # the tokens break ties, so that the choice does not depend on the order of rows
-            found[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
-    return found
+            pivots[max(zip(map(len, texts), texts, rows, strict=True))[-1]] = True
+    return pivots

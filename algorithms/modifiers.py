@@ -1,9 +1,9 @@
-"""Additions that any algorithm can be run with: the recipe's section `modify`.
+"""Options for any algorithm: the recipe's section `modify`.
 
-What changes an objective (a KL penalty, a dual clip) is a setting of the algorithms that have one; what
-corrects the sampler's probabilities is in the section `sampler`. Here is what stands around an algorithm:
-which problems it is given, which groups and completions count, how its reference moves, what holds its
-entropy up.
+A change of the objective (a KL penalty, a dual clip) is a setting of the algorithms that have it;
+corrections of the sampler's probabilities are in the section `sampler`. The options here wrap an
+algorithm: which problems it gets, which groups and completions count, how its reference moves, and an
+entropy bonus.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from grpobench.algorithms.curriculum import Curriculum, Study
 
 METRICS = (
     Metric("modify/overlong", "reward", "mean penalty for overlong completions", "higher"),
-    Metric("modify/left_out", "share of rows", "truncated completions that were left out of the update"),
+    Metric("modify/left_out", "share of rows", "truncated completions left out of the update"),
     Metric(
         "modify/equal",
         "share of groups",
-        "groups whose rewards are all equal, which were left out of the update",
+        "groups of equal rewards, left out of the update",
         "lower",
     ),
     Metric(
         "modify/off_policy_masked",
         "share of tokens",
-        "tokens of negative advantage in completions that have become too improbable, without policy term",
+        "tokens of negative advantage without policy term, in completions that became too improbable",
     ),
     Metric(
         "modify/in_band",
@@ -57,33 +57,32 @@ METRICS = (
 EVIDENCE: Mapping[str, str] = {
     "overlong_buffer": "verified: eq. 13 of the paper, worked by hand",
     "mask_truncated": (
-        "verified: loss and gradient equal those of TRL 1.16's mask_truncated_completions with a mean over "
-        "tokens; means over completions divide by those that are left, where TRL divides by all"
+        "verified: loss and gradient equal TRL 1.16's mask_truncated_completions with a mean over tokens; "
+        "means over completions divide by those that are left, TRL's by all"
     ),
     "dynamic_sampling": "verified: the paper's text; as in DAPO, which has it by default",
     "zero_variance_filter": (
-        "verified: the paper's text (section 3.2 and the condition 0 < mean r < 1 of its objective); rewards "
-        "that are all equal are left out, which is its condition where the reward is the verdict alone, and "
-        "the deviation of a batch is that of all its rewards, which the text leaves open. Open-instruct has "
-        "it by default (filter_zero_std_samples)"
+        "verified: the paper's text (section 3.2 and the condition 0 < mean r < 1 of its objective). Groups "
+        "of equal rewards are left out, which is this condition if the reward is the verdict alone. The "
+        "deviation of a batch covers all its rewards, which the text leaves open. Open-instruct has it by "
+        "default (filter_zero_std_samples)"
     ),
     "off_policy_mask": (
-        "verified: loss and gradient equal those of TRL 1.16's off_policy_mask_threshold, which names the "
-        "paper's eq. 9; the equation itself was read second-hand. Only the policy's term is masked, never "
-        "the KL, and averages still count the masked tokens, as in both. TRL takes the sampler's "
-        "probabilities with vLLM and π_old else; here they are always the sampler's, as the paper has them. "
-        "verl has no such mask: its rejection by the geometric mean of a completion's ratios (rollout_rs) "
-        "leaves out both signs"
+        "verified: loss and gradient equal TRL 1.16's off_policy_mask_threshold, which names the paper's eq. "
+        "9; the equation itself was read second-hand. Only the policy's term is masked, never the KL, and "
+        "averages still count the masked tokens, as in both. TRL uses the sampler's probabilities with vLLM "
+        "and π_old otherwise; here they are always the sampler's, as in the paper. verl has no such mask: "
+        "its rejection by the geometric mean of a completion's ratios (rollout_rs) leaves out both signs"
     ),
     "entropy_bonus": (
-        "verified: loss and gradient equal those of TRL 1.16's entropy_coef where terms are averaged over "
-        "tokens; the entropy's gradient in closed form. Libraries differ in its average: verl's bonus has "
-        "that of the policy's terms (loss_agg_mode), as here, and TRL's is always the mean over tokens, so "
-        "that one coefficient means other things where averaging is no token_mean"
+        "verified: loss and gradient equal TRL 1.16's entropy_coef with a mean over tokens; the entropy's "
+        "gradient in closed form. verl averages the bonus like the policy's terms (loss_agg_mode), as here; "
+        "TRL always averages it over tokens, so a coefficient has another meaning unless averaging is "
+        "token_mean"
     ),
     "reference_every": (
-        "verified: the rule of TRL 1.16's sync_ref_model as its documentation has it; the moved weights in "
-        "closed form. The paper was not read"
+        "verified: the documented rule of TRL 1.16's sync_ref_model; the moved weights in closed form. The "
+        "paper was not read"
     ),
     "schedule": ads.ADS.evidence,
 }
@@ -92,41 +91,42 @@ EVIDENCE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Modifiers:
-    """What stands around the algorithm; nothing by default, except where an algorithm has its own."""
+    """Options around the algorithm; all off by default, unless an algorithm has other defaults."""
 
     overlong_buffer: int = 0
-    """Soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13): the last so many tokens before the limit
-    cost linearly up to `overlong_penalty`; 0 turns it off."""
+    """Soft overlong punishment (DAPO, arXiv:2503.14476, eq. 13): over this many last tokens before the
+    limit a penalty grows linearly to `overlong_penalty`; 0 turns it off."""
     overlong_penalty: float = 1.0
-    """Reward taken from a completion that reaches the limit."""
+    """Penalty of a completion that reaches the limit."""
     mask_truncated: bool = False
-    """Leave completions cut by the length limit out of the update; they still count in their group's
-    statistics (overlong filtering, arXiv:2503.14476)."""
+    """Leave completions cut by the length limit out of the update (overlong filtering, arXiv:2503.14476).
+    They still count in their group's statistics."""
     dynamic_sampling: int = 0
-    """How often a step may draw further problems in place of groups whose rewards are all equal
-    (DAPO, arXiv:2503.14476); 0 trains on them as they are."""
+    """Most further draws of a step that replace groups of equal rewards (DAPO, arXiv:2503.14476); 0 trains on
+    such groups."""
     zero_variance_filter: bool = False
-    """Leave groups whose rewards are all equal out of the update, so that averages are over the other groups
-    (ScaleRL, arXiv:2510.13786, section 3.2); they still count in the statistics of a batch. Unlike
-    dynamic_sampling it draws nothing in their place."""
+    """Leave groups of equal rewards out of the update, so that averages cover the other groups (ScaleRL,
+    arXiv:2510.13786, section 3.2). They still count in a batch's statistics. Unlike dynamic_sampling this
+    does not replace them."""
     off_policy_mask: float = 0.0
     """δ of off-policy sequence masking (DeepSeek-V3.2, arXiv:2512.02556, eq. 9): a token of negative
-    advantage has no policy term where the mean of log μ/π_θ over its completion is above δ, μ the sampler's
-    probability; 0 turns it off. The paper gives no δ."""
+    advantage has no policy term if the mean of log μ/π_θ over its completion exceeds δ, where μ is the
+    sampler's probability; 0 turns it off. The paper gives no δ."""
     entropy_bonus: float = 0.0
-    """Weight of the policy's entropy in the objective, averaged like the algorithm's own terms; an entropy
-    bonus that a critic's algorithm has as a setting is added to it."""
+    """Weight of the policy's entropy in the objective, averaged like the algorithm's terms. It adds to an
+    algorithm's setting `entropy_bonus`."""
     reference_every: int = 0
     """Steps between moves of the reference toward the policy (TR-DPO, arXiv:2404.09656); 0 keeps it."""
     reference_mix: float = 1.0
     """How far it moves: 1 is a copy of the policy, less is ref ← mix·policy + (1 − mix)·ref."""
     schedule: Literal["uniform", "ads"] = "uniform"
-    """Which problems a step has: each once per pass in a random order, or by clusters and difficulty near a
-    success rate of one half (ADS, arXiv:2606.22305), to which the settings that begin with ads_ belong."""
+    """Which problems a step has: each once per pass in random order (uniform), or by cluster and
+    difficulty near a success rate of one half (ads, arXiv:2606.22305), with the settings that begin with
+    ads_."""
     ads_clusters: int = 64
-    """Clusters of problems; fewer where there are fewer different problems."""
+    """Clusters of problems; fewer if there are fewer different problems."""
     ads_components: int = 128
-    """Principal components of the problems' embeddings that are clustered."""
+    """Principal components of the problems' embeddings for clustering."""
     ads_at_once: int = 4
     """Clusters that a step's problems come from."""
     ads_smoothing: float = 0.3
@@ -134,9 +134,10 @@ class Modifiers:
     ads_success: float = 0.5
     """r_init, the success rate of a cluster that has not been sampled."""
     ads_band: float = 0.17
-    """A problem whose success rate is so far from one half gives its place to an easier or harder one."""
+    """A problem whose success rate is further than this from one half is replaced by an easier or harder
+    one."""
     ads_epochs: bool = True
-    """Begin anew after each pass over the data, so that what an earlier policy could do does not count."""
+    """Start again after each pass over the data, so that success rates of earlier policies do not count."""
 
     def __post_init__(self) -> None:
         parts.demand_not_negative(
@@ -159,7 +160,7 @@ class Modifiers:
                 raise ValueError(f"{name}: must be from 0 to {most:g}")
 
     def around(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The algorithm with these modifiers; the very same object where there are none."""
+        """The algorithm with these modifiers; the same object if there are none."""
         idle = not (
             self.overlong_buffer
             or self.mask_truncated
@@ -178,7 +179,7 @@ S = TypeVar("S", bound=Signal)
 
 @dataclass(frozen=True)
 class Modified(Algorithm[S]):
-    """An algorithm with modifiers, which is an algorithm again."""
+    """An algorithm with modifiers, which is itself an algorithm."""
 
     name = "modified"
     paper = summary = formula = departures = ""
@@ -234,7 +235,9 @@ class Modified(Algorithm[S]):
         if self.modify.zero_variance_filter:
             gone = gone | parts.group_equal(shaped.reward, batch.group)
         return (
-            dataclasses.replace(signal, row_group=without(signal.row_group, gone)) if gone.any() else signal
+            dataclasses.replace(signal, row_group=exclude_rows(signal.row_group, gone))
+            if gone.any()
+            else signal
         )
 
     def _penalty(self, batch: Batch) -> Rowwise:
@@ -258,24 +261,27 @@ class Modified(Algorithm[S]):
             row["modify/equal"] = equal_groups(shaped)
         if self.modify.schedule == "ads":
             groups = [batch.reward[batch.group == number] for number in batch.group.unique()]
-            kept = [ads.direction(ads.success(group.tolist()), self.modify.ads_band) == 0 for group in groups]
+            kept = [
+                ads.move_direction(ads.success_rate(group.tolist()), self.modify.ads_band) == 0
+                for group in groups
+            ]
             row["modify/in_band"] = sum(kept) / len(kept) if kept else math.nan
         return row
 
     def loss(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
-        moves = "policy" in now  # else a critic is warmed up
+        moves = "policy" in now  # absent while a critic is warmed up
         masks = moves and self.modify.off_policy_mask
-        found = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
+        plain = self._masked(batch, signal, now) if masks else returned.loss(self.plain, batch, signal, now)
         if moves and self.modify.entropy_bonus:
             entropy = now["policy"].entropy
-            if found.terms.dim() == 1:
+            if plain.terms.dim() == 1:
                 entropy = parts.sequence_mean(entropy, batch.completion_mask)
-            found = Loss(found.terms - self.modify.entropy_bonus * entropy, found.metrics)
-        return found
+            plain = Loss(plain.terms - self.modify.entropy_bonus * entropy, plain.metrics)
+        return plain
 
     def _masked(self, batch: Batch, signal: S, now: Mapping[Role, ModelOutput]) -> Loss:
-        """The loss without the policy term of tokens that off-policy sequence masking leaves out. What else
-        is in it (a KL, a critic's error) stays, and metrics are those of all tokens."""
+        """The loss without the policy term of tokens that off-policy sequence masking leaves out. Its other
+        parts (a KL, a critic's error) stay, and metrics cover all tokens."""
         advantage = getattr(signal, "advantage")  # noqa: B009 - `has_advantages` says that there is one
         stale = off_policy(batch, now["policy"].logp.detach(), advantage, self.modify.off_policy_mask)
         with torch.no_grad():
@@ -340,10 +346,10 @@ def off_policy(batch: Batch, logp: Tokenwise, advantage: Tokenwise, most: float)
     return (advantage < 0) & (drift > most)[:, None]
 
 
-def without(unit: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """`unit` (B,) with −1 for every unit that one of `rows` (bool, (B,)) belongs to."""
-    gone = unit[rows & (unit >= 0)]
-    return torch.where(torch.isin(unit, gone), torch.full_like(unit, -1), unit)
+def exclude_rows(row_group: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """`row_group` (B,) with −1 for every row group that has one of `rows` (bool, (B,))."""
+    gone = row_group[rows & (row_group >= 0)]
+    return torch.where(torch.isin(row_group, gone), torch.full_like(row_group, -1), row_group)
 
 
 class Refilled:

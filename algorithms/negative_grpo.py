@@ -12,13 +12,13 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class NegativeGRPO(ClippedRatio):
-    """Negative-enhanced Group Relative Policy Optimization (arXiv:2509.18851), which its authors call NGRPO;
-    `ngrpo` is N-GRPO, another one. Mean and deviation of a group are taken with `virtual` further rewards of
-    `max_reward`, so that a group in which all fail is discouraged instead of passed over. Negative updates
-    are clipped sooner than positive ones.
+    """Negative-enhanced Group Relative Policy Optimization (arXiv:2509.18851), which its authors call
+    NGRPO; `ngrpo` is another method, N-GRPO. A group's mean and deviation include `virtual` further
+    rewards of `max_reward`, so that a group of failures is discouraged instead of ignored. Negative
+    updates are clipped sooner than positive ones.
 
-    Degenerate cases: a group in which all have the greatest reward gives advantage exactly 0; with virtual
-    = 0 it is GRPO; one sample is compared with the virtual ones alone.
+    Degenerate cases: a group in which all have the greatest reward has advantage exactly 0; with virtual
+    = 0 it is GRPO; a single completion is compared with the virtual ones alone.
     """
 
     name = "negative_grpo"
@@ -29,33 +29,30 @@ class NegativeGRPO(ClippedRatio):
         "loss = token mean of −min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "A group of one sample has its plain reward as advantage in the code. The authors' script leaves "
-        "groups that all solve out of the batch; here their advantages are 0 and they count in its average. "
-        "It makes four updates per rollout batch (train.num_minibatches = 4) and keeps its library's entropy "
-        "bonus of 0.001 (modify.entropy_bonus); neither is a default here. modify.zero_variance_filter and "
-        "modify.dynamic_sampling take away the groups of failures that it is made for. Their mean over "
-        "tokens is that of each micro-batch. The paper's abstract was read, not its text. A reward above "
-        "max_reward stops the run."
+        "The authors' code gives a group of one completion its plain reward as advantage. Their script "
+        "leaves groups that are all solved out of the batch; here their advantages are 0 and they count in "
+        "its average. It makes four updates per rollout batch (train.num_minibatches = 4) and keeps its "
+        "library's entropy bonus of 0.001 (modify.entropy_bonus); neither is a default here. "
+        "modify.zero_variance_filter and modify.dynamic_sampling remove the groups of failures that the "
+        "method needs. Their token mean is that of each micro-batch. Only the paper's abstract was read. A "
+        "reward above max_reward stops the run."
     )
     evidence = (
-        "verified: advantage, ε, one virtual reward of 1, the clip range and the mean over tokens in the "
-        "authors' code and script (nangongrui-ngr/NGRPO@e7a3804, verl/trainer/ppo/core_algos.py: "
+        "verified: advantage, ε, one virtual reward of 1, clip range and token mean in the authors' code "
+        "and script (nangongrui-ngr/NGRPO@e7a3804, verl/trainer/ppo/core_algos.py: "
         "compute_ngrpo_outcome_advantage, compute_policy_loss; "
-        "train_scripts/train_qwen2.5-math-7b_ngrpo.sh); advantages equal GRPO's on a batch with those "
-        "completions in it"
+        "train_scripts/train_qwen2.5-math-7b_ngrpo.sh); advantages equal GRPO's on a batch that holds those "
+        "completions"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged; token_mean is the authors'."""
     max_reward: float = 1.0
     """Greatest reward that a completion can have."""
     virtual: int = 1
-    """How many completions of that reward are counted into each group."""
+    """Virtual completions of that reward in each group."""
     clip_low: float = 0.16
-    """Lower clip range, which bounds how fast a completion is discouraged."""
     clip_high: float = 0.24
-    """Upper clip range, which bounds how fast a completion is encouraged."""
     epsilon: float = 1e-6
     """Added to the standard deviation."""
 

@@ -17,15 +17,16 @@ from grpobench.algorithms.policy_gradient import ClippedRatio, GroupNormalized
 class NGRPO(GroupNormalized, ClippedRatio):
     """N-GRPO (arXiv:2606.10768): semantic neighbor mixing of embeddings while decoding.
 
-    With probability ρ the model is not fed the embedding of the token that it wrote (the anchor) but
-    ``Σ_c α_c E[c]`` over the anchor and the k − 1 tokens whose input embeddings are nearest to its by cosine;
-    α is the softmax of the tempered logits over these k. The completion holds the anchor. What was fed is
-    kept, and training builds the same blend from the embeddings of then, so that their gradient passes
-    through it. Mixing ends where the completion begins to state its answer, and evaluation does not mix.
+    With probability ρ the model is fed ``Σ_c α_c E[c]`` instead of the embedding of the token that it
+    wrote (the anchor). The sum is over the anchor and the k − 1 tokens whose input embeddings are nearest
+    to its by cosine; α is the softmax of the tempered logits over these k. The completion holds the
+    anchor. The blend is recorded, and training builds it again from the current embeddings, so that their
+    gradient passes through it. Mixing ends where the completion begins to state its answer; evaluation
+    does not mix.
 
     Neighbors are those of the embeddings at the time of the rollouts. The objective is GRPO's.
 
-    Degenerate cases: with rho = 0 it is GRPO, rollouts included; so it is where the anchor's share is 1.
+    Degenerate cases: with rho = 0, or where the anchor's share is 1, it is GRPO, rollouts included.
     """
 
     name = "ngrpo"
@@ -36,18 +37,18 @@ class NGRPO(GroupNormalized, ClippedRatio):
         "by cos(E[token], E[c]), α = softmax of the tempered logits over S;  loss as GRPO's on these inputs"
     )
     departures = (
-        "The published code blends around the likeliest token, not around the one that was drawn: set "
-        'anchor = "likeliest" for that. Its settings are k = 2, ρ = 0.1 at 1.5B and k = 3, ρ = 0.15 at 7B, '
-        "with a k3 penalty of 0.01 and 0.001; here k = 3, ρ = 0.1 and no penalty. It stops mixing behind "
-        "</think>; here behind the task's marker of an answer. Negative-enhanced GRPO (arXiv:2509.18851), "
-        "which its authors call NGRPO, is another method: `negative_grpo`."
+        'The published code blends around the likeliest token, not the drawn one: set anchor = "likeliest". '
+        "Its settings are k = 2, ρ = 0.1 at 1.5B and k = 3, ρ = 0.15 at 7B, with a k3 penalty of 0.01 and "
+        "0.001; here k = 3, ρ = 0.1 and no penalty. It stops mixing after </think>; here after the task's "
+        "answer marker. Negative-enhanced GRPO (arXiv:2509.18851), which its authors call NGRPO, is another "
+        "method: `negative_grpo`."
     )
     evidence = (
         "verified: the paper's text and its published code; replayed log-probabilities equal the sampler's"
     )
     cost = (
-        "in sampling, for the tokens that are blended, a product with the whole embedding table (as of an "
-        "output head), and its norms once per rollout batch"
+        "in sampling, for blended tokens, a product with the whole embedding table (like an output head), "
+        "and its norms once per rollout batch"
     )
     metrics = (
         *parts.CLIP_METRICS,

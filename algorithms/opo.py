@@ -11,12 +11,12 @@ from grpobench.algorithms.policy_gradient import Reinforce
 
 @dataclass(frozen=True)
 class OPO(Reinforce):
-    """On-Policy RL with Optimal reward baseline (arXiv:2505.23585). The variance of the policy gradient is
-    least with the baseline E[‖∇log π‖² r]/E[‖∇log π‖²]; with squared gradient norms that grow like the
-    length, that is the reward weighed by length.
+    """On-Policy RL with Optimal reward baseline (arXiv:2505.23585). The baseline E[‖∇log π‖² r]/E[‖∇log
+    π‖²] minimizes the variance of the policy gradient. If squared gradient norms grow like the length, it
+    is the length-weighted mean reward.
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0;
-    completions of equal length give the group's mean, and so does a group of empty ones.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0;
+    completions of equal length, and groups of empty ones, are compared with the group's mean.
     """
 
     name = "opo"
@@ -25,17 +25,16 @@ class OPO(Reinforce):
     formula = "b = Σ_j |o_j| r_j / Σ_j |o_j|;  A_i = r_i − b;  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
         "The paper is strictly on-policy: set train.num_minibatches = 1 and train.epochs = 1. Lengths count "
-        "what the policy wrote."
+        "only tokens that the policy wrote."
     )
     evidence = (
-        "verified: the paper's text, the baseline in verl's code; the sum over tokens is that of the paper's "
-        "gradient, where verl's default is a mean over the batch's tokens"
+        "verified: the paper's text; the baseline in verl's code. The sum over tokens is that of the "
+        "paper's gradient; verl's default is a mean over the batch's tokens"
     )
     minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"
-    """How token terms are averaged; sequence_sum takes log-probabilities of whole completions."""
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         length = batch.completion_mask.sum(-1).to(batch.reward.dtype)

@@ -13,14 +13,15 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class OTB(ClippedRatio):
-    """Optimal Token Baseline (arXiv:2602.07078). What a completion adds to the variance of the gradient at
-    its token t grows with the squared norm of what it has added up to there, its realized energy W_t; the
-    baseline of token t is the group's mean reward weighed by it. A token's own share is the squared norm of
+    """Optimal Token Baseline (arXiv:2602.07078). What a completion adds to the variance of the gradient
+    at token t grows with its realized energy W_t, the squared norm of what it has added up to there. The
+    baseline of token t is the group's mean reward weighted by W_t. A token's share is the squared norm of
     the gradient of its log-probability with respect to the logits, which needs no backward pass.
 
-    Degenerate cases: a group of one sample gives advantage exactly 0, and so does one of equal rewards but
-    where `zero_tail` leaves a reward that is not 0 without a baseline; at a token before which the policy
-    never chose, so that no completion has any energy, the baseline is the mean reward of those that reach it.
+    Degenerate cases: a group of one completion has advantage exactly 0; so has a group of equal rewards,
+    unless `zero_tail` leaves a nonzero reward without a baseline. Where no completion has any energy yet,
+    because the policy never had a choice, the baseline is the mean reward of the completions that reach
+    the token.
     """
 
     name = "otb"
@@ -32,28 +33,28 @@ class OTB(ClippedRatio):
         "−min(ρ_t A_it, clip(ρ_t, 1−clip_low, 1+clip_high) A_it)"
     )
     departures = (
-        "A group of one sample has its plain reward as advantage in the code; here 0. Where energies are "
-        "below 1e-8 the code's baseline falls to 0, ours not. The code multiplies w by the square of a "
-        "correction of the sampler's probabilities; here none is known when advantages are made. t counts "
-        "what the policy wrote, as in the code's form for several turns. The paper trains with one update "
-        "per batch (train.num_minibatches = 1), where no clip matters; of its text the abstract was read."
+        "The authors' code gives a group of one completion its plain reward as advantage; here it has 0. "
+        "Where energies are below 1e-8 their baseline falls to 0; ours does not. They multiply w by the "
+        "square of a correction of the sampler's probabilities, which is unknown here when advantages are "
+        "computed. t counts only tokens that the policy wrote, like their form for several turns. The paper "
+        "makes one update per batch (train.num_minibatches = 1), where no clip matters. Only the paper's "
+        "abstract was read."
     )
     evidence = (
-        "verified: w, W, baseline, its place and the tail in the authors' code "
+        "verified: w, W, the baseline, its position and the tail in the authors' code "
         "(verl-project/verl@1dda039, verl/trainer/ppo/core_algos.py: "
         "compute_optimal_token_baseline_advantage, compute_multi_turn_optimal_token_baseline_advantage; "
-        "examples/otb_trainer/run_qwen3_8b_fsdp.sh); w against autograd, and that no other baseline of a "
-        "first token gives less variance, by enumeration"
+        "examples/otb_trainer/run_qwen3_8b_fsdp.sh); w against autograd; by enumeration, no other baseline "
+        "of a first token gives less variance"
     )
     cost = "one forward pass of the policy for the sums of squared probabilities"
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged; token_mean is the code's default."""
     zero_tail: bool = True
-    """Whether tokens that only the longest completion of its group reaches have no baseline, as in the code;
-    else they are their own, which gives them advantage 0."""
+    """Whether tokens that only the longest completion of a group reaches have no baseline, like the
+    authors' code; otherwise their advantage is 0."""
 
     def advantage(self, batch: Batch, models: Models) -> Tokenwise:
         said = models.forward("policy", batch, squares=True)

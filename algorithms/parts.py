@@ -1,4 +1,4 @@
-"""The mathematics that algorithms share: group baselines, ratios, clips, KL estimators, GAE, averaging.
+"""Mathematics that algorithms share: group baselines, ratios, clips, KL estimators, GAE, averaging.
 
 Everything is a pure function of tensors. Shapes: B rows, T tokens; `written` is the loss mask (B, T).
 """
@@ -56,9 +56,10 @@ SELECTED_METRIC = Metric(
 
 
 def group_mean(value: Rowwise, group: torch.Tensor) -> Rowwise:
-    """Mean of each row's group, (B,). Its gradient is summed in one order, unlike that of an index."""
+    """Mean of each row's group, (B,)."""
     _, inverse, count = group.unique(return_inverse=True, return_counts=True)
     mean: Rowwise = value.new_zeros(len(count)).index_add(0, inverse, value) / count
+    # The gradient of index_select is summed in a fixed order, so reruns agree; that of mean[inverse] is not.
     return mean.index_select(0, inverse)
 
 
@@ -78,13 +79,15 @@ def group_extremes(value: Rowwise, group: torch.Tensor) -> tuple[Rowwise, Rowwis
 
 
 def group_equal(value: Rowwise, group: torch.Tensor) -> torch.Tensor:
-    """Bool (B,): all values of the row's group are the same (a one-row group always is)."""
+    """Bool (B,): all values of the row's group are the same, as in every one-row group."""
+    # Compare extremes, not a deviation with 0: the mean of equal floats may differ from them by rounding.
     low, high = group_extremes(value, group)
     return high == low
 
 
 def group_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
     """Standard deviation of each row's group, (B,); 0 where the group has no more than `ddof` rows."""
+    # Two passes: E[x²] − E[x]² cancels in float32 when rewards are close.
     squares = (value - group_mean(value, group)).square()
     size = group_size(group)
     variance = group_mean(squares, group) * size / (size - ddof).clamp(min=1)
@@ -92,14 +95,15 @@ def group_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
 
 
 def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Rowwise:
-    """What a row's reward is compared with, (B,): the group's mean or median (of an even group the mean of
-    the middle two), or the mean of the other rows. A one-row group is compared with itself."""
+    """What a row's reward is compared with, (B,): the group's mean, its median (the mean of the middle two if
+    the group is even), or the mean of its other rows. A one-row group is compared with itself."""
     if kind == "mean":
         return group_mean(reward, group)
     if kind == "median":
         out = torch.empty_like(reward)
         for number in group.unique():
             rows = group == number
+            # quantile, because torch's median takes the lower of the middle two
             out[rows] = reward[rows].quantile(0.5)
         return out
     size = group_size(group)
@@ -108,8 +112,8 @@ def group_baseline(reward: Rowwise, group: torch.Tensor, kind: Baseline) -> Roww
 
 
 def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
-    """Standard deviation of the other rows of each row's group, (B,); exactly 0 where they are all equal, and
-    where there are no more than `ddof` of them."""
+    """Standard deviation of the other rows of each row's group, (B,); exactly 0 if they are all equal or no
+    more than `ddof`."""
     out = torch.zeros_like(value)
     for number in group.unique():
         inside = group == number
@@ -119,12 +123,14 @@ def others_std(value: Rowwise, group: torch.Tensor, ddof: int) -> Rowwise:
         same = torch.eye(count + 1, dtype=torch.bool, device=value.device)
         others = value[inside].repeat(count + 1, 1)[~same].view(count + 1, count)
         spread = others.std(-1, correction=ddof)
+        # Equal rewards may have a tiny deviation by rounding, which a division would blow up.
         out[inside] = spread.masked_fill(others.amax(-1) == others.amin(-1), 0.0)
     return out
 
 
 def centered(reward: Rowwise, group: torch.Tensor, baseline: Rowwise) -> Rowwise:
     """``r − baseline`` per row, (B,). Rows of a group with equal rewards get exactly 0."""
+    # The mean of equal rewards may be off by rounding, which a division by (0 + ε) would make a signal.
     return torch.where(group_equal(reward, group), torch.zeros_like(reward), reward - baseline)
 
 
@@ -159,8 +165,8 @@ def importance_ratio(now: Tokenwise, old: Tokenwise) -> Tokenwise:
 def clipped_objective(
     ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float, dual: float = 0.0
 ) -> torch.Tensor:
-    """``min(ρA, clip(ρ, 1 − low, 1 + high)·A)``, elementwise (PPO, arXiv:1707.06347, eq. 7); with `dual` not
-    below ``dual·A`` where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
+    """``min(ρA, clip(ρ, 1 − low, 1 + high)·A)``, elementwise (PPO, arXiv:1707.06347, eq. 7). With `dual` it
+    is at least ``dual·A`` where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
     bounded = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
     if not dual:
         return bounded
@@ -188,8 +194,8 @@ def clip_shares(
 
 def kl_estimate(now: Tokenwise, reference: Tokenwise, kind: Estimator, ratio: Tokenwise) -> Tokenwise:
     """Per-token estimate of KL(π ‖ π_ref) from samples, with x = π_ref/π: k1 = −log x, k2 = ½(log x)²,
-    k3 = x − 1 − log x; k3_unbiased weighs k3 with the ratio π_θ/π_old, whose gradient counts too (its
-    expected gradient is that of the true KL; k3's alone is not)."""
+    k3 = x − 1 − log x. k3_unbiased multiplies k3 by the ratio π_θ/π_old, including the ratio's gradient, so
+    that its expected gradient is that of the true KL; k3's alone is not."""
     log_x = reference - now
     if kind == "k1":
         return -log_x
@@ -201,7 +207,7 @@ def kl_estimate(now: Tokenwise, reference: Tokenwise, kind: Estimator, ratio: To
 
 def kl_metrics(now: Tokenwise, reference: Tokenwise) -> dict[str, torch.Tensor]:
     """KL_METRICS, unreduced."""
-    plain = now.detach()
+    plain = now.detach()  # a metric carries no gradient
     one = torch.ones_like(plain)
     kinds: tuple[Estimator, ...] = ("k1", "k2", "k3")
     return {f"policy/kl_reference_{kind}": kl_estimate(plain, reference, kind, one) for kind in kinds}
@@ -214,6 +220,7 @@ def kl_penalized_reward(batch: Batch, reference: Tokenwise, beta: float) -> Roww
 
 def kl_to_go(batch: Batch, reference: Tokenwise) -> Tokenwise:
     """Sum of k1 from each token to the completion's end, under π_old."""
+    # Mask first: padding and tool output have log-probabilities too, and the sum would include them.
     kl = (batch.old_logp - reference) * batch.completion_mask
     return kl.flip(-1).cumsum(-1).flip(-1)
 
@@ -222,7 +229,7 @@ def kl_to_go(batch: Batch, reference: Tokenwise) -> Tokenwise:
 
 
 def last_written(written: torch.Tensor) -> torch.Tensor:
-    """Bool (B, T): the last token each row's policy wrote; nowhere for an empty completion."""
+    """Bool (B, T): the last token that each row's policy wrote; nowhere for an empty completion."""
     after = written.flip(-1).cumsum(-1).flip(-1)
     return written & (after == 1)
 
@@ -233,8 +240,8 @@ def generalized_advantage(
     """GAE (arXiv:1506.02438): ``δ_t = r_t + γV_{t+1} − V_t``, ``A_t = δ_t + γλA_{t+1}`` over written tokens,
     with one λ (`trace`) or one per row.
 
-    Nothing is bootstrapped past the last written token, and tokens that the policy did not write (tool
-    output, padding) are stepped over as if they were not there. They get 0.
+    Nothing is bootstrapped past the last written token. Tokens that the policy did not write (tool output,
+    padding) are skipped as if they were absent, and get 0.
     """
     advantage = torch.zeros_like(value)
     following = torch.zeros_like(value[:, 0])
@@ -243,6 +250,7 @@ def generalized_advantage(
         here = written[:, t]
         delta = reward[:, t] + discount * following_value - value[:, t]
         estimate = delta + discount * trace * following
+        # An unwritten token passes its successor's values on, so that γ and λ count written tokens only.
         following = torch.where(here, estimate, following)
         following_value = torch.where(here, value[:, t], following_value)
         advantage[:, t] = torch.where(here, estimate, advantage[:, t])
@@ -252,19 +260,19 @@ def generalized_advantage(
 def whiten(value: Tokenwise, written: torch.Tensor, epsilon: float = 1e-8) -> Tokenwise:
     """Zero mean and unit variance over written tokens; 0 elsewhere, and everywhere if all are equal."""
     inside = value[written]
-    if not len(inside) or inside.max() == inside.min():  # the mean's rounding must not be blown up
+    if not len(inside) or inside.max() == inside.min():  # a division would blow up the mean's rounding
         return torch.zeros_like(value)
     count = written.sum()
     mean = (value * written).sum() / count
-    centered = (value - mean) * written
+    centered = (value - mean) * written  # masked again: padding must not become −mean
     variance = centered.square().sum() / count
     return centered / (variance + epsilon).sqrt()
 
 
 def covariance(advantage: Tokenwise, logp: Tokenwise, written: torch.Tensor) -> Tokenwise:
-    """Each written token's part of the covariance of advantage and log-probability over all of them,
-    ``(A_t − mean A)(log π_t − mean log π)`` (arXiv:2505.22617); 0 elsewhere, and everywhere if all advantages
-    are equal."""
+    """Each written token's part of the covariance of advantage and log-probability,
+    ``(A_t − mean A)(log π_t − mean log π)`` over all written tokens (arXiv:2505.22617); 0 elsewhere, and
+    everywhere if all advantages are equal."""
     if not written.any():
         return torch.zeros_like(advantage)
     inside = advantage[written]
@@ -280,7 +288,8 @@ def average(batch: Batch, kind: Averaging) -> Tokenwise:
     """Weights (B, T): `sequence_mean` 1/(B·|o_i|) (GRPO), `sequence_sum` 1/B (log-probabilities of whole
     completions), `token_mean` 1/Σ|o_i| (DAPO's code), `prompt_mean` 1/(P·Σ|o_i| of the group) for P groups,
     so that each problem counts the same (ScaleRL), `constant` 1/(B·L_max) (Dr. GRPO). 0 on tokens that the
-    policy did not write. Their dtype is that of the rewards."""
+    policy did not write."""
+    # The rewards' dtype: in bfloat16 a sum over thousands of tokens would stop counting at 256.
     written = batch.completion_mask.to(batch.reward.dtype)
     if kind == "sequence_sum":
         return written / max(1, len(batch))
@@ -301,8 +310,8 @@ def per_sequence(batch: Batch) -> Rowwise:
 
 
 def per_group(batch: Batch) -> Rowwise:
-    """Weights (B,): 1/(P·G) for a completion of a group of G among P groups, so that every group counts the
-    same, whatever its size."""
+    """Weights (B,): 1/(P·G) for a completion of a group of G among P groups, so that all groups count the
+    same."""
     return 1 / (len(batch.group.unique()) * group_size(batch.group)).to(batch.reward.dtype)
 
 
@@ -345,12 +354,13 @@ def demand_unpenalized(beta: float, placement: str) -> None:
 
 
 def demand_range(reward: Rowwise, low: float, high: float, setting: str) -> None:
-    """Stop a run whose rewards leave a range that an algorithm needs; rounding is no reason to."""
+    """Stop a run whose rewards leave the range that an algorithm needs."""
+    # 1e-4: a weighted sum of scores may leave the range by rounding
     outside = (reward < low - 1e-4) | (reward > high + 1e-4)
     if outside.any():
         raise ValueError(
             f"a reward of {reward[outside][0].item():g} is not from {low:g} to {high:g}, as this algorithm "
-            f"needs; change {setting}"
+            f"requires; change {setting}"
         )
 
 
@@ -366,12 +376,12 @@ def demand_not_negative(**settings: float) -> None:
 
 
 def rows(batch: Batch) -> torch.Tensor:
-    """Every row a unit of its own, (B,)."""
+    """A row group for each row, (B,)."""
     return torch.arange(len(batch), device=batch.group.device)
 
 
 def absent(batch: Batch) -> Tokenwise:
-    """The empty (B, 0) stand-in for a reading that an algorithm does not take."""
+    """The empty (B, 0) stand-in for a model output that an algorithm does not read."""
     return batch.old_logp[:, :0]
 
 

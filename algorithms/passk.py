@@ -16,18 +16,18 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class PassK(ClippedRatio):
-    """Pass@k as the objective, in two forms. `subsets` (arXiv:2508.10751, §2.4): the advantage of a sample
-    is the mean best reward of those k-subsets of its group that hold it, minus that of all k-subsets, over
-    its standard deviation. With rewards of 0 and 1 these are the paper's closed forms in the number of wrong
-    samples; other rewards are treated alike, which makes it the expected maximum of k. `best`
-    (arXiv:2503.19595): only the best sample has an advantage, by how much it beats the second best, over the
-    group's standard deviation; k is the whole group there.
+    """Pass@k as the objective, in two forms. `subsets` (arXiv:2508.10751, §2.4): the advantage of a
+    completion is the mean best reward of the k-subsets of its group that hold it, minus that of all
+    k-subsets, over its standard deviation. With rewards of 0 and 1 these are the paper's closed forms in
+    the number of wrong completions; other rewards give the expected maximum of k. `best`
+    (arXiv:2503.19595): only the best completion has an advantage, its lead over the second best divided
+    by the group's standard deviation; k is the whole group.
 
     Undivided, the expected gradient of `subsets` is (1/k − 1/G) times that of pass@k, and that of `best`
-    (summed over the group) that of pass@G itself.
-    Degenerate cases: a group of equal rewards gives advantage exactly 0, and so does one with fewer than k
-    wrong samples (`subsets`) or with two best ones (`best`). A group of no more than k samples (`subsets`)
-    or of one (`best`) can say nothing and is left out.
+    (summed over the group) is that of pass@G.
+    Degenerate cases: a group has advantage exactly 0 if its rewards are equal, if fewer than k
+    completions are wrong (`subsets`) or if two are best (`best`). Groups of at most k completions
+    (`subsets`) or of one (`best`) are left out.
     """
 
     name = "passk"
@@ -45,30 +45,27 @@ class PassK(ClippedRatio):
         "0;  loss = token mean of −min(ρ_t A_i, clip(ρ_t, 1−clip_low, 1+clip_high) A_i)"
     )
     departures = (
-        "k is 4 by default, where the paper has 8 with 32 samples, because train.group_size is 8 by "
-        "default and "
-        "k must be below it. Rewards other than 0 and 1 are allowed (see the expected maximum). Clip range "
-        "and averaging are those of the first paper in both forms."
+        "k is 4 by default, below the default train.group_size of 8; the paper has 8 with 32 completions. "
+        "Rewards other than 0 and 1 are allowed (the expected maximum). Both forms use the first paper's "
+        "clip range and averaging."
     )
     evidence = (
-        "verified: the closed forms in the first paper's authors' code, the second form in "
-        "verl's code; the expected gradients and other rewards by enumeration; reconstruction: clip range "
-        "and averaging, because they are second-hand"
+        "verified: the closed forms in the first paper's authors' code; the second form in verl's code; "
+        "expected gradients and other rewards by enumeration; reconstruction: clip range and averaging are "
+        "second-hand"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     form: Literal["subsets", "best"] = "subsets"
-    """Advantages over all k-subsets of the group, or of its best sample only."""
+    """Advantages over all k-subsets of the group, or only for its best completion."""
     k: int = 4
-    """Samples of which the best counts, below train.group_size; `best` takes the whole group."""
+    """Completions of which the best counts, below train.group_size; `best` takes the whole group."""
     divide: bool = True
     """Whether advantages are divided by the standard deviation."""
     epsilon: float = 1e-6
     """Added to the standard deviation."""
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
     clip_high: float = 0.28
-    """Upper clip range."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +77,7 @@ class PassK(ClippedRatio):
     def minimum_group(self) -> int:
         return self.k + 1 if self.form == "subsets" else 2
 
-    def units(self, batch: Batch) -> torch.Tensor:
+    def row_groups(self, batch: Batch) -> torch.Tensor:
         return parts.rows(batch).masked_fill(parts.group_size(batch.group) < self.minimum_group, -1)
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:

@@ -1,8 +1,8 @@
 """What policy-gradient methods share: an advantage per completion or token, an objective, a KL penalty.
 
-An algorithm is put together from two halves, each of which it may replace by its own: how rewards become
-advantages (`GroupNormalized` is GRPO's way) and what is maximized given them (`ClippedRatio` is PPO's,
-`Reinforce` the bare policy gradient).
+An algorithm combines two halves and may replace either: how rewards become advantages (`GroupNormalized`, as
+in GRPO) and which objective is maximized given them (`ClippedRatio`, as in PPO, or `Reinforce`, the plain
+policy gradient).
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ class PolicyGradient(Algorithm[Advantage]):
     has_advantages = True
 
     averaging: parts.Averaging = "sequence_mean"
-    """sequence_mean (GRPO), sequence_sum (log-probabilities of whole completions), token_mean (DAPO),
-    prompt_mean (over each group's tokens, then over groups; ScaleRL, arXiv:2510.13786) or constant
-    (Dr. GRPO)."""
+    """How token terms are averaged: sequence_mean (GRPO), sequence_sum (log-probabilities of whole
+    completions), token_mean (DAPO), prompt_mean (over each group's tokens, then over groups; ScaleRL,
+    arXiv:2510.13786) or constant (Dr. GRPO)."""
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"
     """Estimator of the KL in the loss; anywhere else the penalty is k1."""
     kl_placement: Literal["loss", "reward", "advantage"] = "loss"
-    """Whether the KL is a loss term, or its sum over the completion is subtracted from the reward before
-    advantages are made, or its sum from each token on from that token's advantage."""
+    """Where the KL penalty goes: "loss" adds a term to the loss, "reward" subtracts the k1 of the whole
+    completion from the reward, "advantage" subtracts from each token's advantage the k1 of that token and
+    all later ones."""
 
     def __post_init__(self) -> None:
         parts.demand_not_negative(beta=self.beta)
@@ -56,11 +57,12 @@ class PolicyGradient(Algorithm[Advantage]):
 
     @abstractmethod
     def advantage(self, batch: Batch, models: Models) -> Rowwise | Tokenwise:
-        """Advantages, (B,) or (B, T), from `batch.reward`, of which a KL in the reward is already taken."""
+        """Advantages, (B,) or (B, T), from `batch.reward`, from which a KL in the reward is already
+        subtracted."""
 
-    def units(self, batch: Batch) -> torch.Tensor:
-        """Every row a unit of its own, (B,); −1 for rows that an algorithm leaves out. The batch is the one
-        that `advantage` gets."""
+    def row_groups(self, batch: Batch) -> torch.Tensor:
+        """A row group for each row, (B,); −1 for rows that an algorithm leaves out. Gets the same batch as
+        `advantage`."""
         return parts.rows(batch)
 
     @abstractmethod
@@ -71,21 +73,24 @@ class PolicyGradient(Algorithm[Advantage]):
         return self.penalize(batch, self.signal_from_rewards(batch, models))
 
     def signal_from_rewards(self, batch: Batch, models: Models) -> Advantage:
-        """The signal before a KL is taken from the advantage of each token."""
+        """The signal before a KL is subtracted from the advantage of each token."""
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
         if self.beta and self.kl_placement == "reward":
+            # Before advantages: the group's baseline and deviation must see the penalized reward.
             reward = parts.kl_penalized_reward(batch, reference, self.beta)
             batch = dataclasses.replace(batch, reward=reward)
         advantage = self.advantage(batch, models)
         returned.demand(self, "advantage", "advantages", advantage, *returned.both(batch))
         if advantage.dim() == 1:
             advantage = advantage[:, None]
-        return Advantage(self.units(batch), advantage * batch.completion_mask, reference)
+        # The mask makes every advantage (B, T), with 0 on tokens that the policy did not write.
+        return Advantage(self.row_groups(batch), advantage * batch.completion_mask, reference)
 
     def penalize(self, batch: Batch, signal: Advantage) -> Advantage:
-        """The signal after a KL is taken from the advantage of each token; the same without one there."""
+        """The signal after a KL is subtracted from the advantage of each token, if that is its place."""
         if not (self.beta and self.kl_placement == "advantage"):
             return signal
+        # After the group's normalization, which would otherwise rescale β.
         penalty = self.beta * parts.kl_to_go(batch, signal.ref_logp) * batch.completion_mask
         return dataclasses.replace(signal, advantage=signal.advantage - penalty)
 
@@ -96,9 +101,10 @@ class PolicyGradient(Algorithm[Advantage]):
         if self.beta:
             metrics |= parts.kl_metrics(policy.logp, signal.ref_logp)
             if self.kl_placement == "loss":
+                # Not detached: k3_unbiased needs the ratio's gradient.
                 ratio = parts.importance_ratio(policy.logp, batch.old_logp)
                 penalty = parts.kl_estimate(policy.logp, signal.ref_logp, self.kl_estimator, ratio)
-                if terms.dim() == 1:
+                if terms.dim() == 1:  # one term per response: broadcasting (B,) with (B, T) would be wrong
                     penalty = parts.sequence_mean(penalty, batch.completion_mask)
                 terms = terms + self.beta * penalty
         return Loss(terms, metrics)
@@ -115,7 +121,7 @@ class Selected(Advantage):
     """Bool (B, T)."""
 
     def share(self, written: torch.Tensor) -> float:
-        """Their share of the written tokens; NaN without any."""
+        """Share of the written tokens that is selected; NaN without any."""
         return self.selected[written].double().mean().item()
 
 
@@ -128,13 +134,13 @@ class GroupNormalized(PolicyGradient):
     baseline: parts.Baseline = "mean"
     """What a reward is compared with in its group."""
     scale: parts.Scale = "group"
-    """Which standard deviation divides the centered reward: that of the group, of its other rows (a row whose
-    others are all equal is not divided), of the batch's rewards, of its centered rewards (ScaleRL,
-    arXiv:2510.13786), or none."""
+    """Standard deviation that divides the centered reward: of the group, of the group's other rows
+    (leave_one_out; a row whose others are all equal is not divided), of the batch's rewards, of the
+    batch's centered rewards (ScaleRL, arXiv:2510.13786), or none."""
     ddof: int = 1
-    """Degrees of freedom taken from the standard deviation: 0 or 1."""
-    epsilon: float = 1e-4
-    """Added to the standard deviation, well above the rounding noise of almost equal rewards."""
+    """Degrees of freedom subtracted in the standard deviation: 0 or 1."""
+    epsilon: float = 1e-4  # well above the rounding noise of almost equal rewards
+    """Added to the standard deviation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,7 +161,7 @@ class ClippedRatio(PolicyGradient):
     clip_high: float = 0.2
     """Upper clip range; DAPO uses 0.28."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
     called two-sided clipping); 0 sets no bound."""
 
     def __post_init__(self) -> None:
@@ -173,8 +179,8 @@ class ClippedRatio(PolicyGradient):
 
 @dataclass(frozen=True)
 class Reinforce(PolicyGradient):
-    """``A·log π_θ`` (REINFORCE): neither ratio nor clip, so that a second update on the same rollouts is not
-    corrected for the policy having moved."""
+    """``A·log π_θ`` (REINFORCE), without ratio or clip: nothing corrects a second update on the same rollouts
+    for a policy that has moved."""
 
     def objective(self, batch: Batch, signal: Advantage, now: ModelOutput) -> Loss:
         return Loss(signal.advantage * now.logp, {parts.ADVANTAGE_METRIC.name: signal.advantage.abs()})

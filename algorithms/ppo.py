@@ -24,7 +24,7 @@ from grpobench.algorithms.algorithm import (
 
 @dataclass(frozen=True)
 class Valued(Signal):
-    """Token advantages with what the critic must learn."""
+    """Token advantages and what the critic learns from."""
 
     advantage: Tokenwise
     returns: Tokenwise
@@ -37,10 +37,10 @@ class PPO(Algorithm[Valued]):
     """Proximal Policy Optimization (arXiv:1707.06347) with GAE (arXiv:1506.02438), as used for language
     models.
 
-    The terminal reward stands on the last token that the policy wrote; a truncated completion ends there too
-    (nothing is bootstrapped past it). Returns are computed before the advantages are whitened.
-    Degenerate cases: with λ = γ = 1 and a critic of zeros it is REINFORCE with the undiscounted return; an
-    empty completion has no tokens and so no term; equal advantages everywhere whiten to 0.
+    The last token that the policy wrote receives the reward. A truncated completion ends there too,
+    without bootstrapping. Returns are computed before advantages are whitened.
+    Degenerate cases: with λ = γ = 1 and a critic of zeros it is REINFORCE with the undiscounted return;
+    an empty completion has no loss term; advantages that are equal everywhere whiten to 0.
     """
 
     name = "ppo"
@@ -52,13 +52,13 @@ class PPO(Algorithm[Valued]):
         "+ c_v·½ max[(V−R)², (clip(V, V_old ± value_clip) − R)²] − c_e·H + β·KL_t"
     )
     departures = (
-        "No KL penalty and no entropy bonus by default. KL in the reward is k1 per token and KL in the loss "
-        "any estimator, never both. The critic starts from the policy's weights with a value head of zeros, "
-        "and critic_warmup steps train it alone before the policy moves."
+        "No KL penalty and no entropy bonus by default. A KL in the reward is k1 per token, a KL in the "
+        "loss any estimator, never both. The critic starts from the policy's weights with a value head of "
+        "zeros; critic_warmup steps train it alone before the policy moves."
     )
     evidence = "verified: the papers' text; GAE, value loss and gradients against closed forms and autograd"
     has_advantages = True
-    cost = "a critic: one more forward for its values, one more forward and backward to train it"
+    cost = "the critic's forward pass for values, and its forward and backward pass in training"
     metrics: ClassVar[tuple[Metric, ...]] = (
         *parts.CLIP_METRICS,
         *parts.KL_METRICS,
@@ -89,27 +89,30 @@ class PPO(Algorithm[Valued]):
     clip_low: float = 0.2
     """Lower clip range."""
     clip_high: float = 0.2
-    """Upper clip range."""
+    """Upper clip range; DAPO uses 0.28."""
     dual_clip: float = 0.0
-    """Largest ratio that counts where the advantage is negative (3 in arXiv:1912.09729); 0 sets no bound."""
+    """Largest ratio that counts if the advantage is negative (dual clip, arXiv:1912.09729, with 3; also
+    called two-sided clipping); 0 sets no bound."""
     value_clip: float = 0.2
-    """How far a value may move from its old one before its error stops shrinking; 0 turns clipping off."""
+    """How far a value may move from its old one before its error stops shrinking; 0 turns this off."""
     value_coefficient: float = 1.0
-    """Weight of the value loss; matters when trunk is shared."""
+    """Weight of the value loss; it matters if the trunk is shared."""
     critic_warmup: int = 0
-    """First steps that train the critic alone."""
+    """First steps, which train only the critic."""
     whiten: bool = True
     """Whether advantages get zero mean and unit variance over the batch's tokens."""
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
+    """How token terms are averaged: sequence_mean (GRPO), sequence_sum (log-probabilities of whole
+    completions), token_mean (DAPO), prompt_mean (over each group's tokens, then over groups; ScaleRL,
+    arXiv:2510.13786) or constant (Dr. GRPO)."""
     entropy_bonus: float = 0.0
     """Weight of the policy's entropy in the objective."""
     beta: float = 0.0
     """Weight of the KL penalty; 0 reads no reference model."""
     kl_estimator: parts.Estimator = "k3"
-    """Estimator of the KL in the loss; a penalty in the reward always uses k1."""
+    """Estimator of the KL in the loss; anywhere else the penalty is k1."""
     kl_placement: parts.Placement = "reward"
-    """Whether the KL is subtracted from each token's reward or a loss term."""
+    """Whether the KL is subtracted from each token's reward or added to the loss."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.discount <= 1 and 0 <= self.trace <= 1):
@@ -145,10 +148,12 @@ class PPO(Algorithm[Valued]):
 
     def compute_signal(self, batch: Batch, models: Models) -> Valued:
         reference = models.forward("reference", batch).logp if self.beta else parts.absent(batch)
+        # Masked, so that values of padding and tool output enter neither returns nor metrics.
         value = models.forward(self._values, batch).value * batch.completion_mask
         reward = batch.reward[:, None] * parts.last_written(batch.completion_mask)
         if self.beta and self.kl_placement == "reward":
             reward = reward - self.beta * (batch.old_logp - reference) * batch.completion_mask
+        # Returns before whitening: the critic must learn rewards in their unit, not whitened advantages.
         advantage, returns = self.estimate(reward, value, batch.completion_mask)
         if self.whiten:
             advantage = parts.whiten(advantage, batch.completion_mask)
@@ -163,6 +168,7 @@ class PPO(Algorithm[Valued]):
 
     def observe(self, batch: Batch, signal: Valued) -> dict[str, float]:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")
+        # A group of one has no other rows and would be compared with itself, a perfect prediction.
         compared = batch.completion_mask & (parts.group_size(batch.group) > 1)[:, None]
         return {
             "critic/explained_variance": parts.explained_variance(
@@ -176,7 +182,7 @@ class PPO(Algorithm[Valued]):
     def loss(self, batch: Batch, signal: Valued, now: Mapping[Role, ModelOutput]) -> Loss:
         terms, metrics = self._value_terms(signal, now[self._values].value)
         terms = self.value_coefficient * terms
-        if "policy" in now:
+        if "policy" in now:  # absent while the critic is warmed up
             logp = now["policy"].logp
             ratio = parts.importance_ratio(logp, batch.old_logp)
             terms = terms - parts.clipped_objective(
@@ -197,6 +203,8 @@ class PPO(Algorithm[Valued]):
         error, clipped = plain, torch.zeros_like(plain)
         if self.value_clip:
             moved = (value - signal.old_value).clamp(-self.value_clip, self.value_clip)
+            # The larger error: like PPO's clip, it stops the gradient of a value that moved too far in the
+            # right direction, but never of one that moved away from the returns.
             bounded = (signal.old_value + moved - signal.returns).square()
             error, clipped = torch.maximum(plain, bounded), (bounded > plain).float()
         metrics = {"critic/loss": 0.5 * error, "critic/value_clip": clipped, "critic/value": signal.old_value}

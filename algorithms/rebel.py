@@ -38,10 +38,9 @@ class Regressed(Signal):
 class REBEL(Algorithm[Regressed]):
     """Regressing Relative Rewards (arXiv:2404.16767) over all pairs of a group.
 
-    The sum over pairs is ``mean over pairs of (d_i − d_j)² = 2/(G − 1) Σ_i (d_i − mean d)²``, so that every
-    row carries a term of its own. On policy and with groups of one size its gradient is 4/η times that of
-    RLOO.
-    Degenerate cases: a group of one row makes no pair and is left out, and so is a group of equal rewards,
+    The mean over pairs of (d_i − d_j)² equals 2/(G − 1) Σ_i (d_i − mean d)², so every row has a term of
+    its own. On policy, with groups of one size, the gradient is 4/η times RLOO's.
+    Degenerate cases: a group of one row makes no pair and is left out; so is a group of equal rewards,
     whose pairs would only hold the policy where it was; an empty completion has log-ratio 0.
     """
 
@@ -53,17 +52,17 @@ class REBEL(Algorithm[Regressed]):
         "of the mean over pairs i < j of (d_i − d_j)²"
     )
     departures = (
-        "The authors draw two completions per problem and train four epochs on them; here all pairs of the "
-        "group count and the recipe sets the number of updates. They multiply the difference of rewards by η "
-        "where ours divides the log-ratio by it, so that their loss is η² times this one; with η = 1, their "
-        "default, it is the same. They take a KL to the reference from the rewards, with a factor of 0.05, "
-        "which is off here: set beta = 0.05. A completion without an end has a reward of −1 or −4 there. "
-        "Groups of equal rewards are left out."
+        "The authors draw two completions per problem and train four epochs on them; here all pairs of a "
+        "group count and the recipe sets the number of updates. They multiply the difference of rewards by "
+        "η instead of dividing the log-ratio, so their loss is η² times this one; with their default η = 1 "
+        "both are equal. They subtract a KL to the reference from the rewards with a factor of 0.05: set "
+        "beta = 0.05. They give a completion without an end a reward of −1 or −4. Groups of equal rewards "
+        "are left out."
     )
     evidence = (
         "verified: the squared error over pairs of whole completions, η and the KL in the authors' code "
-        "(ZhaolinGao/REBEL@4ad7c11, src/tldr/rebel.py, src/ultrafeedback/rebel.py); pairs worked by hand "
-        "and, on policy, RLOO's gradient; the paper's text was not read"
+        "(ZhaolinGao/REBEL@4ad7c11, src/tldr/rebel.py, src/ultrafeedback/rebel.py); pairs by hand and, on "
+        "policy, RLOO's gradient; the paper was not read"
     )
     minimum_group = 2
     metrics = (

@@ -13,12 +13,12 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class ReinforcePP(ClippedRatio):
-    """REINFORCE++ (arXiv:2501.03262): the undiscounted return of each token, from which the KL penalty of
-    that token and all later ones is taken, whitened over the batch's tokens; PPO's clip.
+    """REINFORCE++ (arXiv:2501.03262): the return of a token is the reward minus the KL penalty of that
+    token and all later ones, undiscounted. Returns are whitened over the batch's tokens; the objective is
+    PPO's clip.
 
-    Degenerate cases: a batch of equal returns gives advantage exactly 0. There is no baseline per problem,
-    so a group of equal rewards gets what its reward is worth in the batch, and groups of one sample are as
-    good as any.
+    Degenerate cases: a batch of equal returns has advantage exactly 0. There is no baseline per problem,
+    so groups of equal rewards give a signal, and groups of one completion work as well as others.
     """
 
     name = "reinforce_pp"
@@ -32,24 +32,21 @@ class ReinforcePP(ClippedRatio):
         "loss = token mean of −min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t)"
     )
     departures = (
-        "β is 0 by default, and then every token of a completion has one return; set beta for the paper's "
-        "penalty, which is 0.01 by default in the first author's library. There k1 of a token is held in "
-        "[−10, 10] and the variance is at least 1e-8; here nothing bounds k1, and 1e-8 is added. The paper "
-        "samples one completion per prompt: set train.group_size = 1 and more train.prompts_per_step."
+        "β is 0 by default, so all tokens of a completion have one return; the first author's library has "
+        "0.01. It clamps k1 of a token to [−10, 10] and the variance to at least 1e-8; here k1 is unbounded "
+        "and 1e-8 is added. The paper samples one completion per prompt: set train.group_size = 1 and more "
+        "train.prompts_per_step."
     )
     evidence = (
-        "verified: the formula of the paper's text; returns, whitening by the population's variance, clip "
-        "and mean over tokens in the first author's library (OpenRLHF/OpenRLHF@3c3be62, "
-        "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py); verl's code has the "
+        "verified: the paper's formula; returns, whitening by the population's variance, clip and token "
+        "mean in the first author's library (OpenRLHF/OpenRLHF@3c3be62, "
+        "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py); verl's code uses the "
         "sample's variance"
     )
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
     kl_placement: Literal["loss", "reward", "advantage"] = "advantage"
-    """Where the KL penalty goes: "advantage" takes from each token's return the k1 of that token and all
-    later ones (the paper), "reward" that of the whole completion, "loss" adds a term to the loss."""
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         return batch.reward

@@ -11,12 +11,12 @@ from grpobench.algorithms.policy_gradient import ClippedRatio
 
 @dataclass(frozen=True)
 class ReinforcePPBaseline(ClippedRatio):
-    """REINFORCE++ w/ Baseline (arXiv:2501.03262): rewards are centered in their group, and only then whitened
-    over the batch's tokens.
+    """REINFORCE++ w/ Baseline (arXiv:2501.03262): rewards are centered in their group, then whitened over
+    the batch's tokens.
 
-    Degenerate cases: a batch whose groups each have equal rewards gives advantage exactly 0. Beside others, a
-    group of equal rewards is shifted like the whole batch by its mean over tokens, which is 0 only if lengths
-    and rewards are unrelated.
+    Degenerate cases: if every group has equal rewards, the advantage is exactly 0. Beside other groups, a
+    group of equal rewards is shifted by the batch's mean over tokens, which is 0 only if lengths and
+    rewards are unrelated.
     """
 
     name = "reinforce_pp_baseline"
@@ -30,23 +30,22 @@ class ReinforcePPBaseline(ClippedRatio):
         "loss = token mean of −min(ρ_t A_t, clip(ρ_t, 1−clip_low, 1+clip_high) A_t) + β·k2"
     )
     departures = (
-        "No KL penalty by default; the paper adds k2 to the loss: set beta, which is 1e-5 in the first "
-        "author's script. That script also replaces groups of equal rewards: set modify.dynamic_sampling. "
-        "There the variance is at least 1e-8; here that is added."
+        "No KL penalty by default; the paper adds k2 to the loss, with β = 1e-5 in the first author's "
+        "script. That script also replaces groups of equal rewards: set modify.dynamic_sampling. Its "
+        "variance is at least 1e-8; here 1e-8 is added."
     )
     evidence = (
-        "verified: the formula, whitening by the population's variance, k2, clip and mean over tokens in the "
-        "first author's library and script (OpenRLHF/OpenRLHF@3c3be62, "
+        "verified: formula, whitening by the population's variance, k2, clip and token mean in the first "
+        "author's library and script (OpenRLHF/OpenRLHF@3c3be62, "
         "openrlhf/trainer/ppo_utils/experience_maker.py, openrlhf/models/loss.py, "
-        "examples/scripts/train_reinforce_baseline_hybrid_engine.sh); verl's code has the sample's variance"
+        "examples/scripts/train_reinforce_baseline_hybrid_engine.sh); verl's code uses the sample's "
+        "variance"
     )
     minimum_group = 2
     metrics = (*parts.CLIP_METRICS, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged."""
     kl_estimator: parts.Estimator = "k2"
-    """Estimator of the KL in the loss; anywhere else the penalty is k1."""
 
     def advantage(self, batch: Batch, models: Models) -> Tokenwise:
         centered = parts.centered(batch.reward, batch.group, parts.group_mean(batch.reward, batch.group))

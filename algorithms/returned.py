@@ -1,7 +1,7 @@
-"""What an algorithm returns, checked where it is returned.
+"""Checks of what an algorithm returns, at the call that returns it.
 
-torch broadcasts a tensor of a wrong shape, so that a loss of shape (1,) would train on something that nobody
-wrote down. Only types, dtypes and shapes are read here: none of them waits for a GPU.
+torch broadcasts a tensor of a wrong shape, so a loss of shape (1,) would silently train on something that its
+author did not write. Only types, dtypes and shapes are checked, because none of them waits for a GPU.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ S = TypeVar("S", bound=Signal)
 
 
 class ReturnError(RuntimeError):
-    """Somebody's method returned something else than its protocol asks for."""
+    """A method returned something that its protocol does not allow."""
 
 
 def line_of(function: Callable[..., Any]) -> str:
-    """``FILE:LINE`` of a function's definition; empty for one that is not written in Python."""
+    """``FILE:LINE`` of a function's definition; empty if it is not written in Python."""
     plain = inspect.unwrap(function)
-    for one in (plain, type(plain).__call__):  # an object that is called has its code in its class
-        if code := getattr(one, "__code__", None):
+    for candidate in (plain, type(plain).__call__):  # a callable object has its code in its class
+        if code := getattr(candidate, "__code__", None):
             return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
     return ""
 
 
 def refusal(algorithm: Algorithm[Any], method: str, returned: str, expected: str) -> ReturnError:
-    """The error for a method that returned something else than it should."""
+    """The error for a method that returned something wrong."""
     function = getattr(algorithm.inner, method)
     name = type(algorithm.inner).__name__
     owner = getattr(function, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
@@ -45,7 +45,7 @@ def refusal(algorithm: Algorithm[Any], method: str, returned: str, expected: str
 
 
 def described(value: object) -> str:
-    """A value in a message: shape and dtype of a tensor, else the value and its type."""
+    """A value for a message: shape and dtype of a tensor, otherwise the value and its type."""
     if isinstance(value, torch.Tensor):
         return f"{tuple(value.shape)} of {value.dtype}"
     return f"{value!r:.80} of type {type(value).__name__}"
@@ -59,8 +59,8 @@ def demand(
     *shapes: tuple[int, ...],
     whole: bool = False,
 ) -> torch.Tensor:
-    """The tensor `value`, which has one of these shapes and floating numbers, or whole ones if `whole`.
-    Messages call it `what`."""
+    """`value`, after a check that it is a tensor of one of these shapes with floating numbers, or integers if
+    `whole`. Messages call it `what`."""
     expected = " or ".join(map(str, shapes))
     if not isinstance(value, torch.Tensor):
         raise refusal(algorithm, method, f"{what} {described(value)}", f"a tensor {expected}")
@@ -75,12 +75,12 @@ def demand(
 
 
 def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
-    """`algorithm.compute_signal`, of which every tensor has B rows."""
+    """`algorithm.compute_signal`, after a check that every tensor has B rows."""
     signal = algorithm.compute_signal(batch, models)
     rows, longest = batch.completion.shape
     if not isinstance(signal, Signal):
         raise refusal(
-            algorithm, "compute_signal", described(signal), "a Signal, such as Advantage(unit, ...)"
+            algorithm, "compute_signal", described(signal), "a Signal, such as Advantage(row_group, ...)"
         )
     if algorithm.has_advantages and not hasattr(signal, "advantage"):
         raise refusal(
@@ -93,7 +93,7 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
         if kind == "Rowwise":
             demand(algorithm, "compute_signal", name, value, (rows,))
         elif kind == "Tokenwise":
-            # What an algorithm does not read, such as log π_ref, has no column; its advantages it always has.
+            # A tensor that an algorithm does not need, such as log π_ref, may have no columns.
             absent = () if name == "advantage" else ((rows, 0),)
             demand(algorithm, "compute_signal", name, value, (rows, longest), *absent)
         elif kind == "Tensor" and not isinstance(value, torch.Tensor):
@@ -107,13 +107,13 @@ def compute_signal(algorithm: Algorithm[S], batch: Batch, models: Models) -> S:
 
 @functools.cache
 def kinds(signal: type[Signal]) -> Mapping[str, str]:
-    """The annotation of every field of a signal but its unit, without module: Tokenwise, Rowwise, Tensor."""
+    """Annotation (Tokenwise, Rowwise, Tensor) of every field of a signal except `row_group`."""
     types = {field.name: getattr(field.type, "__name__", field.type) for field in dataclasses.fields(signal)}
     return {name: str(kind).rpartition(".")[2] for name, kind in types.items() if name != "row_group"}
 
 
 def observe(algorithm: Algorithm[S], batch: Batch, signal: S) -> Mapping[str, float]:
-    """`algorithm.observe`, a number by the name of each metric."""
+    """`algorithm.observe`, after a check that it is a mapping from metric names to numbers."""
     row = algorithm.observe(batch, signal)
     if not isinstance(row, Mapping):
         raise refusal(algorithm, "observe", described(row), "a number by the name of each metric")
@@ -130,12 +130,12 @@ def loss(
     now: Mapping[Role, ModelOutput],
     weights: torch.Tensor | None = None,
 ) -> Loss:
-    """`algorithm.loss`, with a gradient and in the shape of these rows' `weights` where they are known."""
+    """`algorithm.loss`, after a check that its terms have a gradient and the shape of `weights`, if given."""
     made = demand_loss(algorithm, "loss", batch, algorithm.loss(batch, signal, now))
     if weights is None:
         return made
     if made.terms.shape != weights.shape:
-        expected = f"{tuple(weights.shape)}, the shape of the weights that weigh returned"
+        expected = f"{tuple(weights.shape)}, the shape of the weights from loss_weights"
         raise refusal(algorithm, "loss", f"terms {tuple(made.terms.shape)}", expected)
     if not made.terms.requires_grad:
         raise refusal(algorithm, "loss", "terms without a gradient", "terms that depend on `now`")
@@ -143,7 +143,7 @@ def loss(
 
 
 def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: object) -> Loss:
-    """What `loss`, or a part of it, returned."""
+    """What `loss`, or a part of it, returned, after a check of its shapes."""
     shapes = both(batch)
     if not isinstance(made, Loss):
         raise refusal(algorithm, method, described(made), "Loss(terms, metrics)")
@@ -156,7 +156,7 @@ def demand_loss(algorithm: Algorithm[Any], method: str, batch: Batch, made: obje
 
 
 def loss_weights(algorithm: Algorithm[Any], batch: Batch) -> torch.Tensor:
-    """`algorithm.loss_weights`, a weight for every token or every row."""
+    """`algorithm.loss_weights`, after a check that there is a weight for every token or every row."""
     return demand(algorithm, "loss_weights", "weights", algorithm.loss_weights(batch), *both(batch))
 
 

@@ -15,11 +15,11 @@ from grpobench.algorithms.algorithm import Algorithm, Batch, Loss, Metric, Model
 @dataclass(frozen=True)
 class RFT(Algorithm[Signal]):
     """Rejection-sampling fine-tuning (arXiv:2308.01825): negative log-likelihood of the completions whose
-    reward reaches a threshold; the others are left out. A control for what an algorithm's negative examples
-    and weights add.
+    reward reaches a threshold; the others are left out. It is a control for what an algorithm's negative
+    examples and weights add.
 
-    Degenerate cases: without a correct completion there is no update; a group of equal, correct completions
-    is trained on like any other; an empty completion has no tokens and so no term.
+    Degenerate cases: without a correct completion there is no update; a group of equal, correct
+    completions is trained on like any other; an empty completion has no loss term.
     """
 
     name = "rft"
@@ -29,11 +29,11 @@ class RFT(Algorithm[Signal]):
     summary = "control: supervised training on completions whose reward reaches a threshold"
     formula = "loss = token mean of −log π(o_t) over the completions with r ≥ threshold"
     departures = (
-        "Completions come from the policy of every step, where the paper samples once from a fine-tuned "
-        'model and trains the base model anew (use sampler.kind = "replay" for one round of base '
-        "rollouts). Equal reasoning paths are not removed."
+        "Completions come from the policy of every step; the paper samples once from a fine-tuned model and "
+        'trains the base model anew (set sampler.kind = "replay" for one round of base rollouts). Equal '
+        "reasoning paths are not removed."
     )
-    evidence = "reconstruction: from memory of the paper, because it is a control and its objective plain SFT"
+    evidence = "reconstruction: from memory of the paper; it is a control with a plain SFT objective"
     off_policy = True
     metrics = (
         Metric("rft/nll", "nats/token", "mean of −log π over the tokens that are trained on", "lower"),
@@ -43,7 +43,9 @@ class RFT(Algorithm[Signal]):
     threshold: float = 1.0
     """Least reward of a completion that is trained on."""
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged, over the completions that are kept."""
+    """How token terms are averaged: sequence_mean (GRPO), sequence_sum (log-probabilities of whole
+    completions), token_mean (DAPO), prompt_mean (over each group's tokens, then over groups; ScaleRL,
+    arXiv:2510.13786) or constant (Dr. GRPO)."""
 
     def __post_init__(self) -> None:
         if not abs(self.threshold) < float("inf"):

@@ -12,12 +12,12 @@ from grpobench.algorithms.policy_gradient import Reinforce
 
 @dataclass(frozen=True)
 class RLOO(Reinforce):
-    """REINFORCE Leave-One-Out (arXiv:2402.14740): a whole completion is one action, compared with the other
-    completions of its prompt. The baseline does not depend on the sample, so the gradient is unbiased; it is
-    G/(G − 1) times that of the centered reward.
+    """REINFORCE Leave-One-Out (arXiv:2402.14740): a whole completion is one action; the baseline is the
+    mean reward of the prompt's other completions. It does not depend on the sample, so the gradient is
+    unbiased: G/(G − 1) times that of the centered reward.
 
-    Degenerate cases: a group of equal rewards and a group of one sample give advantage exactly 0; an empty
-    completion has no tokens and so no term.
+    Degenerate cases: groups of equal rewards and groups of one completion have advantage exactly 0; an
+    empty completion has no loss term.
     """
 
     name = "rloo"
@@ -28,22 +28,19 @@ class RLOO(Reinforce):
     summary = "REINFORCE on whole completions with the mean of the other samples as baseline"
     formula = "A_i = r_i − 1/(G−1) Σ_{j≠i} r_j;  loss = −1/B Σ_i A_i Σ_t log π(o_t)"
     departures = (
-        "No KL penalty by default, where the paper subtracts one from the reward (set beta). The paper has "
-        "up to 4 completions per prompt and makes one update: set train.num_minibatches = 1, since nothing "
-        "corrects for the policy having moved."
+        "No KL penalty by default; the paper subtracts one from the reward (set beta). The paper samples up "
+        "to 4 completions per prompt and makes one update: set train.num_minibatches = 1, since nothing "
+        "corrects for a policy that has moved."
     )
     evidence = (
-        "verified: the paper's text; advantages equal TRL 1.16's, and so does the gradient where the policy "
-        "has not moved (TRL clips the ratio of whole sequences)"
+        "verified: the paper's text; advantages equal TRL 1.16's; the gradient is equal on policy (TRL "
+        "clips the ratio of whole sequences)"
     )
     minimum_group = 2
     metrics = (parts.ADVANTAGE_METRIC, *parts.KL_METRICS)
 
     averaging: parts.Averaging = "sequence_sum"
-    """How token terms are averaged; sequence_sum takes log-probabilities of whole completions."""
     kl_placement: Literal["loss", "reward", "advantage"] = "reward"
-    """Whether the KL is a loss term, or its sum over the completion is subtracted from the reward before
-    advantages are made (the paper), or its sum from each token on from that token's advantage."""
 
     def advantage(self, batch: Batch, models: Models) -> Rowwise:
         others = parts.group_baseline(batch.reward, batch.group, "leave_one_out")

@@ -1,4 +1,4 @@
-"""RREDCoT: the reward of a chain of thought, spread over its segments by what the policy expects of each."""
+"""RREDCoT: spreads the reward of a chain of thought over its segments by the policy's expectation."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ Answer = tuple[int, ...]
 class RREDCoT(ClippedRatio):
     """Reward redistribution for chains of thought (arXiv:2606.06475).
 
-    A chain is cut into segments. V̂_k is the reward expected if the policy stated its answer behind segment
-    k: over the different answers y of the group, V̂_k = Σ_y p̃(y | q, o_≤k)·u(y), with p̃ the policy's
-    probability of y's tokens right there, made to sum to 1 over those answers, and u(y) the mean reward of
-    the completions that gave y. V̂_0 stands behind the prompt, and V̂_end = R. Segment k earns V̂_k − V̂_{k−1};
-    what is earned from segment k to the end, R − V̂_{k−1}, is the advantage of its tokens, centered over the
-    group.
+    A chain is cut into segments. V̂_k is the expected reward if the policy stated its answer after
+    segment k: V̂_k = Σ_y p̃(y | q, o_≤k)·u(y) over the group's different answers y. p̃ is the policy's
+    probability of y's tokens at that point, normalized over those answers; u(y) is the mean reward of the
+    completions that gave y. V̂_0 is the value after the prompt, and V̂_end = R. Segment k earns V̂_k −
+    V̂_{k−1}. The advantage of its tokens is what is earned from segment k to the end, R − V̂_{k−1},
+    centered over the group.
 
-    What is centered: for each k, the returns from segment k on of the group's completions, by their mean; a
-    completion with fewer segments counts with its last. So the first segment's advantage is R − mean R, as
-    without a redistribution, and a value that is too low or too high for all completions at one stage (a
+    Centering subtracts, for each k, the mean over the group of the returns from segment k on; a
+    completion with fewer segments counts with its last. So the first segment's advantage is R − mean R,
+    as without redistribution. A value that is too low or too high for all completions at one stage (a
     policy that is made to answer early answers worse) shifts no advantage.
 
-    Degenerate cases: a group of equal rewards, a group in which no completion states an answer, and a group
-    of one get exactly 0. A completion without an answer of its own takes part with the others' answers. With
-    one segment, and where all answers of a group are worth the same, it is Dr. GRPO's R − mean R.
+    Degenerate cases: a group of equal rewards, a group in which no completion states an answer, and a
+    group of one have advantage exactly 0. A completion without an answer takes part with the others'
+    answers. With one segment, or if all answers of a group are worth the same, it is Dr. GRPO's R − mean
+    R.
     """
 
     name = "rredcot"
@@ -45,16 +46,16 @@ class RREDCoT(ClippedRatio):
         "A_t = (R − V̂_{k−1}) − mean of the same over the group, for t in segment k;  loss as GRPO's"
     )
     departures = (
-        "The paper's text could not be read beyond its abstract. Ours are: which words cut a chain and how "
-        "entropy joins in, at most 6 segments, the statement of the answer as the last of them, u(y) as a "
-        "mean over the group, probabilities that are not divided by an answer's length, the first 32 tokens "
-        "of an answer, the mean that is subtracted, no division by a standard deviation, and GRPO's clipped "
-        "objective without KL."
+        "Only the paper's abstract could be read. Ours are: the words that cut a chain and the use of "
+        "entropy, at most 6 segments, the statement of the answer as the last one, u(y) as a mean over the "
+        "group, probabilities that are not divided by an answer's length, the first 32 tokens of an answer, "
+        "the subtracted mean, no division by a standard deviation, and GRPO's clipped objective without KL."
     )
     evidence = (
-        "reconstruction: the abstract was read; segments from keywords and entropy, values from teacher-"
-        "forced probabilities of the group's answers and their differences as segment rewards are "
-        "second-hand. The values equal Monte-Carlo continuations on a policy whose answers can be enumerated"
+        "reconstruction: the abstract was read; segments from keywords and entropy, values from "
+        "teacher-forced probabilities of the group's answers, and their differences as segment rewards are "
+        "second-hand. The values equal Monte-Carlo continuations on a policy whose answers can be "
+        "enumerated"
     )
     cost = (
         "one forward pass without gradient over the rollouts for their entropies (not with cut = breaks), "
@@ -86,13 +87,13 @@ class RREDCoT(ClippedRatio):
     )
 
     segments: int = 6
-    """Most segments of a completion, the statement of the answer among them; 1 redistributes nothing."""
+    """Most segments of a completion, including the statement of the answer; 1 redistributes nothing."""
     cut: Literal["both", "breaks", "entropy"] = "both"
-    """Where a chain is cut: where a line, sentence or turn of thought begins, and where those are fewer than
-    wanted, at the tokens that the policy was least sure of (both); only at such breaks, evenly chosen where
-    they are more; only by entropy."""
+    """Where a chain is cut. breaks: where a line, sentence or turn of thought begins, evenly chosen if
+    there are too many. entropy: at the tokens that the policy was least sure of. both: at breaks, and at
+    uncertain tokens if there are too few."""
     longest_answer: int = 32
-    """Tokens of an answer that are compared; what is written behind them does not tell answers apart."""
+    """Tokens of an answer that are compared; later tokens do not tell answers apart."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,22 +109,22 @@ class RREDCoT(ClippedRatio):
         answers = answer_values(batch, self.longest_answer)
         answered = torch.tensor([group in answers for group in batch.group.tolist()], dtype=torch.bool)
         rows = answered.to(batch.group.device) & ~parts.group_equal(batch.reward, batch.group)
-        compute_signal = torch.zeros_like(batch.old_logp)
+        advantage = torch.zeros_like(batch.old_logp)
         if rows.any():
-            compute_signal[rows] = self.redistributed(batch[rows], answers, models)
-        return compute_signal
+            advantage[rows] = self.redistribute(batch[rows], answers, models)
+        return advantage
 
-    def redistributed(
+    def redistribute(
         self, batch: Batch, answers: Mapping[int, Mapping[Answer, float]], models: Models
     ) -> Tokenwise:
-        """Advantages of groups with answers and different rewards."""
+        """Advantages of rows in groups with answers and different rewards."""
         starts = self.starts(batch, models)
-        returns = batch.reward[:, None] - values(batch, starts, answers, models)
+        returns = batch.reward[:, None] - segment_values(batch, starts, answers, models)
         means = [parts.group_mean(column, batch.group) for column in returns.unbind(-1)]
         return (returns - torch.stack(means, -1)).gather(1, starts.cumsum(-1))
 
     def starts(self, batch: Batch, models: Models) -> torch.Tensor:
-        """Bool (B, T): the tokens with which a segment begins, but for the first."""
+        """Bool (B, T): the first tokens of all segments but the first."""
         assert batch.answer is not None and batch.breaks is not None
         if self.segments == 1:
             return torch.zeros_like(batch.completion_mask)
@@ -135,11 +136,11 @@ class RREDCoT(ClippedRatio):
         breaks = inside & batch.breaks
         most = self.segments - 2
         if self.cut == "breaks":
-            chosen = thinned(breaks, most)
+            chosen = thin_out(breaks, most)
         else:
             entropy = models.forward("policy", batch).entropy
             first = breaks if self.cut == "both" else torch.zeros_like(breaks)
-            chosen = first_of([first, inside], entropy, most)
+            chosen = choose_first([first, inside], entropy, most)
         return chosen | (answer & (place > 0))
 
     def observe(self, batch: Batch, signal: Advantage) -> dict[str, float]:
@@ -148,7 +149,7 @@ class RREDCoT(ClippedRatio):
         rows = written.any(-1)
         first = (advantage * (written & (written.cumsum(-1) == 1))).sum(-1)
         last = (advantage * parts.last_written(written)).sum(-1)
-        before = torch.nn.functional.pad(latest(written)[:, :-1], (1, 0))
+        before = torch.nn.functional.pad(latest_mark(written)[:, :-1], (1, 0))
         preceding = torch.cat([first[:, None], advantage], -1).gather(1, before)
         segments = (written & (advantage != preceding)).sum(-1) + 1
         total = first.square().sum()
@@ -175,7 +176,7 @@ def answer_values(batch: Batch, longest: int) -> dict[int, dict[Answer, float]]:
     }
 
 
-def values(
+def segment_values(
     batch: Batch,
     starts: torch.Tensor,
     answers: Mapping[int, Mapping[Answer, float]],
@@ -189,44 +190,44 @@ def values(
         places = [0, *(place for place, begins in enumerate(marked) if begins)]
         keys = [(groups[row], tuple(tokens[:place])) for place in places]
         wanted.append([stands.setdefault(k, (row, p)) for k, p in zip(keys, places, strict=True)])
-    expected = expectations(batch, list(stands.values()), answers, models)
-    found = [[expected[place] for place in own] for own in wanted]
-    most = max(map(len, found))
-    return batch.reward.new_tensor([own + own[-1:] * (most - len(own)) for own in found])
+    expected = expected_rewards(batch, list(stands.values()), answers, models)
+    rows = [[expected[place] for place in places] for places in wanted]
+    most = max(map(len, rows))
+    return batch.reward.new_tensor([row + row[-1:] * (most - len(row)) for row in rows])
 
 
-def expectations(
+def expected_rewards(
     batch: Batch,
     places: list[tuple[int, int]],
     answers: Mapping[int, Mapping[Answer, float]],
     models: Models,
 ) -> dict[tuple[int, int], float]:
-    """V̂ where the policy is to answer before token `place` of `row`, for each (row, place)."""
+    """V̂ if the policy answers before token `place` of `row`, for each (row, place)."""
     groups = batch.group.tolist()
     expected = {}
     asked: list[tuple[int, int, Answer]] = []
     for row, place in places:
         worth = answers[groups[row]]
-        if len(set(worth.values())) == 1:  # whatever the policy thinks of them
+        if len(set(worth.values())) == 1:  # the policy's probabilities change nothing
             expected[row, place] = next(iter(worth.values()))
         else:
             asked += [(row, place, answer) for answer in worth]
     if not asked:
         return expected
-    forced = continuations(batch, asked)
+    forced = build_continuations(batch, asked)
     logps = (models.forward("policy", forced).logp * forced.completion_mask).sum(-1).tolist()
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    weighed: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (row, place, answer), logp in zip(asked, logps, strict=True):
-        found.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
-    for key, pairs in found.items():
-        own, rewards = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
-        expected[key] = (own.softmax(-1) * rewards).sum().item()
+        weighed.setdefault((row, place), []).append((logp, answers[groups[row]][answer]))
+    for key, pairs in weighed.items():
+        answer_logps, rewards = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
+        expected[key] = (answer_logps.softmax(-1) * rewards).sum().item()
     return expected
 
 
-def continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
-    """Rows (prompt and the first `place` tokens of a completion, answer): those of one completion form a
-    group, whose prompts are beginnings of each other and so are computed once."""
+def build_continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
+    """Rows with prompt plus the first `place` tokens of a completion as prompt, and an answer as completion.
+    Those of one completion form a group: their prompts are prefixes of each other and are computed once."""
     lengths = batch.prompt_length.tolist()
     whole = {
         row: [*batch.prompt[row, : lengths[row]].tolist(), *batch.completion[row].tolist()]
@@ -256,14 +257,14 @@ def continuations(batch: Batch, asked: list[tuple[int, int, Answer]]) -> Batch:
     )
 
 
-def thinned(marked: torch.Tensor, most: int) -> torch.Tensor:
-    """At most so many of each row's marks (B, T), evenly spread over them."""
+def thin_out(marked: torch.Tensor, most: int) -> torch.Tensor:
+    """At most `most` of each row's marks (B, T), evenly spread."""
     number, total = marked.cumsum(-1), marked.sum(-1, keepdim=True).clamp(min=1)
     return marked & ((total <= most) | (number * most // total > (number - 1) * most // total))
 
 
-def first_of(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tensor:
-    """At most so many tokens of each row: of the first kind those with the greatest `by`, then others."""
+def choose_first(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tensor:
+    """At most `most` tokens of each row: those of the first kind by the greatest `by`, then others."""
     rank = sum((kind.to(torch.int64) for kind in kinds), torch.zeros_like(kinds[0], dtype=torch.int64))
     order = by.argsort(dim=-1, descending=True, stable=True)
     order = order.gather(-1, rank.gather(-1, order).argsort(dim=-1, descending=True, stable=True))
@@ -271,6 +272,6 @@ def first_of(kinds: list[torch.Tensor], by: Tokenwise, most: int) -> torch.Tenso
     return chosen & (rank > 0)
 
 
-def latest(marked: torch.Tensor) -> torch.Tensor:
+def latest_mark(marked: torch.Tensor) -> torch.Tensor:
     """Long (B, T): 1 + the place of the last mark up to each token; 0 where there is none."""
     return (torch.arange(1, marked.shape[1] + 1, device=marked.device) * marked).cummax(-1).values

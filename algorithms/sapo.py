@@ -15,10 +15,10 @@ from grpobench.algorithms.policy_gradient import GroupNormalized
 class SAPO(GroupNormalized):
     """Soft Adaptive Policy Optimization (arXiv:2511.20347).
 
-    Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's; where the ratio grows its
-    slope goes to 0, where it falls to 0 the slope stays above ¾ at these temperatures and a token's gradient
-    vanishes with its ratio alone; as both temperatures go to 0 it becomes the ratio without a clip, up to a
-    constant.
+    Degenerate cases: on policy the gate has slope 1 and the gradient is GRPO's. As the ratio grows, the
+    slope goes to 0. As the ratio falls to 0, the slope stays above ¾ at these temperatures, and a token's
+    gradient vanishes only with its ratio. As both temperatures go to 0, it becomes the unclipped ratio,
+    up to a constant.
     """
 
     name = "sapo"

@@ -24,13 +24,13 @@ class Imitated(Valued):
 
 @dataclass(frozen=True)
 class VAPO(PPO):
-    """Value-model-based Augmented PPO (arXiv:2504.05118): value pre-training and a λ of their own for policy
-    and critic from VC-PPO (arXiv:2503.01491), λ of the policy by length, clip-higher, token mean, and
+    """Value-model-based Augmented PPO (arXiv:2504.05118): value pre-training and separate λ for policy
+    and critic from VC-PPO (arXiv:2503.01491), a policy λ by length, clip-higher, token mean, and
     imitation of correct completions.
 
-    Degenerate cases: a completion of at most 1/length_scale tokens has λ = 0, its advantages are one-step
-    errors of the critic; a step without a correct completion imitates nothing; while the critic is warmed up
-    the policy, imitation included, stays; an empty completion has no term.
+    Degenerate cases: a completion of at most 1/length_scale tokens has λ = 0, so its advantages are the
+    critic's one-step errors; a step without correct completions imitates nothing; during the critic's
+    warm-up nothing moves the policy, imitation included; an empty completion has no loss term.
     """
 
     name = "vapo"
@@ -45,12 +45,13 @@ class VAPO(PPO):
         "and + nll·(−1/Σ_{i∈C}|o_i| Σ_{i∈C} Σ_t log π_θ(o_it)),  C the correct completions"
     )
     departures = (
-        "The paper trains the critic alone until its loss and explained variance are good; here for a fixed "
-        "critic_warmup = 10 steps, by rollouts of the policy that does not move meanwhile. The formula of λ "
-        "is made for chains of thousands of tokens and falls below 0 under 1/length_scale = 20, where it is "
-        "held: raise length_scale for short answers. C is taken over the rollout batch, so that with several "
-        "minibatches its mean is not that of each. Its critic learns at 2e-6 and its policy at 1e-6: set "
-        "train.learning_rate. Value clipping and whitening are PPO's defaults here, which was not checked."
+        "The paper trains the critic alone until its loss and explained variance are good; here for "
+        "critic_warmup = 10 fixed steps, on rollouts of the unmoved policy. The formula of λ is made for "
+        "chains of thousands of tokens; below 1/length_scale = 20 tokens it is negative and held at 0: "
+        "raise length_scale for short answers. C is taken over the rollout batch, so with several "
+        "minibatches its mean is not that of each. The paper's critic learns at 2e-6 and its policy at "
+        "1e-6: set train.learning_rate. Value clipping and whitening are PPO's defaults here; this was not "
+        "checked."
     )
     evidence = "verified: the paper's formulas; GAE per row, value targets and gradients against closed forms"
     cost = PPO.cost + "; critic_warmup steps without an update of the policy"
@@ -72,11 +73,9 @@ class VAPO(PPO):
     length_scale: float = 0.05
     """α in the policy's λ = 1 − 1/(α·length)."""
     clip_high: float = 0.28
-    """Upper clip range."""
     critic_warmup: int = 10
-    """First steps that train the critic alone."""
     nll: float = 0.1
-    """μ, weight of the correct completions' negative log-likelihood; above 0 it needs the score `correct`."""
+    """μ, weight of the correct completions' negative log-likelihood; above 0 needs the score `correct`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,8 +29,8 @@ class VESPO(GroupNormalized):
     """Variational sEquence-level Soft Policy Optimization (arXiv:2602.10693): REINFORCE with the weight
     φ(w) of the whole sequence's importance ratio w, which is 1 on policy and falls to 0 on both sides.
 
-    Degenerate cases: on policy and for an empty response φ = 1 and the gradient is REINFORCE's; φ carries no
-    gradient; k = λ = 0 is REINFORCE without importance weights.
+    Degenerate cases: on policy and for an empty response φ = 1 and the gradient is REINFORCE's; φ carries
+    no gradient; k = λ = 0 is REINFORCE without importance weights.
     """
 
     name = "vespo"
@@ -46,18 +46,16 @@ class VESPO(GroupNormalized):
         "(k, λ) by the sign of A_i, which a KL in the advantage does not change"
     )
     departures = (
-        "log w is cut off to log 1e-8 and 20, as in the authors' code; the cut of single tokens' log ratios "
-        "at ±20 that they have besides is left out, and so is their least λ of 1e-4. A correction of the "
-        "sampler's probabilities multiplies the term here; there it multiplies w, inside φ. Their mean over "
-        "tokens is that of each micro-batch. They make 8 to 64 updates per rollout batch: set "
-        "train.num_minibatches, since with one update φ is always 1. The paper's abstract was read, "
-        "not its text."
+        "log w is clamped to [log 1e-8, 20], as in the authors' code; their clamp of each token's log ratio "
+        "at ±20 and their least λ of 1e-4 are left out. A correction of the sampler's probabilities "
+        "multiplies the loss term here, and w inside φ there. Their token mean is that of each micro-batch. "
+        "They make 8 to 64 updates per rollout batch: set train.num_minibatches, since with one update φ is "
+        "always 1. Only the paper's abstract was read."
     )
     evidence = (
-        "verified: loss, (k, λ) by the sign of the response's advantage, the mean over tokens, GRPO's "
-        "advantage and all defaults in the authors' code (FloyedShen/VESPO@aa1f304, "
-        "recipe/vespo/code/core_algos.py, recipe/vespo/run); loss and gradient equal TRL 1.16's, with its "
-        "defaults of k and λ"
+        "verified: loss, (k, λ) by the sign of the response's advantage, token mean, GRPO's advantage and "
+        "all defaults in the authors' code (FloyedShen/VESPO@aa1f304, recipe/vespo/code/core_algos.py, "
+        "recipe/vespo/run); loss and gradient equal TRL 1.16's with its defaults of k and λ"
     )
     metrics = (
         Metric("policy/sequence_weight", "factor", "mean of φ(w) over responses, 1 on policy"),
@@ -65,7 +63,6 @@ class VESPO(GroupNormalized):
     )
 
     averaging: parts.Averaging = "token_mean"
-    """How token terms are averaged; token_mean is the authors' and TRL's."""
     power_positive: float = 2.0
     """k where the advantage is not negative: how fast φ falls below a ratio of 1."""
     decay_positive: float = 3.0

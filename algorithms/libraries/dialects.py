@@ -70,18 +70,19 @@ class Dialect:
     @property
     def values(self) -> Mapping[str, Mapping[str, Any]]:
         """Field and value by section."""
-        found: dict[str, dict[str, Any]] = {}
+        by_section: dict[str, dict[str, Any]] = {}
         for fact in self.facts:
             section, field = fact.key_path
-            found.setdefault(section, {})[field] = fact.value
-        return found
+            by_section.setdefault(section, {})[field] = fact.value
+        return by_section
 
 
 NOTE = (
-    "Eight completions, one of them correct: the advantage of the correct one is 2.474 in TRL, verl and "
-    "OpenRLHF, which divide by the group's deviation; 1.000 in NeMo-RL, where the deviation of the other "
-    "seven is 0 and nothing is divided; and 0.875 in open-instruct and prime-rl, which center only. AReaL "
-    "whitens the quotients once more, over the tokens of the batch."
+    "If one of eight completions is correct, its advantage is 2.474 in TRL, verl and "
+    "OpenRLHF, which divide by the group's deviation; 1.000 in NeMo-RL, which does not "
+    "divide because the other seven have deviation 0; and 0.875 in open-instruct and "
+    "prime-rl, which only center. AReaL whitens the quotients again, over the batch's "
+    "tokens."
 )
 
 # TRL
@@ -100,7 +101,7 @@ TRL_KL = (
         "kl_estimator",
         "k3_unbiased",
         f"{CONFIG}: use_bias_correction_kl",
-        "k3 times the ratio; without effect while beta is 0",
+        "k3 times the ratio; no effect while beta is 0",
     ),
     Fact("kl_placement", "loss", f"{TRAINER}: _compute_loss"),
 )
@@ -115,13 +116,13 @@ TRL_LOOP = (
         "modify.off_policy_mask",
         0.0,
         f"{CONFIG}: off_policy_mask_threshold",
-        "None: off; the sampler's probabilities with vLLM, else π_old",
+        "None: off; uses the sampler's probabilities with vLLM, else π_old",
     ),
     Fact(
         "modify.entropy_bonus",
         0.0,
         f"{CONFIG}: entropy_coef",
-        "always the mean over tokens, where ours and verl's is averaged like the policy's terms",
+        "always the mean over tokens; ours and verl's is averaged like the policy's terms",
     ),
     Fact("sampler.temperature", 1.0, f"{CONFIG}: temperature"),
     Fact("train.num_minibatches", 1, f"{CONFIG}: steps_per_generation", "one update per generated batch"),
@@ -129,25 +130,26 @@ TRL_LOOP = (
 )
 TRL_GAPS = (
     Gap(
-        "With vLLM (not the default) terms are multiplied by π_old/π_sampler of the sequence, 0 above 3: "
-        'sampler.correction = "mis", correction_level = "sequence", correction_cap = 3.',
+        "With vLLM (not the default) terms are multiplied by the sequence's π_old/π_sampler, "
+        'or by 0 above 3: set sampler.correction = "mis", correction_level = "sequence", '
+        "correction_cap = 3.",
         f"{CONFIG}: vllm_importance_sampling_mode",
     ),
     Gap(
-        "A completion that no reward function could score is left out of its group's statistics; ours is "
-        "left out where the grading failed, and else scored.",
+        "A completion that no reward function could score is left out of its group's "
+        "statistics; ours is left out only if grading failed.",
         f"{TRAINER}: _calculate_rewards",
     ),
 )
 TRL_GMPO, TRL_RLOO = "trl/experimental/gmpo/gmpo_trainer.py", "trl/trainer/rloo_trainer.py"
 TRL_PAIRS = (
-    Fact("nll", 0.0, "trl/trainer/dpo_config.py: loss_type", "an `sft` term only where it is listed"),
+    Fact("nll", 0.0, "trl/trainer/dpo_config.py: loss_type", "an `sft` term only if listed"),
     Fact("pairs_per_group", 0, "trl/trainer/dpo_trainer.py", "every pair of the data set"),
     Fact("modify.reference_every", 0, "trl/trainer/dpo_config.py: sync_ref_model"),
 )
 TRL_PAIR_GAPS = (
     Gap(
-        'It trains on a recorded data set of preferences: set sampler.kind = "preferences" and sampler.path.',
+        'It trains on recorded preferences: set sampler.kind = "preferences" and sampler.path.',
         "trl/trainer/dpo_trainer.py: DPOTrainer",
     ),
 )
@@ -169,8 +171,8 @@ VERL_GROUP = (
     *VERL_DEVIATION,
 )
 VERL_KL = (
-    Fact("beta", 0.0, f"{ACTOR}: use_kl_loss", "off; kl_loss_coef 0.001 where it is turned on"),
-    Fact("kl_estimator", "k3", f"{ACTOR}: kl_loss_type = low_var_kl", "without effect while beta is 0"),
+    Fact("beta", 0.0, f"{ACTOR}: use_kl_loss", "off; if on, kl_loss_coef is 0.001"),
+    Fact("kl_estimator", "k3", f"{ACTOR}: kl_loss_type = low_var_kl", "no effect while beta is 0"),
     Fact("kl_placement", "loss", f"{ACTOR}: use_kl_loss"),
 )
 VERL_CLIP = (
@@ -194,37 +196,37 @@ VERL_ENTROPY = Fact(
     "modify.entropy_bonus", 0.0, f"{ACTOR}: entropy_coeff", "averaged like the policy's terms (loss_agg_mode)"
 )
 VERL_RATIO = Gap(
-    "The logarithm of the ratio is held in [−20, 20]; ours is not.",
+    "The log ratio is clamped to [−20, 20]; ours is not.",
     f"{CORE}: compute_policy_loss_vanilla",
 )
 VERL_SINGLE = Gap(
-    "A group of one completion has the plain reward as its advantage; ours has 0.",
+    "The advantage of a group of one completion is its reward; ours is 0.",
     f"{CORE}: compute_grpo_outcome_advantage",
 )
 VERL_K3 = Gap(
-    "Where the KL is turned on, k3 of each token is held in [−10, 10] and its logarithm in [−20, 20], and "
-    "beyond these bounds it has no gradient; ours is not.",
+    "If the KL is on, k3 of each token is clamped to [−10, 10] and its logarithm to [−20, "
+    "20], without gradient beyond; ours is not.",
     f"{CORE}: kl_penalty_forward",
 )
 VERL_GAPS = (VERL_RATIO, VERL_SINGLE, VERL_K3)
 VERL_WHITEN = Gap(
-    "Advantages are whitened with Bessel's correction; ours without.",
+    "Advantages are whitened with Bessel's correction; ours are whitened without it.",
     "verl/utils/torch_functional.py: masked_whiten",
 )
 VERL_CLIPS = Gap(
-    "PPO's clip of [0.8, 1.2], dual clip 3, bounds the ratio, which matters in all updates on a batch but "
-    "the first; ours has no ratio.",
+    "PPO's clip [0.8, 1.2] and dual clip 3 bound the ratio after the first update on a "
+    "batch; ours has no ratio.",
     f"{CORE}: compute_policy_loss_vanilla",
 )
 VERL_COVARIANCE = Gap(
-    "The covariance is that of the current policy over each micro-batch; ours that of the old policy over "
-    "the rollout batch.",
+    "The covariance is that of the current policy over each micro-batch; ours is that of "
+    "the old policy over the rollout batch.",
     f"{CORE}: compute_policy_loss_clip_cov, compute_policy_loss_kl_cov",
 )
 VERL_MODE = "algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode"
 VERL_DAPO = "verl-recipe/dapo/run_dapo_qwen2.5_32b.sh@21892b9"
 """The script that moved there from verl, where it was the same in 0.7.0."""
-VERL_V0 = "the default trainer (v1) of this release cannot run it, its predecessor can"
+VERL_V0 = "this release's default trainer (v1) cannot run it; its predecessor can"
 
 # OpenRLHF
 
@@ -244,7 +246,7 @@ OPENRLHF_KL = (
         "kl_placement",
         "advantage",
         f"{MAKER}: compute_advantages_and_returns",
-        "taken from the rewards of the tokens after the group was normalized, then summed to the end",
+        "subtracted from token rewards after the group is normalized, then summed to the end",
     ),
 )
 OPENRLHF_LOOP = (
@@ -256,17 +258,17 @@ OPENRLHF_LOOP = (
         "train.num_minibatches",
         8,
         f"{OPTIONS}: --train.batch_size",
-        "128 completions per update, of 1024 prompts with one each; with n each there are 8·n updates",
+        "128 completions per update of 1024 prompts with one each; n each make 8·n updates",
     ),
     Fact("train.epochs", 1, f"{OPTIONS}: --train.max_epochs"),
 )
 OPENRLHF_GAPS = (
     Gap(
-        "The reward, after the group's baseline, is held in [−10, 10]; ours is not.",
+        "The reward minus the group's baseline is clamped to [−10, 10]; ours is not.",
         f"{OPTIONS}: --reward.clip_range",
     ),
-    Gap("k1 of each token is held in [−10, 10]; ours is not.", f"{UTILS}: compute_approx_kl"),
-    Gap("The logarithm of the ratio is held in [−20, 20]; ours is not.", f"{LOSS}: PolicyLoss.forward"),
+    Gap("k1 of each token is clamped to [−10, 10]; ours is not.", f"{UTILS}: compute_approx_kl"),
+    Gap("The log ratio is clamped to [−20, 20]; ours is not.", f"{LOSS}: PolicyLoss.forward"),
 )
 
 # NeMo-RL, open-instruct, prime-rl and AReaL, read at commits
@@ -344,7 +346,7 @@ DIALECTS: dict[str, Dialect] = {
                     "scale",
                     "leave_one_out",
                     NEMO_STD,
-                    "the deviation of the other completions too; where it is 0 nothing is divided",
+                    "the other completions' deviation; no division if it is 0",
                 ),
                 Fact("ddof", 1, NEMO_STD),
                 Fact("epsilon", 1e-6, NEMO_ESTIMATOR, "added to the deviation"),
@@ -357,7 +359,7 @@ DIALECTS: dict[str, Dialect] = {
                     "kl_estimator",
                     "k3",
                     "nemo_rl/algorithms/loss_functions.py@b816b57: ClippedPGLossFn",
-                    "later commits multiply it by π/sg[π] (k3_unbiased where a batch has one update)",
+                    "later commits multiply it by π/sg[π] (k3_unbiased if a batch has one update)",
                 ),
                 Fact("kl_placement", "loss", f"{NEMO_YAML}: loss_fn"),
                 Fact("modify.dynamic_sampling", 0, f"{NEMO_YAML}: use_dynamic_sampling"),
@@ -374,7 +376,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "k3 of each token is held in [−10, 10] and its logarithm in [−20, 20]; ours is not.",
+                    "k3 of each token is clamped to [−10, 10] and its logarithm to [−20, 20]; ours is not.",
                     f"{NEMO_YAML}: kl_output_clamp_value",
                 ),
             ),
@@ -411,8 +413,8 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "Rollouts come from policies up to 8 steps old, and weights change while a completion is "
-                    "written; ours come from the current policy.",
+                    "Rollouts come from policies up to 8 steps old, and weights change during a "
+                    "completion; ours come from the current policy.",
                     f"{STREAM}: async_steps, inflight_updates",
                 ),
             ),
@@ -444,14 +446,14 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "There is no clip: a token whose ratio leaves [1/8, 8] is masked whatever the sign of "
-                    "its advantage; ours drops the half of them that the clipped objective drops. With one "
+                    "Instead of a clip, a token whose ratio leaves [1/8, 8] is masked whatever the sign "
+                    "of its advantage; ours drops only those that the clipped objective drops. With one "
                     "update per batch the ratio to π_old is 1 and only the correction masks, as there.",
                     PRIME_LOSS,
                 ),
                 Gap(
-                    "A whole sequence is masked where the geometric mean of its ratios leaves [0.1, 10] or "
-                    "one of them is above 100.",
+                    "A whole sequence is masked if the geometric mean of its ratios leaves [0.1, 10] or "
+                    "one exceeds 100.",
                     f"{PRIME_CONFIG}.geo_mask_low, sequence_mask_high",
                 ),
                 Gap(
@@ -473,19 +475,19 @@ DIALECTS: dict[str, Dialect] = {
                     "epsilon",
                     1e-6,
                     "areal/api/cli_args.py: NormConfig.eps",
-                    "1e-5 of rewards that reward_scaling has multiplied by 10",
+                    "1e-5 for rewards that reward_scaling multiplies by 10",
                 ),
                 Fact(
                     "whiten",
                     True,
                     f"{AREAL_YAML}: adv_norm",
-                    "batch mean and batch deviation over tokens, after the group's",
+                    "batch mean and deviation over tokens, after the group's",
                 ),
                 Fact("averaging", "token_mean", f"{AREAL_ACTOR}: loss_weight_fn"),
-                Fact("clip_low", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 where the example does not set it"),
-                Fact("clip_high", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 where the example does not set it"),
+                Fact("clip_low", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 unless set"),
+                Fact("clip_high", 0.4, f"{AREAL_YAML}: eps_clip", "0.2 unless set"),
                 Fact("dual_clip", 0.0, "areal/api/cli_args.py: PPOActorConfig.c_clip"),
-                Fact("beta", 0.0, f"{AREAL_YAML}: kl_ctl", "0.1 where the example does not set it"),
+                Fact("beta", 0.0, f"{AREAL_YAML}: kl_ctl", "0.1 unless set"),
                 Fact("modify.overlong_buffer", 0, "areal/api/cli_args.py: overlong_reward_penalty"),
                 Fact("modify.mask_truncated", False, "areal/api/cli_args.py: mask_no_eos_with_zero"),
                 Fact("sampler.temperature", 1.0, f"{AREAL_YAML}: gconfig.temperature"),
@@ -497,12 +499,12 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "The second normalization divides by the unbiased deviation plus 1e-5; ours by the root "
-                    "of the variance plus 1e-8, without Bessel's correction.",
+                    "The second normalization divides by the unbiased deviation plus 1e-5; ours divides "
+                    "by the root of (variance + 1e-8), without Bessel's correction.",
                     "areal/utils/data.py: Normalization",
                 ),
                 Gap(
-                    "Rewards, times 10 and less 5, are held in [−20, 20]; ours are not.",
+                    "Rewards times 10, minus 5, are clamped to [−20, 20]; ours are not.",
                     "areal/api/cli_args.py: PPOActorConfig.reward_clip",
                 ),
                 Gap(
@@ -521,8 +523,8 @@ DIALECTS: dict[str, Dialect] = {
                     "level",
                     "token",
                     f'{TRAINER}: importance_sampling_level = "sequence"',
-                    "with the token mean of loss_type = dapo a sequence weighs as its length, which is the "
-                    "gradient of the token form",
+                    "the token mean of loss_type = dapo weighs a sequence by its length: the gradient of "
+                    "the token form",
                 ),
                 *TRL_GROUP,
                 TOKENS,
@@ -544,7 +546,7 @@ DIALECTS: dict[str, Dialect] = {
                     "averaging",
                     "token_mean",
                     f"{ACTOR}: loss_agg_mode",
-                    "0.9.0 takes the mean over each sequence, whatever is set",
+                    "0.9.0 always takes the mean over each sequence",
                 ),
                 *VERL_CLIP,
                 Fact("dual_clip", 0.0, f"{CORE}: compute_policy_loss_gspo"),
@@ -553,7 +555,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "The logarithm of the ratio is at most 10; ours is not bounded.",
+                    "The log ratio is at most 10; ours is unbounded.",
                     f"{CORE}: compute_policy_loss_gspo",
                 ),
                 VERL_SINGLE,
@@ -581,7 +583,7 @@ DIALECTS: dict[str, Dialect] = {
                     "kl_placement",
                     "reward",
                     f"{PPO_YAML}: algorithm.kl_penalty",
-                    "k1; while beta is 0 without effect",
+                    "k1; no effect while beta is 0",
                 ),
                 *VERL_LOOP,
             ),
@@ -649,7 +651,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             TRL_GAPS,
             on="grpo",
-            remark="the name changes the divisor only and leaves the standard deviation in",
+            remark="the name changes only the divisor and keeps the standard deviation",
         ),
         Dialect(
             "dr_grpo",
@@ -666,9 +668,9 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "Unless actor.loss_scale_factor is set, every micro-batch divides by its own longest "
-                    "response, so that terms weigh more beside short ones; ours divides by the limit, which "
-                    "is actor.loss_scale_factor = data.max_response_length there.",
+                    "Unless actor.loss_scale_factor is set, each micro-batch divides by its longest "
+                    "response, so terms weigh more beside short ones; ours divides by the limit: "
+                    "actor.loss_scale_factor = data.max_response_length.",
                     f"{ACTOR}: loss_scale_factor; {CORE}: agg_loss",
                 ),
                 *VERL_GAPS,
@@ -681,7 +683,7 @@ DIALECTS: dict[str, Dialect] = {
             "--algo.advantage.estimator dr_grpo",
             (*OPENRLHF_LOSS, *OPENRLHF_KL, *OPENRLHF_LOOP),
             OPENRLHF_GAPS,
-            remark="the name changes the advantage only: the mean over tokens stays",
+            remark="the name changes only the advantage; the token mean stays",
         ),
         Dialect(
             "dapo",
@@ -694,7 +696,7 @@ DIALECTS: dict[str, Dialect] = {
                 *TRL_CLIP,
                 *TRL_KL,
                 Fact("modify.dynamic_sampling", 0, TRAINER, "there is none"),
-                Fact("modify.overlong_buffer", 0, TRAINER, "a reward function of its own"),
+                Fact("modify.overlong_buffer", 0, TRAINER, "a separate reward function"),
                 *TRL_LOOP,
             ),
             TRL_GAPS,
@@ -709,13 +711,13 @@ DIALECTS: dict[str, Dialect] = {
                 Fact("averaging", "token_mean", f"{VERL_DAPO}: loss_agg_mode"),
                 Fact("clip_low", 0.2, f"{VERL_DAPO}: clip_ratio_low"),
                 Fact("clip_high", 0.28, f"{VERL_DAPO}: clip_ratio_high"),
-                Fact("dual_clip", 10.0, f"{VERL_DAPO}: clip_ratio_c", "3 where it is left out"),
+                Fact("dual_clip", 10.0, f"{VERL_DAPO}: clip_ratio_c", "3 if left out"),
                 *VERL_KL,
                 Fact(
                     "modify.dynamic_sampling",
                     9,
                     f"{VERL_DAPO}: max_num_gen_batches",
-                    "at most 10 draws in all",
+                    "at most 10 draws",
                 ),
                 Fact("sampler.temperature", 1.0, f"{VERL_DAPO}: temperature"),
                 Fact(
@@ -728,22 +730,22 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "The last 4,096 of 20,480 tokens are punished, which depends on the limit: set "
-                    "modify.overlong_buffer to a fifth of it.",
+                    "The last 4,096 of 20,480 tokens are punished; set modify.overlong_buffer to a fifth "
+                    "of your limit.",
                     f"{VERL_DAPO}: overlong_buffer_len",
                 ),
                 Gap(
-                    "A draw is of three times the prompts that a batch takes, and what is too much is "
-                    "dropped; ours draws a batch's number each time.",
+                    "Each draw has three times a batch's prompts and the surplus is dropped; ours draws "
+                    "one batch's number.",
                     f"{VERL_DAPO}: gen_prompt_bsz",
                 ),
                 Gap(
-                    "Groups whose accuracies are all equal are replaced; ours those whose rewards are.",
+                    "Groups of equal accuracies are replaced; ours replaces groups of equal rewards.",
                     f"{VERL_DAPO}: filter_groups_metric",
                 ),
                 Gap(
                     "The run stops where ten draws do not fill a batch; ours trains on what it has. The "
-                    "trainer that is built into 0.9.1 draws on without a limit.",
+                    "trainer built into 0.9.1 draws without a limit.",
                     "verl-recipe/dapo/dapo_ray_trainer.py@e7f8895; verl/trainer/ppo/v1/trainer_base.py: "
                     "_resolve_filter_groups_metric",
                 ),
@@ -762,8 +764,7 @@ DIALECTS: dict[str, Dialect] = {
                     "ratio_cap",
                     5.0,
                     f"{CONFIG}: epsilon_high",
-                    "the value that its help recommends; left out it is that of epsilon, and every weight is "
-                    "cut down to 0.2",
+                    "recommended by its help; if left out it is epsilon, which cuts every weight to 0.2",
                 ),
                 Fact("ratio_floor", 0.0, f"{TRAINER}: _compute_loss"),
                 *TRL_KL,
@@ -816,8 +817,8 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "The mean is over the responses of a micro-batch, and the micro-batches' means are added "
-                    "up, so that the gradient grows with their number; ours is the mean over the minibatch.",
+                    "The micro-batches' means are added up, so the gradient grows with their number; ours "
+                    "is the mean over the minibatch.",
                     f"{CORE}: compute_policy_loss_geo_mean",
                 ),
                 VERL_SINGLE,
@@ -894,15 +895,15 @@ DIALECTS: dict[str, Dialect] = {
                 *TRL_GROUP,
                 TOKENS,
                 *TRL_CLIP,
-                Fact("top_fraction", 0.2, f"{CONFIG}: top_entropy_quantile", "1 where it is left out"),
+                Fact("top_fraction", 0.2, f"{CONFIG}: top_entropy_quantile", "1 if left out"),
                 *TRL_KL,
                 Fact("modify.dynamic_sampling", 0, TRAINER, "there is none"),
                 *TRL_LOOP,
             ),
             (
                 Gap(
-                    "The threshold is that of each micro-batch and of the current policy's entropies; ours "
-                    "is that of the rollout batch and of the old policy's.",
+                    "The threshold comes from each micro-batch and the current policy's entropies; ours "
+                    "comes from the rollout batch and the old policy's.",
                     f"{TRAINER}: get_high_entropy_mask",
                 ),
                 *TRL_GAPS,
@@ -950,8 +951,8 @@ DIALECTS: dict[str, Dialect] = {
             (
                 VERL_COVARIANCE,
                 Gap(
-                    "The tokens of the largest covariances are penalized, negative ones too where there are "
-                    "not enough others; ours only those above 0.",
+                    "The tokens of the largest covariances are penalized, negative ones too if there are "
+                    "too few others; ours only those above 0.",
                     f"{CORE}: compute_policy_loss_kl_cov",
                 ),
                 VERL_SINGLE,
@@ -973,7 +974,7 @@ DIALECTS: dict[str, Dialect] = {
                 *VERL_LOOP,
             ),
             VERL_GAPS,
-            remark="these are not the settings of the authors' script for verl, which are our defaults",
+            remark="our defaults are those of the authors' script for verl, which these are not",
         ),
         Dialect(
             "rloo",
@@ -1015,7 +1016,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             VERL_GAPS,
             on="grpo",
-            remark="the name changes the baseline only: PPO's clip stays",
+            remark="the name changes only the baseline; PPO's clip stays",
         ),
         Dialect(
             "rloo",
@@ -1031,7 +1032,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             OPENRLHF_GAPS,
             on="grpo",
-            remark="the name changes the baseline only: PPO's clip stays",
+            remark="the name changes only the baseline; PPO's clip stays",
         ),
         Dialect(
             "reinforce_pp",
@@ -1062,14 +1063,17 @@ DIALECTS: dict[str, Dialect] = {
             (
                 Fact("baseline", "mean", f"{MAKER}: compute_advantages_and_returns"),
                 Fact("scale", "none", f"{MAKER}: compute_advantages_and_returns"),
-                Fact("whiten", True, f"{MAKER}: compute_advantages_and_returns", "after the KL was taken"),
+                Fact(
+                    "whiten", True, f"{MAKER}: compute_advantages_and_returns", "after the KL is subtracted"
+                ),
                 *OPENRLHF_LOSS,
                 *OPENRLHF_KL,
                 *OPENRLHF_LOOP,
             ),
             OPENRLHF_GAPS,
             on="grpo",
-            remark="the KL is taken before advantages are whitened, which ours of the name cannot",
+            remark="the KL is subtracted before advantages are whitened, which our algorithm of this "
+            "name cannot do",
         ),
         Dialect(
             "reinforce_pp_baseline",
@@ -1115,7 +1119,7 @@ DIALECTS: dict[str, Dialect] = {
                 *TRL_GAPS,
             ),
             on="grpo",
-            remark="the name is that of an average only; there is no Beta density",
+            remark="the name means only an average; there is no Beta density",
         ),
         Dialect(
             "gdpo",
@@ -1133,13 +1137,13 @@ DIALECTS: dict[str, Dialect] = {
             (*VERL_DEVIATION, VERL_AVERAGING, *VERL_CLIP, VERL_DUAL, *VERL_KL, *VERL_LOOP),
             (
                 Gap(
-                    "The weighed sum is whitened over the batch's tokens; ours is divided by the deviation "
-                    "over its completions.",
+                    "The weighted sum is whitened over the batch's tokens; ours is divided by the "
+                    "deviation over completions.",
                     f"{CORE}: compute_gdpo_outcome_advantage",
                 ),
                 Gap(
-                    "With trainer.use_v1=True, the default, it stops: the prompts and the single rewards do "
-                    "not reach the estimator.",
+                    "With trainer.use_v1=True, the default, it stops: prompts and single rewards do not "
+                    "reach the estimator.",
                     "verl/trainer/ppo/v1/trainer_base.py: _compute_advantage",
                 ),
                 *VERL_GAPS,
@@ -1171,8 +1175,8 @@ DIALECTS: dict[str, Dialect] = {
             (VERL_AVERAGING, *VERL_KL, *VERL_LOOP),
             (
                 Gap(
-                    "The factor is the batch over its completions of a reward other than 0; ours over those "
-                    "of groups with a signal.",
+                    "The factor is the batch size over the completions with a nonzero reward; ours is "
+                    "over those of groups with a signal.",
                     f"{CORE}: compute_gpg_outcome_advantage",
                 ),
                 VERL_SINGLE,
@@ -1203,7 +1207,8 @@ DIALECTS: dict[str, Dialect] = {
             ),
             (
                 Gap(
-                    "With trainer.use_v1=True, the default, it stops: nothing hands on the sums of squares.",
+                    "With trainer.use_v1=True, the default, it stops: the sums of squares do not reach "
+                    "the estimator.",
                     "verl/trainer/ppo/ray_trainer.py: compute_advantage",
                 ),
                 *VERL_GAPS,

@@ -1,8 +1,8 @@
-"""How TRL's trainers (1.16) are told to do what our algorithms do: settings as arguments of their configs.
+"""Arguments for TRL's trainers (1.16) that make them do what our algorithms do.
 
-An entry of `TABLE` names the trainer of an algorithm and, for every field, the rule that makes its value into
-arguments. A value that no argument expresses is refused with those that one does. Adding an algorithm is an
-entry; `tests/runs/train/test_trl.py` demands a rule for each of its fields.
+An entry of `TABLE` names the trainer of an algorithm and, for every field, the rule that turns its value into
+arguments. If TRL has no argument for a value, the run is refused and the message lists the values that TRL
+has. To add an algorithm, add an entry; `tests/runs/train/test_trl.py` demands a rule for each of its fields.
 """
 
 from __future__ import annotations
@@ -21,48 +21,50 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Splitting:
-    """How a rollout batch is cut."""
+    """How a rollout batch is split into updates."""
 
     minibatches: int
     whole: bool
-    """Whether a minibatch goes forward at once; else TRL accumulates gradients."""
+    """Whether a minibatch is one forward pass; otherwise TRL accumulates gradients."""
     updates: int
     """Optimizer updates per rollout batch."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of a field's value."""
+    """How a field's value becomes arguments."""
 
     arguments: Callable[[Any, Any, Splitting], Arguments | None]
-    """(value, the algorithm, splitting) -> arguments; None where TRL has none."""
+    """(value, algorithm, splitting) -> arguments; None if TRL has none for this value."""
     expressed: str
-    """The values that it does have, for the message."""
+    """The values that TRL has, for the message."""
 
 
-def written(value: Any) -> str:
-    """A value as a recipe has it."""
+def format_value(value: Any) -> str:
+    """A value as a recipe writes it."""
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
-def passed(argument: str) -> Rule:
-    """Any value, as this argument."""
+def pass_as(argument: str) -> Rule:
+    """The rule that passes any value as this argument."""
     return Rule(lambda value, algorithm, splitting: {argument: value}, "")
 
 
-def only(wanted: Any) -> Rule:
-    """This value, which is TRL's fixed one."""
-    return Rule(lambda value, algorithm, splitting: {} if value == wanted else None, written(wanted))
+def require(wanted: Any) -> Rule:
+    """The rule that accepts only this value, which is fixed in TRL."""
+    return Rule(lambda value, algorithm, splitting: {} if value == wanted else None, format_value(wanted))
 
 
-def choice(table: Mapping[Any, Arguments]) -> Rule:
+def choose(table: Mapping[Any, Arguments]) -> Rule:
+    """The rule that looks up the arguments for a value."""
     return Rule(
-        lambda value, algorithm, splitting: table.get(value), " or ".join(written(value) for value in table)
+        lambda value, algorithm, splitting: table.get(value),
+        " or ".join(format_value(value) for value in table),
     )
 
 
-def where(needed: Callable[[Any], bool], rule: Rule) -> Rule:
-    """A rule that holds for algorithms that need it; else the value changes nothing."""
+def apply_if(needed: Callable[[Any], bool], rule: Rule) -> Rule:
+    """The rule for algorithms that need it; for others the value changes nothing."""
     return Rule(
         lambda value, algorithm, splitting: (
             rule.arguments(value, algorithm, splitting) if needed(algorithm) else {}
@@ -72,13 +74,13 @@ def where(needed: Callable[[Any], bool], rule: Rule) -> Rule:
 
 
 FREE = Rule(lambda value, algorithm, splitting: {}, "")
-"""A field that acts before TRL sees the data."""
+"""The rule for a field that acts before TRL sees the data."""
 
 
 def token_mean(splitting: Splitting) -> Arguments:
-    """TRL's `bnpo` divides by the tokens of what goes forward at once, `dapo` by those of the rollout batch
-    over the number of minibatches. Ours is the minibatch's own number, which one of them is unless one of
-    several minibatches is cut again."""
+    """TRL's `bnpo` divides by the tokens of one forward pass, `dapo` by those of the rollout batch over the
+    number of minibatches. Ours divides by the tokens of the minibatch: one of the two is the same, unless one
+    of several minibatches is split again."""
     return {"loss_type": "bnpo" if splitting.whole and splitting.minibatches > 1 else "dapo"}
 
 
@@ -92,46 +94,46 @@ AVERAGING = Rule(
 )
 
 
-def penalized(algorithm: Any) -> bool:
+def has_penalty(algorithm: Any) -> bool:
     return bool(algorithm.beta)
 
 
-def scaled(algorithm: Any) -> bool:
+def has_scale(algorithm: Any) -> bool:
     return bool(algorithm.scale != "none")
 
 
-K3 = where(penalized, choice({"k3": {"use_bias_correction_kl": False}}))
-K3_UNBIASED = where(
-    penalized,
-    choice({"k3": {"use_bias_correction_kl": False}, "k3_unbiased": {"use_bias_correction_kl": True}}),
+K3 = apply_if(has_penalty, choose({"k3": {"use_bias_correction_kl": False}}))
+K3_UNBIASED = apply_if(
+    has_penalty,
+    choose({"k3": {"use_bias_correction_kl": False}, "k3_unbiased": {"use_bias_correction_kl": True}}),
 )
 KL: Mapping[str, Rule] = {
-    "beta": passed("beta"),
+    "beta": pass_as("beta"),
     "kl_estimator": K3_UNBIASED,
-    "kl_placement": where(penalized, only("loss")),
+    "kl_placement": apply_if(has_penalty, require("loss")),
 }
 KL_OF_SEQUENCES = {**KL, "kl_estimator": K3}
-"""TRL's bias correction then takes the ratio of the sequence."""
+"""At sequence level TRL's bias correction uses the ratio of the sequence, which ours does not."""
 GROUP: Mapping[str, Rule] = {
-    "baseline": only("mean"),
-    "scale": choice({kind: {"scale_rewards": kind} for kind in ("group", "batch", "none")}),
-    "ddof": where(scaled, only(1)),
-    "epsilon": where(scaled, only(1e-4)),
+    "baseline": require("mean"),
+    "scale": choose({kind: {"scale_rewards": kind} for kind in ("group", "batch", "none")}),
+    "ddof": apply_if(has_scale, require(1)),
+    "epsilon": apply_if(has_scale, require(1e-4)),
 }
 CLIP: Mapping[str, Rule] = {
-    "clip_low": passed("epsilon"),
-    "clip_high": passed("epsilon_high"),
+    "clip_low": pass_as("epsilon"),
+    "clip_high": pass_as("epsilon_high"),
     "dual_clip": Rule(lambda value, algorithm, splitting: {"delta": value or None}, ""),
 }
-GRPO: Mapping[str, Rule] = {**GROUP, "whiten": only(False), **CLIP, "averaging": AVERAGING, **KL}
+GRPO: Mapping[str, Rule] = {**GROUP, "whiten": require(False), **CLIP, "averaging": AVERAGING, **KL}
 PAIRS: Mapping[str, Rule] = {
-    "beta": passed("beta"),
-    "nll": only(0.0),  # TRL's "sft" averages over the tokens of all completions
+    "beta": pass_as("beta"),
+    "nll": require(0.0),  # TRL's "sft" averages over the tokens of all completions
     "pairs_per_group": FREE,
 }
 
-# What TRL logs and we do too. At the level of sequences it counts a clipped response once, we each of its
-# tokens: not the same metric.
+# Metrics that both log. At sequence level TRL counts a clipped response once and we count each of its tokens,
+# so its clip shares are not ours.
 KL_METRICS = {"kl": "policy/kl_reference_k3"}
 TOKEN_METRICS = {
     "clip_ratio/low_mean": "policy/clip_low",
@@ -147,19 +149,19 @@ class Entry:
     """Which of TRL's trainers runs an algorithm, and how."""
 
     trainer: str
-    """Its class is this name with Trainer behind, its configuration's with Config."""
+    """Prefix of its classes: this name plus Trainer, and plus Config."""
     fields: Mapping[str, Rule]
     """A rule for every field of the algorithm."""
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments that the algorithm always needs."""
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Names under which TRL logs what our catalog has too, and ours."""
+    """Our metric by the name under which TRL logs the same."""
     pairs: str = ""
-    """For a trainer of recorded pairs that samples nothing: our metric of how many pairs it saw."""
+    """For a trainer of recorded pairs, which samples nothing: our metric that counts its pairs."""
     separate: bool = False
-    """Whether each part of the reward is a reward function of its own, instead of their weighted sum."""
+    """Whether each part of the reward is a separate reward function, instead of their weighted sum."""
     clips: str = ""
-    """What TRL clips and we do not, so that only the first update on a batch is the same."""
+    """What TRL clips and we do not; only the first update on a batch is the same."""
 
 
 SEQUENCES = {"importance_sampling_level": "sequence"}
@@ -171,16 +173,16 @@ TABLE: Mapping[str, Entry] = {
     ),
     "lite_ppo": Entry("GRPO", GRPO, metrics=TOKEN_METRICS),
     "entropy_mask": Entry(
-        "GRPO", {**GRPO, "top_fraction": passed("top_entropy_quantile")}, metrics=TOKEN_METRICS
+        "GRPO", {**GRPO, "top_fraction": pass_as("top_entropy_quantile")}, metrics=TOKEN_METRICS
     ),
     "gdpo": Entry(
         "GRPO",
-        {**CLIP, "averaging": AVERAGING, **KL, "ddof": only(1), "epsilon": only(1e-4)},
+        {**CLIP, "averaging": AVERAGING, **KL, "ddof": require(1), "epsilon": require(1e-4)},
         {"multi_objective_aggregation": "normalize_then_sum"},
         TOKEN_METRICS,
         separate=True,
     ),
-    "gspo": Entry(  # both levels have one gradient where advantages are the same for all tokens, as TRL's are
+    "gspo": Entry(  # both levels have the same gradient, because TRL's advantages are equal for all tokens
         "GRPO",
         {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": AVERAGING, "level": FREE},
         SEQUENCES,
@@ -188,7 +190,7 @@ TABLE: Mapping[str, Entry] = {
     ),
     "luspo": Entry(
         "GRPO",
-        {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": only("sequence_sum")},
+        {**GROUP, **CLIP, **KL_OF_SEQUENCES, "averaging": require("sequence_sum")},
         {"loss_type": "luspo", **SEQUENCES},
         KL_METRICS,
     ),
@@ -197,9 +199,9 @@ TABLE: Mapping[str, Entry] = {
         {
             **GROUP,
             **KL,
-            "averaging": only("token_mean"),
-            "ratio_cap": passed("epsilon_high"),
-            "ratio_floor": only(0.0),
+            "averaging": require("token_mean"),
+            "ratio_cap": pass_as("epsilon_high"),
+            "ratio_floor": require(0.0),
         },
         {"loss_type": "cispo"},
         KL_METRICS,
@@ -209,9 +211,9 @@ TABLE: Mapping[str, Entry] = {
         {
             **GROUP,
             **KL,
-            "averaging": only("sequence_mean"),
-            "temperature_positive": passed("sapo_temperature_pos"),
-            "temperature_negative": passed("sapo_temperature_neg"),
+            "averaging": require("sequence_mean"),
+            "temperature_positive": pass_as("sapo_temperature_pos"),
+            "temperature_negative": pass_as("sapo_temperature_neg"),
         },
         {"loss_type": "sapo"},
         KL_METRICS,
@@ -221,11 +223,11 @@ TABLE: Mapping[str, Entry] = {
         {
             **GROUP,
             **KL,
-            "averaging": only("token_mean"),
-            "power_positive": passed("vespo_k_pos"),
-            "decay_positive": passed("vespo_lambda_pos"),
-            "power_negative": passed("vespo_k_neg"),
-            "decay_negative": passed("vespo_lambda_neg"),
+            "averaging": require("token_mean"),
+            "power_positive": pass_as("vespo_k_pos"),
+            "decay_positive": pass_as("vespo_lambda_pos"),
+            "power_negative": pass_as("vespo_k_neg"),
+            "decay_negative": pass_as("vespo_lambda_neg"),
         },
         {"loss_type": "vespo"},
         {**KL_METRICS, "vespo/phi_seq_mean": "policy/sequence_weight"},
@@ -233,10 +235,10 @@ TABLE: Mapping[str, Entry] = {
     "rloo": Entry(
         "RLOO",
         {
-            "averaging": only("sequence_sum"),
-            "beta": passed("beta"),
+            "averaging": require("sequence_sum"),
+            "beta": pass_as("beta"),
             "kl_estimator": FREE,  # in the reward it is k1 in both
-            "kl_placement": where(penalized, only("reward")),
+            "kl_placement": apply_if(has_penalty, require("reward")),
         },
         metrics={"kl": "policy/kl_reference_k1"},
         clips="the ratio of whole completions",
@@ -253,7 +255,7 @@ TABLE: Mapping[str, Entry] = {
         COUNT,
     ),
     "ipo": Entry(  # TRL's margins are those of whole completions
-        "DPO", {**PAIRS, "compare": only("token")}, {"loss_type": ["ipo"]}, PAIR_METRICS, COUNT
+        "DPO", {**PAIRS, "compare": require("token")}, {"loss_type": ["ipo"]}, PAIR_METRICS, COUNT
     ),
 }
 
@@ -261,7 +263,7 @@ TABLE: Mapping[str, Entry] = {
 def translate(
     algorithm: Algorithm[Any], modify: Modifiers, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
-    """(the arguments, why there are none). Each reason names a remedy."""
+    """(arguments, reasons why TRL cannot do this). Each reason names a remedy."""
     entry = TABLE.get(algorithm.name)
     if entry is None:
         return {}, [f"TRL's trainers have no {algorithm.name}, only {', '.join(TABLE)}; {STAY}"]
@@ -269,41 +271,42 @@ def translate(
     faults = []
     for name in (field.name for field in dataclasses.fields(algorithm)):
         value, rule = getattr(algorithm, name), entry.fields.get(name)
-        found = rule.arguments(value, algorithm, splitting) if rule else None
-        if found is not None:
-            arguments |= found
+        translated = rule.arguments(value, algorithm, splitting) if rule else None
+        if translated is not None:
+            arguments |= translated
             continue
         remedy = f"set settings.{name} = {rule.expressed}, or {STAY}" if rule else STAY
         faults.append(
-            f"settings.{name} is {written(value)}, which TRL's {entry.trainer}Trainer does not have; {remedy}"
+            f"settings.{name} is {format_value(value)}, which TRL's {entry.trainer}Trainer does not have; "
+            f"{remedy}"
         )
     if entry.clips and splitting.updates > 1:
         faults.append(
             f"TRL's {entry.trainer}Trainer clips {entry.clips}, which changes all updates on a batch but the "
             f"first; set train.num_minibatches = 1 and train.epochs = 1, or {STAY}"
         )
-    more, why = around(modify, entry, arguments, splitting)
+    more, why = translate_modifiers(modify, entry, arguments, splitting)
     return arguments | more, faults + why
 
 
 STAY = 'set train.backend = "grpobench"'
 OVER_TOKENS = ("dapo", "bnpo", "cispo", "vespo")
-"""TRL's losses that divide by the tokens that count, so that a masked completion leaves no trace."""
+"""TRL's losses that divide by the unmasked tokens, so that a masked completion has no effect."""
 
 
-def around(
+def translate_modifiers(
     modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
-    """`translate` of the section `modify`. Overlong punishment is in the reward and needs no argument."""
-    found: Arguments = {}
+    """`translate` for the section `modify`. Overlong punishment is in the reward and needs no argument."""
+    translated: Arguments = {}
     faults = []
     if modify.dynamic_sampling:
         faults.append(
-            f"modify.dynamic_sampling draws problems anew, which TRL does not; set it to 0, or {STAY}"
+            f"modify.dynamic_sampling draws further problems, which TRL cannot do; set it to 0, or {STAY}"
         )
     if modify.schedule != "uniform":
         faults.append(
-            "modify.schedule chooses problems by earlier rewards, and TRL has its own order; set it to "
+            "modify.schedule chooses problems by earlier rewards, but TRL has a fixed order; set it to "
             f'"uniform", or {STAY}'
         )
     if modify.zero_variance_filter:
@@ -312,8 +315,8 @@ def around(
             f"false, or {STAY}"
         )
     if modify.off_policy_mask or modify.entropy_bonus:
-        more, why = in_loss(modify, entry, arguments, splitting)
-        found |= more
+        more, why = translate_loss_modifiers(modify, entry, arguments, splitting)
+        translated |= more
         faults += why
     if modify.overlong_buffer and entry.separate:
         faults.append(
@@ -321,29 +324,29 @@ def around(
             f"0, or {STAY}"
         )
     if modify.mask_truncated and not entry.pairs:
-        found["mask_truncated_completions"] = True
+        translated["mask_truncated_completions"] = True
         if arguments.get("loss_type") not in OVER_TOKENS:
             faults.append(
                 "modify.mask_truncated: TRL counts the masked completions in its mean over completions; set "
                 f'settings.averaging = "token_mean", or {STAY}'
             )
     if modify.reference_every:
-        found["sync_ref_model"] = True
-        found["ref_model_sync_steps"] = modify.reference_every * splitting.updates
-        found["ref_model_mixup_alpha"] = modify.reference_mix
+        translated["sync_ref_model"] = True
+        translated["ref_model_sync_steps"] = modify.reference_every * splitting.updates
+        translated["ref_model_mixup_alpha"] = modify.reference_mix
         if entry.pairs:
             faults.append(
-                f"modify.reference_every counts steps, TRL's {entry.trainer}Trainer updates, of which a step "
-                f"without pairs has none; set it to 0, or {STAY}"
+                f"modify.reference_every counts steps, but TRL's {entry.trainer}Trainer counts updates, and "
+                f"a step without pairs has none; set it to 0, or {STAY}"
             )
-    return found, faults
+    return translated, faults
 
 
-def in_loss(
+def translate_loss_modifiers(
     modify: Modifiers, entry: Entry, arguments: Arguments, splitting: Splitting
 ) -> tuple[Arguments, list[str]]:
-    """`around` of what is a part of TRL's loss. With its own sampler TRL masks by π_old, as in the paper's
-    other source of distance; in process the sampler's probabilities are the same but for rounding."""
+    """`translate_modifiers` for what is part of TRL's loss. With its in-process sampler TRL masks by π_old,
+    the paper's other source of distance, from which the sampler's probabilities differ only by rounding."""
     asked = {
         "off_policy_mask": ("off_policy_mask_threshold", modify.off_policy_mask),
         "entropy_bonus": ("entropy_coef", modify.entropy_bonus),
@@ -357,35 +360,35 @@ def in_loss(
     faults = []
     if modify.entropy_bonus and arguments.get("loss_type") not in OVER_TOKENS:
         faults.append(
-            "modify.entropy_bonus: TRL's is the mean over tokens whatever else is averaged how; set "
+            "modify.entropy_bonus: TRL always averages it over tokens; set "
             f'settings.averaging = "token_mean", or {STAY}'
         )
     if modify.entropy_bonus and not splitting.whole:
         faults.append(
-            "modify.entropy_bonus: TRL's is the mean of the means of what goes forward at once; set "
+            "modify.entropy_bonus: TRL averages the means of its forward passes; set "
             f"train.micro_batch_tokens = 0, or {STAY}"
         )
     if modify.entropy_bonus and "top_entropy_quantile" in arguments:
         faults.append(
-            "modify.entropy_bonus: TRL's is that of the tokens that the quantile of entropy leaves; set it "
+            "modify.entropy_bonus: TRL covers only the tokens above the entropy quantile; set it "
             f"to 0, or {STAY}"
         )
     return dict(asked.values()), faults
 
 
 def metric_names(entry: Entry, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """TRL's names and ours of what both log. With TRL's bias correction its `kl` is weighted: not ours."""
+    """Our metric by TRL's name for it. With TRL's bias correction its `kl` is weighted, which ours is not."""
     names = {"entropy": "trained/entropy", "grad_norm": "grad_norm/policy", **entry.metrics}
     if arguments.get("use_bias_correction_kl"):
         names.pop("kl", None)
     return names
 
 
-def pairs(signal: Signal) -> list[tuple[int, int]]:
-    """(chosen row, rejected row) of every pair, in the order of their units."""
+def list_pairs(signal: Signal) -> list[tuple[int, int]]:
+    """(chosen row, rejected row) of every pair, in the order of their row groups."""
     assert isinstance(signal, Paired)
     rows: dict[int, dict[bool, int]] = {}
-    for row, (unit, sign) in enumerate(zip(signal.row_group.tolist(), signal.sign.tolist(), strict=True)):
-        if unit >= 0:
-            rows.setdefault(unit, {})[sign > 0] = row
-    return [(rows[unit][True], rows[unit][False]) for unit in sorted(rows)]
+    for row, (pair, sign) in enumerate(zip(signal.row_group.tolist(), signal.sign.tolist(), strict=True)):
+        if pair >= 0:
+            rows.setdefault(pair, {})[sign > 0] = row
+    return [(rows[pair][True], rows[pair][False]) for pair in sorted(rows)]

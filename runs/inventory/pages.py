@@ -18,7 +18,8 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,15 @@ def _lines(block: Block, place: Path) -> list[str]:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+COMMON = 2
+"""Algorithms that must share a setting or metric before the index explains it."""
+USUAL_NEEDS = (
+    "trains policy",
+    "rollouts: the policy's own only",
+    "with beta above 0: one more forward pass per step of: reference",
+)
+"""Needs that the index lists once. Each page lists another line where one of them does not hold."""
 MARK = "<!-- Written by `grpobench docs`"
 """How every page begins."""
 
@@ -162,6 +172,7 @@ def templates() -> Environment:
         autoescape=False,
     )
     environment.filters |= {"cell": cell, "value": value, "sentence": sentence, "fold": fold, "lines": lines}
+    environment.filters["plainly"] = describing.plainly
     return environment
 
 
@@ -170,26 +181,28 @@ def pages() -> dict[str, str]:
     environment = templates()
     algorithms = registries.algorithms()
     shown = {name: facts(cls) for name, cls in algorithms.items()}
+    common = {part: collect_common(row[part] for row in shown.values()) for part in ("settings", "metrics")}
     presets = describing.show_dialects()
-    found = {
+    texts = {
         f"algorithms/{name}.md": environment.get_template("algorithm.md.j2").render(
-            row, known={dialect["name"]: dialect for dialect in presets}
+            {
+                **row,
+                **{part: part_rows(row[part], rows) for part, rows in common.items()},
+                "needs": [line for line in row["needs"] if line not in USUAL_NEEDS],
+            }
         )
         for name, row in shown.items()
     }
-    found["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(rows=shown.values())
-    by_algorithm = {name: [row for row in presets if row["algorithm"] == name] for name in algorithms}
-    found["dialects.md"] = environment.get_template("dialects.md.j2").render(
-        algorithms={name: rows for name, rows in by_algorithm.items() if rows},
-        example=presets[0],
-        note=registries.dialects_note(),
+    texts["algorithms/README.md"] = environment.get_template("algorithms.md.j2").render(
+        rows=shown.values(), common=common, needs=USUAL_NEEDS
     )
-    found["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
-    found["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
-    found[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
-    found[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
-    found[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
-    return found
+    texts["dialects.md"] = environment.get_template("dialects.md.j2").render(collect_dialects(presets))
+    texts["modify.md"] = environment.get_template("modify.md.j2").render(stands_around())
+    texts["import.md"] = environment.get_template("import.md.j2").render(vocabularies=VOCABULARIES.values())
+    texts[describing.PAGE] = environment.get_template("stability.md.j2").render(describing.page_facts())
+    texts[pairs.PAGE] = environment.get_template("pairs.md.j2").render(pairs.page_facts())
+    texts[readings.PAGE] = environment.get_template("readings.md.j2").render(readings.page_facts())
+    return texts
 
 
 def facts(cls: Any) -> Mapping[str, Any]:
@@ -199,6 +212,103 @@ def facts(cls: Any) -> Mapping[str, Any]:
         "about": describing.paragraphs(cls)[1],
         "formula": parts(row["formula"]),
         "certainty": certainty(row["evidence"]),
+        "arxiv": list(dict.fromkeys(ARXIV.findall(row["paper"]))),
+    }
+
+
+def drop_default(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A setting or metric for comparison across algorithms, which may differ in their defaults."""
+    return tuple((key, value) for key, value in row.items() if key != "default")
+
+
+def collect_common(algorithms: Iterable[list[Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+    """By name, the settings or metrics that at least `COMMON` algorithms describe in the same words, with the
+    most frequent default: the index explains them once. Of two descriptions of one name the more frequent
+    one counts."""
+    every = [row for rows in algorithms for row in rows]
+    common: dict[str, Mapping[str, Any]] = {}
+    for described, count in Counter(map(drop_default, every)).most_common():
+        row = dict(described)
+        if count >= COMMON and row["name"] not in common:
+            defaults = Counter(
+                str(other.get("default")) for other in every if drop_default(other) == described
+            )
+            common[row["name"]] = {**row, "default": defaults.most_common(1)[0][0]}
+    return common
+
+
+def part_rows(
+    rows: list[Mapping[str, Any]], common: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[Mapping[str, Any]]]:
+    """An algorithm's settings or metrics: those that its page explains, those that the index explains with
+    another default, and those that are as the index has them."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {"special": [], "changed": [], "usual": []}
+    for row in rows:
+        shared = common.get(row["name"])
+        if shared is None or drop_default(shared) != drop_default(row):
+            kinds["special"].append(row)
+        else:
+            kinds["usual" if str(row.get("default")) == shared["default"] else "changed"].append(row)
+    return kinds
+
+
+@dataclass(frozen=True)
+class Library:
+    """What several presets of one library share."""
+
+    facts: list[Mapping[str, Any]]
+    gaps: Mapping[tuple[str, str], str]
+    """A label by (what, source)."""
+
+
+def collect_library(name: str, presets: list[describing.Row]) -> Library:
+    """The facts and gaps that at least two presets of a library share word for word. Of two sources for one
+    value the more frequent one counts."""
+    facts = [fact for row in presets for fact in (*row["differences"], *row["equal"])]
+    counts = Counter((fact["setting"], fact["theirs"], fact["source"], fact["note"]) for fact in facts)
+    shared: dict[tuple[str, Any], Mapping[str, Any]] = {}
+    for (setting, theirs, source, note), count in counts.most_common():
+        if count > 1:
+            row = {"setting": setting, "theirs": theirs, "source": source, "note": note}
+            shared.setdefault((setting, theirs), row)
+    gaps = Counter((gap["what"], gap["source"]) for row in presets for gap in row["not_expressed"])
+    repeated = [gap for gap, count in gaps.items() if count > 1]
+    return Library(
+        sorted(shared.values(), key=lambda fact: str(fact["setting"])),
+        {gap: f"{name}-{number}" for number, gap in enumerate(repeated, 1)},
+    )
+
+
+def collect_dialects(presets: list[describing.Row]) -> Mapping[str, Any]:
+    """What the page of dialects says. What several presets of a library share stands in one table per
+    library, and the presets refer to it."""
+    names = dict.fromkeys(row["library"] for row in presets)
+    libraries = {
+        name: collect_library(name, [row for row in presets if row["library"] == name]) for name in names
+    }
+    by_algorithm: dict[str, list[describing.Row]] = {}
+    for row in presets:
+        by_algorithm.setdefault(row["algorithm"], []).append(mark_shared(row, libraries[row["library"]]))
+    return {
+        "algorithms": {name: by_algorithm[name] for name in registries.algorithms() if name in by_algorithm},
+        "libraries": {name: library for name, library in libraries.items() if library.facts or library.gaps},
+        "example": presets[0],
+        "note": registries.dialects_note(),
+    }
+
+
+def mark_shared(row: describing.Row, library: Library) -> describing.Row:
+    """A preset whose facts say whether the library's table has them, and whose shared gaps are labels."""
+
+    def mark(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**fact, "shared": {key: item for key, item in fact.items() if key != "ours"} in library.facts}
+
+    gaps = [(gap, library.gaps.get((gap["what"], gap["source"]), "")) for gap in row["not_expressed"]]
+    return row | {
+        "differences": [mark(fact) for fact in row["differences"]],
+        "equal": [mark(fact) for fact in row["equal"]],
+        "not_expressed": [gap for gap, label in gaps if not label],
+        "shared_gaps": [label for _, label in gaps if label],
     }
 
 

@@ -18,7 +18,14 @@ import zstandard
 from helpers.toys import Letters, arithmetic_run, execute, trainer_for
 from helpers.whole_runs import after
 
-from grpobench.algorithms.ads import ADS, AdaptiveSchedule, clustered, direction, moved, reduced
+from grpobench.algorithms.ads import (
+    ADS,
+    AdaptiveSchedule,
+    cluster_problems,
+    move_direction,
+    move_places,
+    reduce_dimensions,
+)
 from grpobench.algorithms.curriculum import Study
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
@@ -66,37 +73,37 @@ def answer(found: AdaptiveSchedule, step: int, rate: float) -> list[int]:
 
 
 def test_clusters_are_kinds_of_problems_easiest_first() -> None:
-    found = clustered(blobs([3, 5, 2]), 3, 128, seed=1)
+    found = cluster_problems(blobs([3, 5, 2]), 3, 128, seed=1)
     # difficulty falls with the number of a problem
     assert sorted(found) == [[2, 1, 0], [7, 6, 5, 4, 3], [9, 8]]
 
 
 def test_clusters_depend_on_the_seed_and_on_no_other_generator() -> None:
     noise = Study(torch.randn(200, 16, generator=torch.Generator().manual_seed(0)), torch.rand(200))
-    one = clustered(noise, 12, 8, seed=3)
-    assert clustered(noise, 12, 8, seed=3) == one
-    assert clustered(noise, 12, 8, seed=4) != one
+    one = cluster_problems(noise, 12, 8, seed=3)
+    assert cluster_problems(noise, 12, 8, seed=3) == one
+    assert cluster_problems(noise, 12, 8, seed=4) != one
     assert sorted(itertools.chain(*one)) == list(range(200))
 
 
 @pytest.mark.parametrize(("problems", "clusters"), [(5, 64), (1, 64), (2, 2), (40, 1)])
 def test_there_are_no_more_clusters_than_problems(problems: int, clusters: int) -> None:
     made = Study(torch.randn(problems, 4, generator=torch.Generator().manual_seed(0)), torch.rand(problems))
-    found = clustered(made, clusters, 128, seed=0)
+    found = cluster_problems(made, clusters, 128, seed=0)
     assert 1 <= len(found) <= min(problems, clusters)
     assert sorted(itertools.chain(*found)) == list(range(problems))
 
 
 def test_problems_that_the_model_cannot_tell_apart_are_one_cluster() -> None:
     same = Study(torch.ones(9, 4), torch.arange(9.0))
-    assert clustered(same, 4, 128, seed=0) == [list(range(9))]
-    assert clustered(Study(torch.zeros(3, 4), torch.zeros(3)), 4, 128, seed=0) == [[0, 1, 2]]
+    assert cluster_problems(same, 4, 128, seed=0) == [list(range(9))]
+    assert cluster_problems(Study(torch.zeros(3, 4), torch.zeros(3)), 4, 128, seed=0) == [[0, 1, 2]]
 
 
 def test_embeddings_are_compared_by_direction_in_principal_components() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 7))
-    whole = reduced(rows, 99)
-    np.testing.assert_allclose(reduced(rows * np.arange(1, 31)[:, None], 99), whole, atol=1e-12)
+    whole = reduce_dimensions(rows, 99)
+    np.testing.assert_allclose(reduce_dimensions(rows * np.arange(1, 31)[:, None], 99), whole, atol=1e-12)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def apart(points: np.ndarray) -> np.ndarray:
@@ -104,8 +111,8 @@ def test_embeddings_are_compared_by_direction_in_principal_components() -> None:
 
     np.testing.assert_allclose(apart(whole), apart(unit), atol=1e-12)  # a rotation keeps all distances
     spread = whole.var(0)
-    assert (np.diff(spread) <= 0).all() and reduced(rows, 3).shape == (30, 3)
-    np.testing.assert_allclose(reduced(rows, 3), whole[:, :3])
+    assert (np.diff(spread) <= 0).all() and reduce_dimensions(rows, 3).shape == (30, 3)
+    np.testing.assert_allclose(reduce_dimensions(rows, 3), whole[:, :3])
 
 
 # Drawing
@@ -175,7 +182,7 @@ def test_refills_bring_problems_that_the_step_has_not_had() -> None:
 def test_low_success_sends_to_an_easier_problem_and_high_success_to_a_harder_one(
     rate: float, way: int
 ) -> None:
-    assert direction(rate, 0.17) == way
+    assert move_direction(rate, 0.17) == way
 
 
 @pytest.mark.parametrize(
@@ -200,11 +207,11 @@ def test_low_success_sends_to_an_easier_problem_and_high_success_to_a_harder_one
 def test_places_move_to_the_next_that_is_free(
     held: list[int], moves: dict[int, int], expected: list[int]
 ) -> None:
-    assert moved(held, moves, 10) == expected
+    assert move_places(held, moves, 10) == expected
 
 
 def test_a_cluster_that_holds_everything_keeps_it() -> None:
-    assert moved([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
+    assert move_places([0, 1, 2], {0: 1, 1: -1, 2: 1}, 3) == [0, 1, 2]
 
 
 def test_places_walk_along_the_difficulties_until_they_are_in_the_band() -> None:

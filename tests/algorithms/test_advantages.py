@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from grpobench.algorithms import parts
 from grpobench.algorithms.algorithm import Algorithm, Batch, Signal
-from grpobench.algorithms.bnpo import BNPO, fitted
+from grpobench.algorithms.bnpo import BNPO, fit_beta
 from grpobench.algorithms.dr_grpo import DrGRPO
 from grpobench.algorithms.gdpo import GDPO
 from grpobench.algorithms.gpg import GPG
@@ -291,11 +291,11 @@ def test_dr_grpo_and_lite_ppo_are_grpo_with_other_settings() -> None:
 
 def test_shapes_follow_the_moments_of_the_success_rates() -> None:
     # mean ½, variance 1/8 (ddof 1): a + b = ¼/⅛ − 1 = 1, so a = b = ½
-    assert fitted(torch.tensor([0.25, 0.75])) == pytest.approx((7 / 6, 7 / 6))
+    assert fit_beta(torch.tensor([0.25, 0.75])) == pytest.approx((7 / 6, 7 / 6))
     # mean 0.2, variance 0.02: 0.16/0.02 − 1 = 7, a = 1.4, b = 5.6
-    assert fitted(torch.tensor([0.1, 0.3])) == pytest.approx((1 + 1.4 / 3, 1 + 5.6 / 3))
-    assert fitted(torch.tensor([0.0, 1.0])) == (1, 1)  # variance ½ above ¼: a and b would be negative
-    assert fitted(torch.tensor([0.5, 0.5, 0.5])) == fitted(torch.tensor([0.3])) == (1, 1)
+    assert fit_beta(torch.tensor([0.1, 0.3])) == pytest.approx((1 + 1.4 / 3, 1 + 5.6 / 3))
+    assert fit_beta(torch.tensor([0.0, 1.0])) == (1, 1)  # variance ½ above ¼: a and b would be negative
+    assert fit_beta(torch.tensor([0.5, 0.5, 0.5])) == fit_beta(torch.tensor([0.3])) == (1, 1)
 
 
 def test_bnpo_divides_by_the_fitted_density() -> None:
@@ -321,7 +321,7 @@ def test_flat_density_centers_and_the_other_is_in_proportion_to_grpo(solved: lis
 def test_density_of_zero_where_nothing_or_all_is_solved_makes_no_nan() -> None:
     rewards = [[0.0] * 4, [1.0] * 4, [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0]]
     rates = torch.tensor([0, 1, 0.25, 0.5, 0.5])
-    assert min(fitted(rates)) > 1  # so that the density at 0 and at 1 is 0
+    assert min(fit_beta(rates)) > 1  # so that the density at 0 and at 1 is 0
     found = advantages(BNPO(), rewards)
     assert found.isfinite().all() and found[8:].all() and not found[:8].any()
 

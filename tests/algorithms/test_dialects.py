@@ -170,7 +170,7 @@ def test_the_bounds_of_k3_are_named_wherever_verl_has_it() -> None:
     ]
     assert len(found) > 15 and "ppo@verl" not in found  # whose KL is k1 in the reward
     for name in found:
-        assert "k3 of each token is held in [−10, 10]" in gaps(name.partition("@")[0]), name
+        assert "k3 of each token is clamped to [−10, 10]" in gaps(name.partition("@")[0]), name
 
 
 def test_averages_and_choices_of_verl_that_ours_do_not_make() -> None:

@@ -29,7 +29,7 @@ from grpobench.algorithms.curriculum import Shuffled
 from grpobench.algorithms.dpo import DPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.gspo import GSPO
-from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled, overlong, without
+from grpobench.algorithms.modifiers import Modified, Modifiers, Refilled, exclude_rows, overlong
 from grpobench.algorithms.modifiers import off_policy as off_policy_tokens
 from grpobench.algorithms.parts import Averaging
 from grpobench.algorithms.ppo import PPO
@@ -192,7 +192,7 @@ def test_the_entropy_bonus_follows_the_gradient_of_the_entropy_in_closed_form() 
 def test_a_pair_with_a_truncated_half_is_left_out_whole() -> None:
     unit = torch.tensor([4, 4, -1, 7, 7])
     truncated = torch.tensor([False, True, True, False, False])
-    assert without(unit, truncated).tolist() == [-1, -1, -1, 7, 7]
+    assert exclude_rows(unit, truncated).tolist() == [-1, -1, -1, 7, 7]
 
 
 def test_groups_of_equal_graded_rewards_are_replaced() -> None:

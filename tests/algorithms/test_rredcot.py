@@ -15,7 +15,14 @@ from helpers.toys import VOCABULARY, arithmetic_run, execute, models_for, rollou
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.algorithms.grpo import GRPO
-from grpobench.algorithms.rredcot import RREDCoT, answer_values, continuations, first_of, thinned, values
+from grpobench.algorithms.rredcot import (
+    RREDCoT,
+    answer_values,
+    build_continuations,
+    choose_first,
+    segment_values,
+    thin_out,
+)
 from grpobench.runs.models.packing import Cost, pack
 from grpobench.runs.models.roles import RoleModels
 from grpobench.runs.sample.in_process import HFSampler
@@ -130,7 +137,7 @@ def test_segments_earn_the_reward_beyond_the_first_value_in_all() -> None:
     made = rollouts([[9, 5, 8, 1], [7, 7, 6]], [[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 0.25]])
     models = models_for(algorithm, "llama")
     starts = algorithm.starts(made, models)
-    value = values(made, starts, answer_values(made, 32), models)
+    value = segment_values(made, starts, answer_values(made, 32), models)
     segments = (1 + starts.sum(-1)).tolist()
     assert value.shape == (7, 5) and sorted(segments) == [1, 5, 5, 5, 5, 5, 5]
     assert len(value.unique()) > 20
@@ -183,7 +190,7 @@ def test_values_are_renormalized_probabilities_of_whole_answers() -> None:
     assert worth == {(20, 1): 0.75, (21, 22, 23, 1): 0.0, (24,): 0.5, (25, 26, 1): 0.25}
     algorithm = RREDCoT(segments=9, cut="breaks")
     starts = algorithm.starts(found, models)
-    value = values(found, starts, {0: worth}, models)
+    value = segment_values(found, starts, {0: worth}, models)
     prompt = found.prompt[0, :5].tolist()
     for row, chain in enumerate(chains):
         heads = [0, *starts[row].nonzero()[:, 0].tolist()]
@@ -207,7 +214,7 @@ def test_values_are_those_of_monte_carlo_continuations() -> None:
     algorithm = RREDCoT(segments=8, cut="breaks")
     starts = algorithm.starts(found, models)
     assert starts[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4]
-    value = values(found, starts, answer_values(found, 32), models)
+    value = segment_values(found, starts, answer_values(found, 32), models)
     source = HFSampler(models, (VOCABULARY + 1,), 0, draws, 128)
     for place in range(5):
         prompt = (*found.prompt[0, :5].tolist(), *chain[:place])
@@ -289,8 +296,8 @@ def test_groups_do_not_lend_each_other_answers() -> None:
 
 def test_thinned_marks_are_evenly_spread() -> None:
     marked = torch.tensor([[1, 1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 1, 0, 0]]).bool()
-    assert thinned(marked, 3).int().tolist() == [[0, 1, 0, 0, 1, 0, 1], [0, 1, 0, 0, 1, 0, 0]]
-    assert not thinned(marked, 0).any()
+    assert thin_out(marked, 3).int().tolist() == [[0, 1, 0, 0, 1, 0, 1], [0, 1, 0, 0, 1, 0, 0]]
+    assert not thin_out(marked, 0).any()
 
 
 def test_breaks_come_before_other_tokens_and_greater_entropy_before_less() -> None:
@@ -298,7 +305,7 @@ def test_breaks_come_before_other_tokens_and_greater_entropy_before_less() -> No
     breaks = torch.tensor([[0, 1, 0, 1, 0, 0]]).bool()
     inside = torch.tensor([[0, 1, 1, 1, 1, 0]]).bool()  # never the first token, nor the answer
     chosen = {
-        most: first_of([breaks, inside], entropy, most)[0].nonzero()[:, 0].tolist() for most in range(6)
+        most: choose_first([breaks, inside], entropy, most)[0].nonzero()[:, 0].tolist() for most in range(6)
     }
     assert chosen == {0: [], 1: [3], 2: [1, 3], 3: [1, 2, 3], 4: [1, 2, 3, 4], 5: [1, 2, 3, 4]}
 
@@ -345,7 +352,7 @@ def test_a_chain_is_computed_once_for_all_its_segments_and_answers() -> None:
     starts = RREDCoT(segments=5, cut="breaks").starts(found, Nobody())
     assert starts.sum(-1).tolist() == [4] * 8
     odds = Counting()
-    values(found, starts, answer_values(found, 32), odds)
+    segment_values(found, starts, answer_values(found, 32), odds)
     (asked,) = odds.asked
     # two beginnings in common (of 0 and 3 tokens) and three of its own for each of 8 completions; 8 answers
     assert len(asked) == (2 + 3 * 8) * 8
@@ -369,7 +376,7 @@ class Counting:
 
 def test_continuations_of_one_completion_are_a_group_of_beginnings() -> None:
     found = two()
-    made = continuations(found, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))])
+    made = build_continuations(found, [(1, 0, (RIGHT,)), (1, 2, (WRONG, 1)), (0, 1, (RIGHT,))])
     prompt = found.prompt[0, :5].tolist()
     rows = [made.prompt[i, :n].tolist() for i, n in enumerate(made.prompt_length.tolist())]
     assert rows == [prompt, [*prompt, 10, 13], [*prompt, 10]]

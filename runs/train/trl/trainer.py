@@ -136,7 +136,7 @@ class Recorded(Work):
                             "chosen_ids": part.completion[chosen, : part.length[chosen]].tolist(),
                             "rejected_ids": part.completion[rejected, : part.length[rejected]].tolist(),
                         }
-                        for chosen, rejected in trl_arguments.pairs(signal[rows])
+                        for chosen, rejected in trl_arguments.list_pairs(signal[rows])
                     ]
                 )
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from functools import cache
 from pathlib import Path
@@ -94,12 +95,19 @@ def test_a_page_holds_everything_about_its_algorithm(cls: type[Algorithm[Any]]) 
     for part in (cls.paper, cls.departures, cls.evidence[1:], cls.cost, describing.degenerate(cls)[1:]):
         assert " ".join(part.split()) in flat
     for row in describing.settings(cls):
-        assert f"| `{row['name']}` | {pages.value(row['default'])} |" in text
+        default = pages.value(row["default"])
+        shown = f"| `{row['name']}` | {default} |"
+        usual = f"`{row['name']}`" in text and shown in written()["algorithms/README.md"]
+        assert shown in text or f"`{row['name']} = {default.strip('`')}`" in flat or usual, row["name"]
     for metric in cls.metrics:
-        assert f"| `{metric.name}` |" in text
+        assert f"`{metric.name}`" in text
     for dialect in DIALECTS.values():
-        assert (f"| `{dialect.name}` |" in text) == (dialect.algorithm == cls.name)
-    assert all(f"- {line}\n" in text for line in describing.needs(cls))
+        assert (f"`{dialect.name}`" in text) == (dialect.algorithm == cls.name)
+    index = written()["algorithms/README.md"]
+    assert all((f"- {line}\n" in text) != (f"- {line}\n" in index) for line in describing.needs(cls))
+    # what the index says of needs holds wherever the page is silent
+    silent = {line for line in pages.USUAL_NEEDS[:2] if line not in describing.needs(cls)}
+    assert all(f"- {line.partition(' ')[0]} " in text for line in silent)
 
 
 def test_no_page_says_of_an_algorithm_that_is_here_that_it_is_not() -> None:
@@ -121,14 +129,42 @@ def test_the_index_has_a_line_for_each_and_links_lead_somewhere() -> None:
             assert ((DOCS / name).parent / link[0]).exists(), f"{name} links to {link[0]}"
 
 
+def explained(row: dict[str, Any], text: str) -> bool:
+    """Whether a page has a table row with the choices, or unit, and the meaning of a setting or metric."""
+    words = [row["type"], row["summary"]] if "summary" in row else [row["unit"], row["definition"]]
+    start, end = f"| `{row['name']}` |", " | ".join(map(pages.cell, words)) + " |"
+    return any(line.startswith(start) and end in line for line in text.splitlines())
+
+
+@every
+def test_every_setting_and_metric_is_explained_on_the_page_or_in_the_index(cls: type[Algorithm[Any]]) -> None:
+    page, index = written()[f"algorithms/{cls.name}.md"], written()["algorithms/README.md"]
+    rows = describing.settings(cls) + [dataclasses.asdict(metric) for metric in cls.metrics]
+    for row in rows:
+        # exactly one: a setting that differs from the common one stands on its page, in its own words
+        assert explained(row, page) != explained(row, index), row["name"]
+
+
 def test_every_dialect_stands_on_its_page_with_every_source() -> None:
     text = written()["dialects.md"]
+    dialects, _, tables = text.partition("\n## Defaults that presets of a library share\n")
     for dialect in DIALECTS.values():
-        part = text.partition(f"\n### {dialect.name}\n")[2].partition("\n### ")[0]
+        part = dialects.partition(f"\n### {dialect.name}\n")[2].partition("\n### ")[0]
+        table = tables.partition(f"\n### {dialect.library}\n")[2].partition("\n### ")[0]
         assert dialect.version in part and dialect.ask in part and dialect.remark[1:] in part
         for fact in dialect.facts:
-            assert re.search(rf"\| `{re.escape(fact.setting)}` \|.*\| {re.escape(fact.source)} \|", part)
-        assert all(f"- {gap.what} ({gap.source})\n" in part for gap in dialect.gaps)
+            assert f"`{fact.setting}`" in part
+            end = f" | {pages.cell(fact.source)}{'; ' if fact.note else ''}{pages.cell(fact.note)} |"
+            pattern = (
+                rf"\| `{re.escape(fact.setting)}` \|.* {re.escape(pages.value(fact.value))}{re.escape(end)}"
+            )
+            assert re.search(pattern, part) or re.search(pattern, table), (dialect.name, fact.setting)
+        for gap in dialect.gaps:
+            shared = re.search(rf"- \*\*(\S+)\*\* {re.escape(f'{gap.what} ({gap.source})')}\n", table)
+            if shared:
+                assert re.search(rf"Not expressed:.* {shared[1]}\b", part), (dialect.name, shared[1])
+            else:
+                assert f"- {gap.what} ({gap.source})\n" in part
 
 
 def test_pages_of_algorithms_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
