@@ -1,12 +1,12 @@
-"""Prompt-shared packing: how a batch of rollouts is laid out for one forward pass.
+"""Prompt-shared packing: the layout of a batch of rollouts for one forward pass.
 
-A group's prompt is computed once and its completions stand behind it in the same sequence. Each completion
-sees the prompt and itself only (a block mask) and counts its positions from the prompt's end, so its hidden
-states are those of an ordinary forward pass over prompt + completion. A step then costs
-Σ(prompt + Σ completions) tokens instead of G × prompt + Σ completions.
+A group's prompt is computed once, and its completions follow it in the same sequence. Each completion sees
+only the prompt and itself (a block mask) and counts its positions from the prompt's end. Its hidden states
+are therefore those of an ordinary forward pass over prompt + completion, but a step costs Σ(prompt +
+Σ completions) tokens instead of G × prompt + Σ completions.
 
 The rows of a group may also branch off the group's prompt early: a row whose prompt is a beginning of the
-longest one sees only that.
+longest one sees only that beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pack:
-    """S sequences of length L that hold N written tokens of B rollouts."""
+    """S sequences of length L with the N tokens that the policy wrote in B rollouts."""
 
     tokens: torch.Tensor
     """Long (S, L)."""
@@ -45,7 +45,7 @@ class Pack:
     segment: torch.Tensor
     """Long (S, L): 0 prompt, i ≥ 1 the i-th completion, −1 padding."""
     source: torch.Tensor
-    """Long (N,): flat index into (S, L) of the state that predicts a token which the policy wrote."""
+    """Long (N,): flat index into (S, L) of the state that predicts each of the N tokens."""
     target: torch.Tensor
     """Long (N,): the token itself."""
     flat_index: torch.Tensor
@@ -53,9 +53,9 @@ class Pack:
     fed: torch.Tensor
     """Long (M,): flat indices into (S, L) of completion tokens used as inputs, and"""
     fed_place: torch.Tensor
-    """Long (M,): their flat indices into (B, T), for replaying a mixture."""
+    """Long (M,): their flat indices into (B, T), to replay a mixture."""
     reach: torch.Tensor | None = None
-    """Long (S, L): how much of the prompt a token's completion sees; None where all see all of it."""
+    """Long (S, L): how much of the prompt a token's completion sees; None if every row sees all of it."""
 
     def mask(self) -> torch.Tensor:
         """Bool (S, 1, L, L), True where a query (dim 2) may see a key (dim 3)."""
@@ -66,12 +66,13 @@ class Pack:
         prompt = key == PROMPT
         if self.reach is not None:
             prompt = prompt & (torch.arange(length, device=self.reach.device) < self.reach[:, None, :, None])
+        # Every query sees itself, padding too: a softmax over nothing would be NaN, also in the gradient.
         return (prompt | (key == query)) & before & (key != PADDING) | itself
 
 
 def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
-    """Lay out all rows of a batch. With `share=False` every completion repeats its prompt (the plain
-    padded layout, kept for tests and comparison)."""
+    """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
+    layout, for tests and comparison."""
     lengths = batch.length.tolist()
     prompts = batch.prompt_length.tolist()
     sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
@@ -87,8 +88,9 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     branching = any(
         prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
     )
-    source, place, fed, fed_place = [], [], [], []
-    prompt, completion, written = (
+    source, flat_index, fed, fed_place = [], [], [], []
+    # On the CPU: the layout takes many small slices, each of which would be a kernel of its own on a GPU.
+    prompt, completion, completion_mask = (
         tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.completion_mask)
     )
     columns = completion.shape[1]
@@ -102,31 +104,32 @@ def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
             if not (length := lengths[row]):
                 continue
             end = prompts[row]
-            stop = start + length - 1  # the last token is predicted, never read
+            stop = start + length - 1  # the last token is predicted, never an input
             tokens[index, start:stop] = completion[row, : length - 1]
             position[index, start:stop] = np.arange(end, end + length - 1)
             reach[index, start:stop] = end
             segment[index, start:stop] = number
             inside = np.arange(base + start, base + stop)
-            own = np.flatnonzero(written[row, :length])
-            source.append(np.concatenate(([base + end - 1], inside))[own])
-            place.append(row * columns + own)
+            by_policy = np.flatnonzero(completion_mask[row, :length])
+            # The state before a token predicts it: that of the first one is the last of this row's prompt,
+            # which all rows of the group share.
+            source.append(np.concatenate(([base + end - 1], inside))[by_policy])
+            flat_index.append(row * columns + by_policy)
             fed.append(inside)
             fed_place.append(np.arange(row * columns, row * columns + length - 1))
             start = stop
-    places = _join(place)
-    move = batch.completion.device
-    put = [torch.from_numpy(a).to(move) for a in (tokens, position, segment, _join(source), places)]
+    device = batch.completion.device
+    targets = torch.from_numpy(_join(flat_index)).to(device)
     return Pack(
-        tokens=put[0],
-        position=put[1],
-        segment=put[2],
-        source=put[3],
-        target=batch.completion.flatten()[put[4]],
-        flat_index=put[4],
-        fed=torch.from_numpy(_join(fed)).to(move),
-        fed_place=torch.from_numpy(_join(fed_place)).to(move),
-        reach=torch.from_numpy(reach).to(move) if branching else None,
+        tokens=torch.from_numpy(tokens).to(device),
+        position=torch.from_numpy(position).to(device),
+        segment=torch.from_numpy(segment).to(device),
+        source=torch.from_numpy(_join(source)).to(device),
+        target=batch.completion.flatten()[targets],
+        flat_index=targets,
+        fed=torch.from_numpy(_join(fed)).to(device),
+        fed_place=torch.from_numpy(_join(fed_place)).to(device),
+        reach=torch.from_numpy(reach).to(device) if branching else None,
     )
 
 
@@ -152,8 +155,8 @@ def _sequences(batch: Batch, cost: Cost) -> list[list[int]]:
 
 
 def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> list[list[int]]:
-    """Cut a group into the number of sequences that costs least: long completions pay for attention over
-    each other's masked tokens, so beyond a point it is cheaper to repeat the prompt."""
+    """Cut a group into the number of sequences that costs least. Long completions pay for attention over each
+    other's masked tokens, so that beyond some length it is cheaper to repeat the prompt."""
     total = sum(lengths[row] for row in rows)
     parts = min(range(1, len(rows) + 1), key=lambda n: cost.of(n, prompt + -(-total // n)))
     if parts == 1:
@@ -168,8 +171,8 @@ def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> 
 
 
 def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
-    """What rows of a batch count for as a micro-batch: each group's longest prompt and all its completions,
-    padded to the longest group."""
+    """The tokens of a micro-batch of these rows: each group's longest prompt and all its completions, padded
+    to the longest group."""
     sizes: dict[int, tuple[int, int]] = {}
     of = [values[rows].tolist() for values in (batch.group, batch.prompt_length, batch.length)]
     for group, prompt, length in zip(*of, strict=True):
@@ -178,18 +181,18 @@ def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
     return len(sizes) * max((sum(size) for size in sizes.values()), default=0)
 
 
-def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Rows of each micro-batch: at most `budget` packed tokens (a single unit may exceed it), groups of
-    similar length together, units never split. Rows with unit −1 are left out."""
+def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[torch.Tensor]:
+    """The rows of each micro-batch: at most `budget` packed tokens (a single row group may exceed it), groups
+    of similar length together, row groups never split. Rows with row group −1 are left out."""
     lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
-    units: dict[int, list[int]] = {}
-    for row, number in enumerate(unit.tolist()):
+    row_groups: dict[int, list[int]] = {}
+    for row, number in enumerate(row_group.tolist()):
         if number >= 0:
-            units.setdefault(number, []).append(row)
+            row_groups.setdefault(number, []).append(row)
     group = batch.group.tolist()
     chunks: list[tuple[int, list[int]]] = []  # (tokens, rows), each within one group
     by_group: dict[int, list[list[int]]] = {}
-    for rows in units.values():
+    for rows in row_groups.values():
         by_group.setdefault(group[rows[0]], []).append(rows)
     for members in by_group.values():
         prompt, size, current = max(prompts[row] for rows in members for row in rows), 0, list[int]()
@@ -200,6 +203,7 @@ def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.T
                 size, current = 0, []
             size, current = size + more, current + rows
         chunks.append((prompt + size, current))
+    # Longest first: similar lengths come together, which pads least, and memory runs out early if at all.
     chunks.sort(key=lambda chunk: -chunk[0])
     packed: list[list[int]] = []
     widest, held = 0, set[int]()
