@@ -73,64 +73,89 @@ class Pack:
 def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
     """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
     layout, for tests and comparison."""
-    lengths = batch.length.tolist()
-    prompts = batch.prompt_length.tolist()
+    lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
     sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
     trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
     width = max(
         prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
         for trunk, rows in zip(trunks, sequences, strict=True)
     )
-    tokens = np.zeros((len(sequences), width), dtype=np.int64)
-    position = np.zeros_like(tokens)
-    segment = np.full_like(tokens, PADDING)
-    reach = np.full_like(tokens, width)
+    layout = Layout(batch, len(sequences), width)
+    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
+        start = layout.put_prompt(index, trunk)
+        for number, row in enumerate(rows, 1):
+            start = layout.put_completion(index, row, number, start)
     branching = any(
         prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
     )
-    source, flat_index, fed, fed_place = [], [], [], []
-    # On the CPU: the layout takes many small slices, each of which would be a kernel of its own on a GPU.
-    prompt, completion, completion_mask = (
-        tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.completion_mask)
-    )
-    columns = completion.shape[1]
-    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
-        base = index * width
-        start = prompts[trunk]
-        tokens[index, :start] = prompt[trunk, :start]
-        position[index, :start] = np.arange(start)
-        segment[index, :start] = PROMPT
-        for number, row in enumerate(rows, 1):
-            if not (length := lengths[row]):
-                continue
-            end = prompts[row]
-            stop = start + length - 1  # the last token is predicted, never an input
-            tokens[index, start:stop] = completion[row, : length - 1]
-            position[index, start:stop] = np.arange(end, end + length - 1)
-            reach[index, start:stop] = end
-            segment[index, start:stop] = number
-            inside = np.arange(base + start, base + stop)
-            by_policy = np.flatnonzero(completion_mask[row, :length])
-            # The state before a token predicts it: that of the first one is the last of this row's prompt,
-            # which all rows of the group share.
-            source.append(np.concatenate(([base + end - 1], inside))[by_policy])
-            flat_index.append(row * columns + by_policy)
-            fed.append(inside)
-            fed_place.append(np.arange(row * columns, row * columns + length - 1))
-            start = stop
-    device = batch.completion.device
-    targets = torch.from_numpy(_join(flat_index)).to(device)
-    return Pack(
-        tokens=torch.from_numpy(tokens).to(device),
-        position=torch.from_numpy(position).to(device),
-        segment=torch.from_numpy(segment).to(device),
-        source=torch.from_numpy(_join(source)).to(device),
-        target=batch.completion.flatten()[targets],
-        flat_index=targets,
-        fed=torch.from_numpy(_join(fed)).to(device),
-        fed_place=torch.from_numpy(_join(fed_place)).to(device),
-        reach=torch.from_numpy(reach).to(device) if branching else None,
-    )
+    return layout.pack(branching)
+
+
+class Layout:
+    """A pack of so many sequences of length `width`, to be filled."""
+
+    def __init__(self, batch: Batch, sequences: int, width: int) -> None:
+        self.batch, self.width = batch, width
+        self.lengths, self.prompts = batch.length.tolist(), batch.prompt_length.tolist()
+        # On the CPU: filling takes many small slices, each of which would be a kernel of its own on a GPU.
+        self.prompt, self.completion = batch.prompt.cpu().numpy(), batch.completion.cpu().numpy()
+        self.completion_mask = batch.completion_mask.cpu().numpy()
+        self.tokens = np.zeros((sequences, width), dtype=np.int64)
+        self.position = np.zeros_like(self.tokens)
+        self.segment = np.full_like(self.tokens, PADDING)
+        self.reach = np.full_like(self.tokens, width)
+        self.source: list[np.ndarray] = []
+        self.flat_index: list[np.ndarray] = []
+        self.fed: list[np.ndarray] = []
+        self.fed_place: list[np.ndarray] = []
+
+    def put_prompt(self, index: int, row: int) -> int:
+        """Begin a sequence with the prompt of a row. Returns the column after it."""
+        length: int = self.prompts[row]
+        self.tokens[index, :length] = self.prompt[row, :length]
+        self.position[index, :length] = np.arange(length)
+        self.segment[index, :length] = PROMPT
+        return length
+
+    def put_completion(self, index: int, row: int, number: int, start: int) -> int:
+        """Put a row's completion, the `number`-th of its sequence, at a column. Returns the column after it."""
+        length, prompt = self.lengths[row], self.prompts[row]
+        if not length:
+            return start
+        stop: int = start + length - 1  # the last token is predicted, never an input
+        self.tokens[index, start:stop] = self.completion[row, : length - 1]
+        self.position[index, start:stop] = np.arange(prompt, prompt + length - 1)
+        self.reach[index, start:stop] = prompt
+        self.segment[index, start:stop] = number
+        base, columns = index * self.width, self.completion.shape[1]
+        inside = np.arange(base + start, base + stop)
+        by_policy = np.flatnonzero(self.completion_mask[row, :length])
+        # The state before a token predicts it: that of the first one is the last of this row's prompt, which
+        # the rows of the group share.
+        self.source.append(np.concatenate(([base + prompt - 1], inside))[by_policy])
+        self.flat_index.append(row * columns + by_policy)
+        self.fed.append(inside)
+        self.fed_place.append(np.arange(row * columns, row * columns + length - 1))
+        return stop
+
+    def pack(self, branching: bool) -> Pack:
+        """The tensors, on the batch's device. `branching`: some rows see only a part of their prompt."""
+
+        def tensor(array: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(array).to(self.batch.completion.device)
+
+        flat_index = tensor(_join(self.flat_index))
+        return Pack(
+            tokens=tensor(self.tokens),
+            position=tensor(self.position),
+            segment=tensor(self.segment),
+            source=tensor(_join(self.source)),
+            target=self.batch.completion.flatten()[flat_index],
+            flat_index=flat_index,
+            fed=tensor(_join(self.fed)),
+            fed_place=tensor(_join(self.fed_place)),
+            reach=tensor(self.reach) if branching else None,
+        )
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -55,8 +55,8 @@ class Base:
         return rows, numbers
 
     def shares(self) -> bool:
-        """Whether the numbers depend on the policy alone, and the policy has a hash. Those of an engine depend
-        on what it has cached, and a model whose files are not on this machine has no hash."""
+        """Whether the numbers depend on the policy alone, and the policy has a hash. Those of an engine also
+        depend on its cache, and a model whose files are not on this machine has no hash."""
         return isinstance(self.trainer.sampler, HFSampler) and "model weights" in self.made_from
 
     def key(self, split: Split) -> str:
