@@ -118,7 +118,7 @@ class Layout:
         return length
 
     def put_completion(self, index: int, row: int, number: int, start: int) -> int:
-        """Put a row's completion, the `number`-th of its sequence, at a column. Returns the column after it."""
+        """Put a row's completion, the `number`-th of its sequence, at a column. Returns the next column."""
         length, prompt = self.lengths[row], self.prompts[row]
         if not length:
             return start
