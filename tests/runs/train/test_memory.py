@@ -56,7 +56,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "faults"
     folder.mkdir()
     monkeypatch.setenv(faults.VARIABLE, str(folder))
-    monkeypatch.setattr(faults, "SEEN", Counter[str]())
+    monkeypatch.setattr(faults, "COUNTS", Counter[str]())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "out of memory")
         yield folder
