@@ -1,9 +1,8 @@
-"""Evaluation by likelihood: how probable the policy finds each candidate of a problem.
+"""The evaluator, which runs and `grpobench eval` share, and evaluation by likelihood.
 
-Candidates are read like the rollouts of a group, behind one copy of their prompt. Log-probabilities are those
-of the untempered softmax, summed over a candidate's tokens; an end token is no part of a candidate.
-
-The evaluator: the same code inside runs and for `grpobench eval`.
+For likelihoods, the candidates of a problem go through the model like the rollouts of a group, after one copy
+of their prompt. Log-probabilities are those of the untempered softmax, summed over a candidate's tokens; an
+end token is not part of a candidate.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 PROBLEMS = 256
-"""Problems that are laid out in one batch; the batch is read in micro-batches."""
+"""Problems in one batch; its forward pass is made in micro-batches."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What the policy says about a problem's candidates, in order."""
+    """The likelihoods of a problem's candidates, in order."""
 
     logp: tuple[float, ...]
     """Total log-probability of each, nats."""
@@ -47,7 +46,7 @@ class Scored:
 def judge(
     models: RoleModels, loaded: Loaded, task: Task, problems: Sequence[Problem]
 ) -> list[tuple[Verdict, Scored]]:
-    """The task's verdict on the candidates of each problem, and what it rests on. Raises DataError for a
+    """The task's verdict on the candidates of each problem, with their likelihoods. Raises DataError for a
     candidate that is empty or does not fit into the model's context."""
     asked = [
         (
@@ -56,16 +55,15 @@ def judge(
         )
         for problem in problems
     ]
-    found = score(models, loaded, asked)
     return [
         (task.choose(problem, scored.logp, scored.tokens), scored)
-        for problem, scored in zip(problems, found, strict=True)
+        for problem, scored in zip(problems, score(models, loaded, asked), strict=True)
     ]
 
 
 def prompt(loaded: Loaded, problem: Problem, premise: str | None) -> tuple[int, ...]:
-    """Token ids that the candidates of a problem continue. Where these are none, the first token of a
-    candidate is predicted from the start token, or from the end token of a model that has no other."""
+    """Token ids that the candidates of a problem continue. If there are none, the first token of a candidate
+    is predicted from the start token or, in a model without one, from the end token."""
     if premise is None:
         return loaded.encode(problem.prompt)
     start = loaded.tokenizer.bos_token_id
@@ -84,9 +82,10 @@ def score(
     models: RoleModels, loaded: Loaded, asked: Sequence[tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 ) -> list[Scored]:
     """Log-probabilities of the continuations of each (prompt, continuations)."""
+    # A shallow copy: the same networks and token budget, at temperature 1.
     untempered = copy.copy(models)
     untempered.temperature = 1.0
-    found: list[Scored] = []
+    scores: list[Scored] = []
     for start in range(0, len(asked), PROBLEMS):
         part = asked[start : start + PROBLEMS]
         groups = [_group(loaded, prompt, texts) for prompt, texts in part]
@@ -94,12 +93,12 @@ def score(
         totals = iter(untempered.forward("policy", batch).logp.double().sum(-1).tolist())
         for _, texts in part:
             lengths = tuple(len(text) for text in texts)
-            found.append(Scored(tuple(next(totals) for _ in texts), lengths))
-    return found
+            scores.append(Scored(tuple(next(totals) for _ in texts), lengths))
+    return scores
 
 
 def _group(loaded: Loaded, prompt: tuple[int, ...], texts: Sequence[tuple[int, ...]]) -> Group:
-    """Continuations laid out as the rollouts of a group; nothing but their tokens is of use."""
+    """Continuations as the rollouts of a group, of which only the tokens are used."""
     longest = len(prompt) + max(len(text) for text in texts)
     if longest > loaded.context:
         raise DataError(
@@ -120,10 +119,10 @@ class Answer:
 
     verdict: Verdict
     length: int | None
-    """Tokens that the policy wrote; None where it is not known."""
+    """Tokens that the policy wrote; None if unknown."""
     stopped: bool | None
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What else stands in the row."""
+    """Further entries of the row."""
 
 
 @dataclass(frozen=True)
@@ -141,36 +140,36 @@ class Evaluator:
     seed: int
     limit: int
     at_once: int = 0
-    """Sequences after which `tell` hears of it; 0: all problems go to the sampler in one call."""
+    """Sequences between two calls of `tell`; 0: all problems go to the sampler in one call."""
     tell: Callable[[int, int], None] = lambda done, of: None
     """Called with the problems answered and their number."""
     texts: bool = False
     """Whether rows hold what the policy wrote."""
     models: RoleModels | None = None
-    """Where likelihoods are read; None leaves that mode out."""
+    """The models for likelihoods; None leaves that mode out."""
     long_prompts: LongPrompts = "refuse"
 
     def evaluate(self, step: int, split: Split) -> tuple[list[Row], dict[str, float]]:
         """(rows of eval.jsonl, ``eval/<split>/<mode>/<metric>`` numbers)."""
         problems = self.problems(split)
         grader = Grader(self.task, RewardConfig(), self.loaded, self.seed)
-        found: dict[Mode, list[Sequence[Answer]]] = {}
+        by_mode: dict[Mode, list[Sequence[Answer]]] = {}
         per_problem = self.settings.samples + self.settings.greedy
         stride = max(1, self.at_once // max(1, per_problem)) if self.at_once else max(1, len(problems))
         for start in range(0, len(problems), stride):
             part = problems[start : start + stride]
             for mode, written in self._write(split, part).items():
-                found.setdefault(mode, []).extend(self._grade(grader, part, written))
+                by_mode.setdefault(mode, []).extend(self._grade(grader, part, written))
                 safe_point()
             if self.models and self.settings.likelihood and "likelihood" in self.task.modes:
                 judged = judge(self.models, self.loaded, self.task, part)
-                found.setdefault("likelihood", []).extend(
+                by_mode.setdefault("likelihood", []).extend(
                     [Answer(verdict, None, None, asdict(scored))] for verdict, scored in judged
                 )
             self.tell(start + len(part), len(problems))
         rows: list[Row] = []
         summary: dict[str, float] = {}
-        for mode, answers in found.items():
+        for mode, answers in by_mode.items():
             rows += rows_of(step, split, mode, problems, answers)
             numbers = summarize(self.task, problems, answers)
             summary |= {f"eval/{split}/{mode}/{name}": value for name, value in numbers.items()}
@@ -182,7 +181,7 @@ class Evaluator:
         return room.first(count, self.task.problems(split), split)
 
     def _write(self, split: Split, problems: Sequence[Problem]) -> dict[Mode, list[list[Rollout]]]:
-        """What the policy writes in each mode that is asked for. An in-process sampler takes a problem's
+        """The rollouts of each mode that the settings ask for. An in-process sampler decodes a problem's
         greedy answer along with the sampled ones: one prefill of the prompt serves both."""
         samples = self.settings.samples if "sampled" in self.task.modes else 0
         greedy = self.settings.greedy and "greedy" in self.task.modes
@@ -191,14 +190,14 @@ class Evaluator:
             for problem in problems
         ]
         if samples and greedy and self.task.turns == 1 and isinstance(self.sampler, HFSampler):
-            both = self._sample(problems, [(*own, GREEDY) for own in seeds])
-            return {"sampled": [own[:-1] for own in both], "greedy": [own[-1:] for own in both]}
-        found: dict[Mode, list[list[Rollout]]] = {}
+            both = self._sample(problems, [(*sampled, GREEDY) for sampled in seeds])
+            return {"sampled": [row[:-1] for row in both], "greedy": [row[-1:] for row in both]}
+        by_mode: dict[Mode, list[list[Rollout]]] = {}
         if samples:
-            found["sampled"] = self._sample(problems, seeds)
+            by_mode["sampled"] = self._sample(problems, seeds)
         if greedy:
-            found["greedy"] = self._sample(problems, [(0,)] * len(problems), temperature=0.0)
-        return found
+            by_mode["greedy"] = self._sample(problems, [(0,)] * len(problems), temperature=0.0)
+        return by_mode
 
     def _sample(
         self,
@@ -214,8 +213,8 @@ class Evaluator:
     ) -> list[list[Answer]]:
         verdicts = grader.verify_all(problems, written)
         return [
-            [self._answer(*pair) for pair in zip(rollouts, own, strict=True)]
-            for rollouts, own in zip(written, verdicts, strict=True)
+            [self._answer(*pair) for pair in zip(rollouts, of_problem, strict=True)]
+            for rollouts, of_problem in zip(written, verdicts, strict=True)
         ]
 
     def _answer(self, rollout: Rollout, verdict: Verdict) -> Answer:
@@ -242,39 +241,43 @@ def rows_of(
             "traits": dict(problem.traits),
             **answer.more,
         }
-        for problem, own in zip(problems, answers, strict=True)
-        for number, answer in enumerate(own)
+        for problem, of_problem in zip(problems, answers, strict=True)
+        for number, answer in enumerate(of_problem)
     ]
 
 
 def summarize(
     task: Task, problems: Sequence[Problem], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, float]:
-    """The mean of every score, the task's own summary, the mean length, and what several samples of a
-    problem tell. Answers that could not be graded for reasons of the machine are left out."""
+    """The mean of every score, the task's own summary, the mean length, and the metrics of
+    several samples per problem. Answers that the machine could not grade are left out."""
     graded = [
-        [Graded(problem, answer.verdict) for answer in own if answer.verdict.outcome != "infra_error"]
-        for problem, own in zip(problems, answers, strict=True)
+        [Graded(problem, answer.verdict) for answer in of_problem if answer.verdict.outcome != "infra_error"]
+        for problem, of_problem in zip(problems, answers, strict=True)
     ]
-    flat = [entry for own in graded for entry in own]
+    flat = [entry for of_problem in graded for entry in of_problem]
     numbers = {
         name: float(np.mean([e.verdict.scores[name] for e in flat if name in e.verdict.scores]))
         for name in sorted({name for entry in flat for name in entry.verdict.scores})
     }
-    lengths = [answer.length for own in answers for answer in own if answer.length is not None]
+    lengths = [answer.length for of_problem in answers for answer in of_problem if answer.length is not None]
     numbers |= task.summarize(flat)
     numbers |= {"length": float(np.mean(lengths))} if lengths else {}
-    return numbers | several([[entry.verdict for entry in own] for own in graded if own])
+    return numbers | several([[entry.verdict for entry in of_problem] for of_problem in graded if of_problem])
 
 
 def several(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
     """``pass@k`` for k = 2, 4, … up to half the samples and ``maj@n``, the vote of the largest power of two
     of samples, where there are at least four and the task scores `correct`."""
     fewest = min(map(len, verdicts), default=0)
-    if fewest < 4 or not all("correct" in verdict.scores for own in verdicts for verdict in own):
+    if fewest < 4 or not all(
+        "correct" in verdict.scores for of_problem in verdicts for verdict in of_problem
+    ):
         return {}
-    correct = [[verdict.scores["correct"] for verdict in own] for own in verdicts]
-    curve = pass_curve([len(own) for own in correct], [solved(own) for own in correct])
-    votes = majority_curve([[verdict.answer for verdict in own] for own in verdicts], correct)
+    correct = [[verdict.scores["correct"] for verdict in of_problem] for of_problem in verdicts]
+    curve = pass_curve(
+        [len(of_problem) for of_problem in correct], [solved(of_problem) for of_problem in correct]
+    )
+    votes = majority_curve([[verdict.answer for verdict in of_problem] for of_problem in verdicts], correct)
     numbers = {f"pass@{k}": value for k, value in curve.items() if k > 1}
     return numbers | {f"maj@{k}": value for k, value in list(votes.items())[-1:]}

@@ -1,10 +1,8 @@
-"""Adding up unreduced metrics over micro-batches.
+"""Metrics of rollouts, for any algorithm, and the sums of unreduced metrics over micro-batches.
 
-What the harness measures about rollouts, whatever the algorithm.
-
-`sampled_metrics` are over everything that was sampled in a step, also what the curriculum then rejected, so
-that arms with the same policy and seeds have the same numbers; `trained_metrics` are over the rows that the
-updates used.
+`sampled_metrics` are over all groups of a step, also those that the curriculum then rejected, so that arms
+with the same policy and seeds have the same numbers. `trained_metrics` are over the rows that the updates
+used.
 """
 
 from __future__ import annotations
@@ -23,26 +21,28 @@ from grpobench.tasks.task import Outcome, Verdict
 
 
 class MetricAccumulator:
-    """Numbers of one step. Tokenwise values count where the policy wrote, rowwise ones per row; NaN marks a
-    place where a metric is undefined."""
+    """The metrics of one step. Tokenwise values count where the policy wrote, rowwise ones per row. NaN means
+    that a metric is undefined there."""
 
     def __init__(self, catalog: Mapping[str, Metric]) -> None:
         self.catalog = catalog
         self.parts: dict[str, list[torch.Tensor]] = {}
 
-    def add(self, metrics: Mapping[str, torch.Tensor], written: torch.Tensor) -> None:
-        """Metrics of shape (B, T) or (B,) with `written` (B, T)."""
+    def add(self, metrics: Mapping[str, torch.Tensor], completion_mask: torch.Tensor) -> None:
+        """Add metrics of shape (B, T) or (B,), with the mask (B, T)."""
         for name, values in metrics.items():
-            values = values.detach()[written] if values.dim() == 2 else values.detach()
+            # Detached: a metric must not keep the graph of its micro-batch alive until the step ends.
+            values = values.detach()[completion_mask] if values.dim() == 2 else values.detach()
             self.parts.setdefault(name, []).append(values[~values.isnan()])
 
     def take(self, other: MetricAccumulator) -> None:
-        """Add what another one has counted."""
+        """Add all values of another accumulator."""
         for name, parts in other.parts.items():
             self.parts.setdefault(name, []).extend(parts)
 
     def numbers(self) -> dict[str, float]:
-        """Every metric reduced as its declaration says; NaN where nothing was counted."""
+        """Every metric reduced as it is declared; NaN without a value."""
+        # Reduced here and not per micro-batch, since a mean of means would depend on how a batch was split.
         return {name: self._reduce(name, torch.cat(parts)) for name, parts in self.parts.items()}
 
     def _reduce(self, name: str, values: torch.Tensor) -> float:
@@ -59,13 +59,13 @@ class MetricAccumulator:
 
 
 def sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What is told of all groups that a step sampled, or drew where rollouts are recorded. What could not be
-    graded is in lengths and diversity, but for the answers, and in no reward or score."""
+    """Metrics of all groups that a step sampled, or drew if rollouts are recorded. Rollouts that could not be
+    graded count in lengths and in the diversity of tokens, but in no reward, score or answer."""
     return {"groups/sampled": float(len(groups)), **group_metrics(groups), **length_metrics(groups)}
 
 
 def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
-    """What is told of the rows that a step's updates use, which are the whole `batch`; their share is of the
+    """Metrics of the rows that a step's updates use, which are the whole `batch`, and their share of the
     `sampled` rollouts."""
     rollouts = sum(len(group.rollouts) for group in sampled)
     row = {"trained/share": len(batch) / max(1, rollouts)}
@@ -74,7 +74,7 @@ def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
     rewards = [batch.reward[batch.group == number] for number in batch.group.unique()]
     return row | {
         "trained/groups": float(len(rewards)),
-        "trained/zero_signal": _mean([bool((own == own[0]).all()) for own in rewards]),
+        "trained/zero_signal": _mean([bool((of_group == of_group[0]).all()) for of_group in rewards]),
         "trained/reward_mean": batch.reward.double().mean().item(),
         "trained/length_mean": batch.completion_mask.sum(-1).double().mean().item(),
     }
@@ -82,54 +82,85 @@ def trained_metrics(batch: Batch, sampled: Sequence[Group]) -> dict[str, float]:
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, scores, signal, outcomes and diversity of groups."""
-    kept = [
-        [(v, r) for v, r in zip(group.verdicts, group.reward, strict=True) if graded(v)] for group in groups
-    ]
-    rewards = [[r for _, r in group] for group in kept]
-    flat = [r for group in rewards for r in group]
+    # A rollout that could not be graded has no reward: it must not count as one with reward 0.
+    verdicts = [[verdict for verdict in group.verdicts if graded(verdict)] for group in groups]
+    rewards = [group.graded() for group in groups]
+    return {
+        **outcome_metrics(groups),
+        **reward_metrics(rewards),
+        **component_metrics(groups),
+        **turn_metrics(groups),
+        "groups/zero_signal": _mean([len(set(of_group)) <= 1 for of_group in rewards]),
+        **score_metrics(verdicts),
+        **solved_metrics(verdicts),
+        **diversity_metrics(groups, verdicts),
+    }
+
+
+def outcome_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """The share of each outcome, of all rollouts."""
     outcomes = Counter(verdict.outcome for group in groups for verdict in group.verdicts)
     total = max(1, sum(outcomes.values()))
-    row = {f"outcome/{name}": outcomes[name] / total for name in get_args(Outcome)}
-    row |= {"reward/mean": _mean(flat), "reward/std": float(np.std(flat)) if flat else math.nan}
-    row |= component_metrics(groups) | turn_metrics(groups)
-    row["groups/zero_signal"] = _mean([len(set(group)) <= 1 for group in rewards])
-    names = sorted({name for group in kept for verdict, _ in group for name in verdict.scores})
-    for name in names:
-        row[f"score/{name}"] = _mean([v.scores[name] for group in kept for v, _ in group if name in v.scores])
-    if "correct" in names:
-        correct = [[v.scores.get("correct", 0.0) for v, _ in group] for group in kept if group]
-        row["groups/solved_all"] = _mean([min(scores) >= 1 for scores in correct])
-        row["groups/solved_none"] = _mean([max(scores) <= 0 for scores in correct])
-        row["groups/solved_some"] = _mean([max(scores) > 0 and min(scores) < 1 for scores in correct])
-    answers = [[v.answer for v, _ in group] for group in kept if group]
-    row["diversity/unique_answers"] = _mean([len(set(group)) / len(group) for group in answers])
+    return {f"outcome/{name}": outcomes[name] / total for name in get_args(Outcome)}
+
+
+def reward_metrics(rewards: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Mean and spread of the rewards by group, over all of them."""
+    flat = [reward for of_group in rewards for reward in of_group]
+    return {"reward/mean": _mean(flat), "reward/std": float(np.std(flat)) if flat else math.nan}
+
+
+def score_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+    """The mean of each score of the task, over the verdicts that have it."""
+    flat = [verdict.scores for of_group in verdicts for verdict in of_group]
+    names = sorted({name for scores in flat for name in scores})
+    return {f"score/{name}": _mean([scores[name] for scores in flat if name in scores]) for name in names}
+
+
+def solved_metrics(verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+    """Groups by how many of their completions are correct; nothing for a task without that score."""
+    if not any("correct" in verdict.scores for of_group in verdicts for verdict in of_group):
+        return {}
+    correct = [[v.scores.get("correct", 0.0) for v in of_group] for of_group in verdicts if of_group]
+    return {
+        "groups/solved_all": _mean([min(scores) >= 1 for scores in correct]),
+        "groups/solved_none": _mean([max(scores) <= 0 for scores in correct]),
+        "groups/solved_some": _mean([max(scores) > 0 and min(scores) < 1 for scores in correct]),
+    }
+
+
+def diversity_metrics(groups: Sequence[Group], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, float]:
+    """How different the answers of a group are, and the tokens that the policy wrote. Only the answers need
+    a grade."""
+    answers = [[verdict.answer for verdict in of_group] for of_group in verdicts if of_group]
     written = [[rollout.written_tokens for rollout in group.rollouts] for group in groups]
-    spread = [share for own in written if not math.isnan(share := distinct(own, 2))]
-    return row | {
-        "diversity/repetition": _mean([repetition(tokens) for own in written for tokens in own]),
-        "diversity/distinct_2": _mean(spread),
+    shares = [distinct(of_group, 2) for of_group in written]
+    return {
+        "diversity/unique_answers": _mean([len(set(of_group)) / len(of_group) for of_group in answers]),
+        "diversity/repetition": _mean([repetition(tokens) for of_group in written for tokens in of_group]),
+        "diversity/distinct_2": _mean([share for share in shares if not math.isnan(share)]),
     }
 
 
 def component_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The parts of the reward over the graded rollouts that they apply to, and how often there was none."""
+    """The mean of each component of the reward over the graded rollouts that it applies to, and the share of
+    rollouts to which none applies."""
     columns: dict[str, list[float]] = {}
     failed = total = 0
     for group in groups:
         total += len(group.rollouts)
-        failed += sum(
-            map(all, zip(*(map(math.isnan, own) for own in group.components.values()), strict=True))
-        )
+        undefined = [[math.isnan(value) for value in column] for column in group.components.values()]
+        failed += sum(map(all, zip(*undefined, strict=True)))
         for name, values in group.components.items():
             pairs = zip(values, group.verdicts, strict=True)
-            kept = [value for value, verdict in pairs if graded(verdict) and not math.isnan(value)]
-            columns.setdefault(name, []).extend(kept)
+            defined = [value for value, verdict in pairs if graded(verdict) and not math.isnan(value)]
+            columns.setdefault(name, []).extend(defined)
     row = {f"reward/{name}": _mean(values) for name, values in columns.items()}
     return row | {"reward/failed": failed / max(1, total)}
 
 
 def turn_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Turns and replies of the episodes; nothing for a task of one turn."""
+    """Turns of the policy and tokens of the replies; nothing for a task of one turn."""
     played = [rollout for group in groups for rollout in group.rollouts if rollout.completion_mask]
     if not played:
         return {}
@@ -140,7 +171,7 @@ def turn_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def graded(verdict: Verdict) -> bool:
-    """Whether the completion has scores; masked samples have none."""
+    """Whether the completion could be graded: `infra_error` is a failure of the machine."""
     return verdict.outcome != "infra_error"
 
 
@@ -157,22 +188,24 @@ def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def entropy(groups: Sequence[Group]) -> float | None:
-    """Mean entropy in nats of the distributions that the policy's tokens were drawn from, as the sampler told
-    it; None where it told none, NaN without a token."""
-    told: list[np.ndarray] = []
+    """Mean entropy in nats of the distributions that the policy's tokens were drawn from, as the sampler
+    reports it; None if it does not, NaN without a token."""
+    reported: list[np.ndarray] = []
     for group in groups:
         for rollout in group.rollouts:
             if rollout.entropy is None:
                 return None
-            told.append(
-                rollout.entropy[list(rollout.completion_mask)] if rollout.completion_mask else rollout.entropy
-            )
-    return _mean(np.concatenate(told).astype(float)) if told else math.nan
+            # Replies of the environment have entropies of 0, which are not the policy's.
+            mask = list(rollout.completion_mask) or slice(None)
+            reported.append(rollout.entropy[mask])
+    return _mean(np.concatenate(reported).astype(float)) if reported else math.nan
 
 
-def gap_metrics(readings: Sequence[tuple[torch.Tensor, Batch]]) -> dict[str, float]:
-    """How far the trainer's log-probabilities (B, T) are from the sampler's, on the same weights."""
-    difference = torch.cat([(now - b.sampler_logp)[b.completion_mask] for now, b in readings]).double()
+def gap_metrics(outputs: Sequence[tuple[torch.Tensor, Batch]]) -> dict[str, float]:
+    """The distance of the trainer's log-probabilities (B, T) from the sampler's, with the same weights."""
+    # Only where the policy wrote: elsewhere both are 0, which would make the gap look smaller.
+    parts = [(logp - batch.sampler_logp)[batch.completion_mask] for logp, batch in outputs]
+    difference = torch.cat(parts).double()
     if not len(difference):
         return {}
     weight = difference.exp()

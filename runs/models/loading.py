@@ -112,8 +112,8 @@ def window(config: Any) -> int:
     kinds = getattr(settings, "layer_types", None)
     if kinds and set(kinds) <= {"full_attention", "attention"}:
         return 0
-    found = [getattr(settings, name, None) for name in WINDOWS]
-    return min((reach for reach in found if isinstance(reach, int) and reach > 0), default=0)
+    reaches = [getattr(settings, name, None) for name in WINDOWS]
+    return min((reach for reach in reaches if isinstance(reach, int) and reach > 0), default=0)
 
 
 @dataclass(frozen=True)
@@ -164,18 +164,18 @@ def load(name: str, device: str | None = None) -> Loaded:
 
     if why := missing(name):
         raise ModelError(why)
-    place, provenance = locate_model(name)
+    location, provenance = locate_model(name)
     where: dict[str, Any] = {"local_files_only": provenance["from"] != "hub" or silent(name)}
-    weights = _fitting(name, place, where)
-    tokenizer = _tokenizer(name, place, where)
+    weights = _fitting(name, location, where)
+    tokenizer = _tokenizer(name, location, where)
     try:
         settings = {"attn_implementation": "sdpa", "trust_remote_code": sizes.trusted()}
         if weights is not None:
-            config = AutoConfig.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
+            config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
             with torch.device("meta"):
                 sizes.check_model(AutoModelForCausalLM.from_config(config, **settings), config, weights)
         settings |= {"dtype": torch.float32, "output_loading_info": True}
-        read: Any = AutoModelForCausalLM.from_pretrained(place, **settings, **where)
+        read: Any = AutoModelForCausalLM.from_pretrained(location, **settings, **where)
         model, info = read
         if lost := sorted(info["missing_keys"]):  # these would be random numbers
             raise ValueError(
@@ -187,8 +187,8 @@ def load(name: str, device: str | None = None) -> Loaded:
         if is_out_of_memory(error):
             raise
         why = sizes.remedy(error) or f"{first_line(error)}; {USUAL}"
-        raise ModelError(f"model {name!r} could not be loaded from {place}: {why}") from error
-    _demand_finite(name, place, model)
+        raise ModelError(f"model {name!r} could not be loaded from {location}: {why}") from error
+    _demand_finite(name, location, model)
     if provenance["from"] == "hub":
         provenance |= hub_provenance(name)
     provenance |= sizes.recorded()
@@ -208,26 +208,26 @@ def load(name: str, device: str | None = None) -> Loaded:
     return Loaded(model, tokenizer, provenance, tuple(end))
 
 
-def _fitting(name: str, place: str, where: Mapping[str, Any]) -> sizes.Held | None:
+def _fitting(name: str, location: str, where: Mapping[str, Any]) -> sizes.Held | None:
     """`sizes.fitting`; None for the file of a package, which is known. Raises ModelError."""
     if "gguf_file" in where:
         return None
     try:
-        return sizes.fitting(place, **where)
+        return sizes.fitting(location, **where)
     except Exception as error:  # damaged files raise what their reader likes
         raise ModelError(
-            f"model {name!r} could not be loaded from {place}: {first_line(error)}; {USUAL}"
+            f"model {name!r} could not be loaded from {location}: {first_line(error)}; {USUAL}"
         ) from error
 
 
-def _tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
+def _tokenizer(name: str, location: str, where: Mapping[str, Any]) -> Any:
     """The model's tokenizer, whose chat template is tried. Raises ModelError, also for one that knows no
     letter: that is what transformers makes of a folder whose tokenizer files are absent."""
     from transformers import AutoTokenizer
 
-    files = f"{place} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
+    files = f"{location} has no files of a tokenizer that fit; save them beside the weights (save_pretrained)"
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
+        tokenizer: Any = AutoTokenizer.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"{files} ({first_line(error)})"
         raise ModelError(f"the tokenizer of model {name!r} could not be loaded: {why}") from error
@@ -238,21 +238,21 @@ def _tokenizer(name: str, place: str, where: Mapping[str, Any]) -> Any:
                 [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
             )
         except DataError as error:
-            raise ModelError(f"model {name!r} in {place}: {error}") from error
+            raise ModelError(f"model {name!r} in {location}: {error}") from error
     if not {*tokenizer.encode(string.printable, add_special_tokens=False)} - {tokenizer.unk_token_id}:
         raise ModelError(f"the tokenizer of model {name!r} knows no letter: {files}")
     return tokenizer
 
 
-def _demand_finite(name: str, place: str, model: Any) -> None:
+def _demand_finite(name: str, location: str, model: Any) -> None:
     """Raise ModelError for weights that are not numbers: everything computed from them would not be one."""
     import torch
 
     bad = [key for key, tensor in model.state_dict().items() if not torch.isfinite(tensor).all()]
     if bad:
         raise ModelError(
-            f"model {name!r}: {len(bad)} of its tensors in {place} hold NaN or infinity, such as {bad[0]}; "
-            "save the model again from a healthy state"
+            f"model {name!r}: {len(bad)} of its tensors in {location} hold NaN or infinity, "
+            f"such as {bad[0]}; save the model again from a healthy state"
         )
 
 
@@ -263,19 +263,19 @@ def outline(name: str) -> Loaded:
 
     if why := missing(name):
         raise ModelError(why)
-    found = folder_of(name)
+    local = folder_of(name)
     where: dict[str, Any] = {
-        "local_files_only": name in model_files.PACKAGED or found is not None or silent(name)
+        "local_files_only": name in model_files.PACKAGED or local is not None or silent(name)
     }
-    place = str(found[1]) if found else name
-    if not found and name in model_files.PACKAGED:
+    location = str(local[1]) if local else name
+    if not local and name in model_files.PACKAGED:
         source = source_of(model_files.PACKAGED[name].file)
-        place, where["gguf_file"] = str(source.parent), source.name
-    _fitting(name, place, where)
-    tokenizer = _tokenizer(name, place, where)
+        location, where["gguf_file"] = str(source.parent), source.name
+    _fitting(name, location, where)
+    tokenizer = _tokenizer(name, location, where)
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=sizes.trusted(), **where)
+        config = AutoConfig.from_pretrained(location, trust_remote_code=sizes.trusted(), **where)
     except Exception as error:  # damaged files raise what their reader likes
         why = sizes.remedy(error) or f"config.json cannot be read ({first_line(error)})"
-        raise ModelError(f"{place}: {why}") from error
-    return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": place})
+        raise ModelError(f"{location}: {why}") from error
+    return Loaded(SimpleNamespace(config=config), tokenizer, {"name": name, "place": location})

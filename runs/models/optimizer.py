@@ -13,7 +13,7 @@ from torch import nn
 MOMENT = "optimizer:"
 """What the names of an optimizer's tensors begin with in a checkpoint; the weights have their own names."""
 Plain = bool | int | float | str | None
-"""What of an optimizer's state is no tensor, and is kept as JSON."""
+"""A value of an optimizer's state that is not a tensor and is kept as JSON."""
 
 
 class NonFinite(Exception):
@@ -35,22 +35,26 @@ class Optimizer:
         self.initial_groups = [settings(group) for group in self.inner.param_groups]
 
     def clip(self) -> float:
-        """Clip the gradient; its norm before. Raises NonFinite for one that must not reach the optimizer."""
+        """Clip the gradient. Returns its norm before. Raises NonFinite if that is not finite."""
+        # Before the optimizer sees it: a NaN in its moments would stay there for the rest of the run.
         norm = nn.utils.clip_grad_norm_(list(self.parameters.values()), self.max_grad_norm).item()
         if not math.isfinite(norm):
             raise NonFinite(f"gradient norm is {norm}")
         return norm
 
     def update(self, scale: float) -> None:
+        """One step of the optimizer, at its learning rate times `scale`."""
         for group in self.inner.param_groups:
             group["lr"] = self.learning_rate * scale
         self.inner.step()
 
     def finite(self) -> bool:
-        """Whether every weight is a finite number; the device is asked once."""
+        """Whether every weight is a finite number. Waits for the device only once."""
         weights = [p.detach().flatten() for p in self.parameters.values()]
         squares = torch.stack([torch.dot(weight, weight).float() for weight in weights])
-        if bool(squares.isfinite().all()):  # quicker than a look at each; one too large says nothing
+        if bool(
+            squares.isfinite().all()
+        ):  # the fast test; an overflow proves nothing, so the exact one follows
             return True
         largest = torch._foreach_norm(weights, math.inf)
         return bool(torch.stack([size.float() for size in largest]).isfinite().all())
@@ -60,22 +64,22 @@ class Optimizer:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights by name, and the optimizer's tensors under `MOMENT`."""
-        found = {name: p.detach() for name, p in self.parameters.items()}
+        tensors = {name: p.detach() for name, p in self.parameters.items()}
         for name, p in self.parameters.items():
             for key, value in self.inner.state.get(p, {}).items():
                 if isinstance(value, torch.Tensor):
-                    found[f"{MOMENT}{key}:{name}"] = value
-        return found
+                    tensors[f"{MOMENT}{key}:{name}"] = value
+        return tensors
 
     def plain(self) -> dict[str, Any]:
-        """What of the optimizer's state is no tensor: by parameter, and by group what differs from the
-        settings that it was made with (some count there). Empty for AdamW. Raises TypeError for what JSON
-        cannot hold."""
-        own: dict[str, dict[str, Plain]] = {}
+        """The optimizer's state that is not tensors: by parameter, and by group the settings that changed
+        since it was made (some optimizers count there). Empty for AdamW. Raises TypeError for a value that
+        JSON cannot hold."""
+        by_parameter: dict[str, dict[str, Plain]] = {}
         for name, p in self.parameters.items():
             for key, value in self.inner.state.get(p, {}).items():
                 if not isinstance(value, torch.Tensor):
-                    own.setdefault(name, {})[key] = demand_plain(key, value)
+                    by_parameter.setdefault(name, {})[key] = demand_plain(key, value)
         groups = [
             {
                 key: demand_plain(key, value)
@@ -84,7 +88,7 @@ class Optimizer:
             }
             for group, made in zip(self.inner.param_groups, self.initial_groups, strict=True)
         ]
-        return {"state": own, "groups": groups} if own or any(groups) else {}
+        return {"state": by_parameter, "groups": groups} if by_parameter or any(groups) else {}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> None:
         """The inverse of `tensors` and `plain`, without the weights."""
@@ -100,15 +104,15 @@ class Optimizer:
                 self.inner.state[p] = state
 
     def device_of(self, what: str, p: nn.Parameter) -> torch.device:
-        """Where a tensor of a parameter's state belongs: beside the parameter, but for the count of steps,
+        """The device of a tensor of a parameter's state: the parameter's own, except for the count of steps,
         which torch keeps on the CPU unless the optimizer is fused or capturable."""
-        group = next(g for g in self.inner.param_groups if any(p is own for own in g["params"]))
+        group = next(g for g in self.inner.param_groups if any(p is member for member in g["params"]))
         beside = what != "step" or group.get("fused") or group.get("capturable")
         return p.device if beside else torch.device("cpu")
 
 
 def settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of parameters without these and without the rate, which every update sets."""
+    """The settings of a parameter group, without the learning rate, which every update sets."""
     return {key: value for key, value in group.items() if key not in ("params", "lr", "initial_lr")}
 
 

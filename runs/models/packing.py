@@ -1,12 +1,12 @@
-"""Prompt-shared packing: how a batch of rollouts is laid out for one forward pass.
+"""Prompt-shared packing: the layout of a batch of rollouts for one forward pass.
 
-A group's prompt is computed once and its completions stand behind it in the same sequence. Each completion
-sees the prompt and itself only (a block mask) and counts its positions from the prompt's end, so its hidden
-states are those of an ordinary forward pass over prompt + completion. A step then costs
-Σ(prompt + Σ completions) tokens instead of G × prompt + Σ completions.
+A group's prompt is computed once, and its completions follow it in the same sequence. Each completion sees
+only the prompt and itself (a block mask) and counts its positions from the prompt's end. Its hidden states
+are therefore those of an ordinary forward pass over prompt + completion, but a step costs Σ(prompt +
+Σ completions) tokens instead of G × prompt + Σ completions.
 
 The rows of a group may also branch off the group's prompt early: a row whose prompt is a beginning of the
-longest one sees only that.
+longest one sees only that beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Pack:
-    """S sequences of length L that hold N written tokens of B rollouts."""
+    """S sequences of length L with the N tokens that the policy wrote in B rollouts."""
 
     tokens: torch.Tensor
     """Long (S, L)."""
@@ -45,7 +45,7 @@ class Pack:
     segment: torch.Tensor
     """Long (S, L): 0 prompt, i ≥ 1 the i-th completion, −1 padding."""
     source: torch.Tensor
-    """Long (N,): flat index into (S, L) of the state that predicts a token which the policy wrote."""
+    """Long (N,): flat index into (S, L) of the state that predicts each of the N tokens."""
     target: torch.Tensor
     """Long (N,): the token itself."""
     flat_index: torch.Tensor
@@ -53,9 +53,9 @@ class Pack:
     fed: torch.Tensor
     """Long (M,): flat indices into (S, L) of completion tokens used as inputs, and"""
     fed_place: torch.Tensor
-    """Long (M,): their flat indices into (B, T), for replaying a mixture."""
+    """Long (M,): their flat indices into (B, T), to replay a mixture."""
     reach: torch.Tensor | None = None
-    """Long (S, L): how much of the prompt a token's completion sees; None where all see all of it."""
+    """Long (S, L): how much of the prompt a token's completion sees; None if every row sees all of it."""
 
     def mask(self) -> torch.Tensor:
         """Bool (S, 1, L, L), True where a query (dim 2) may see a key (dim 3)."""
@@ -66,68 +66,96 @@ class Pack:
         prompt = key == PROMPT
         if self.reach is not None:
             prompt = prompt & (torch.arange(length, device=self.reach.device) < self.reach[:, None, :, None])
+        # Every query sees itself, padding too: a softmax over nothing would be NaN, also in the gradient.
         return (prompt | (key == query)) & before & (key != PADDING) | itself
 
 
 def pack(batch: Batch, cost: Cost, share: bool = True) -> Pack:
-    """Lay out all rows of a batch. With `share=False` every completion repeats its prompt (the plain
-    padded layout, kept for tests and comparison)."""
-    lengths = batch.length.tolist()
-    prompts = batch.prompt_length.tolist()
+    """Lay out all rows of a batch. With `share=False` every completion repeats its prompt: the plain padded
+    layout, for tests and comparison."""
+    lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
     sequences = _sequences(batch, cost) if share else [[row] for rows in _by_group(batch) for row in rows]
     trunks = [max(rows, key=lambda row: prompts[row]) for rows in sequences]
     width = max(
         prompts[trunk] + sum(max(0, lengths[row] - 1) for row in rows)
         for trunk, rows in zip(trunks, sequences, strict=True)
     )
-    tokens = np.zeros((len(sequences), width), dtype=np.int64)
-    position = np.zeros_like(tokens)
-    segment = np.full_like(tokens, PADDING)
-    reach = np.full_like(tokens, width)
+    layout = Layout(batch, len(sequences), width)
+    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
+        start = layout.put_prompt(index, trunk)
+        for number, row in enumerate(rows, 1):
+            start = layout.put_completion(index, row, number, start)
     branching = any(
         prompts[row] < prompts[t] for t, rows in zip(trunks, sequences, strict=True) for row in rows
     )
-    source, place, fed, fed_place = [], [], [], []
-    prompt, completion, written = (
-        tensor.cpu().numpy() for tensor in (batch.prompt, batch.completion, batch.completion_mask)
-    )
-    columns = completion.shape[1]
-    for index, (trunk, rows) in enumerate(zip(trunks, sequences, strict=True)):
-        base = index * width
-        start = prompts[trunk]
-        tokens[index, :start] = prompt[trunk, :start]
-        position[index, :start] = np.arange(start)
-        segment[index, :start] = PROMPT
-        for number, row in enumerate(rows, 1):
-            if not (length := lengths[row]):
-                continue
-            end = prompts[row]
-            stop = start + length - 1  # the last token is predicted, never read
-            tokens[index, start:stop] = completion[row, : length - 1]
-            position[index, start:stop] = np.arange(end, end + length - 1)
-            reach[index, start:stop] = end
-            segment[index, start:stop] = number
-            inside = np.arange(base + start, base + stop)
-            own = np.flatnonzero(written[row, :length])
-            source.append(np.concatenate(([base + end - 1], inside))[own])
-            place.append(row * columns + own)
-            fed.append(inside)
-            fed_place.append(np.arange(row * columns, row * columns + length - 1))
-            start = stop
-    places = _join(place)
-    move = batch.completion.device
-    put = [torch.from_numpy(a).to(move) for a in (tokens, position, segment, _join(source), places)]
-    return Pack(
-        tokens=put[0],
-        position=put[1],
-        segment=put[2],
-        source=put[3],
-        target=batch.completion.flatten()[put[4]],
-        flat_index=put[4],
-        fed=torch.from_numpy(_join(fed)).to(move),
-        fed_place=torch.from_numpy(_join(fed_place)).to(move),
-        reach=torch.from_numpy(reach).to(move) if branching else None,
-    )
+    return layout.pack(branching)
+
+
+class Layout:
+    """A pack of so many sequences of length `width`, to be filled."""
+
+    def __init__(self, batch: Batch, sequences: int, width: int) -> None:
+        self.batch, self.width = batch, width
+        self.lengths, self.prompts = batch.length.tolist(), batch.prompt_length.tolist()
+        # On the CPU: filling takes many small slices, each of which would be a kernel of its own on a GPU.
+        self.prompt, self.completion = batch.prompt.cpu().numpy(), batch.completion.cpu().numpy()
+        self.completion_mask = batch.completion_mask.cpu().numpy()
+        self.tokens = np.zeros((sequences, width), dtype=np.int64)
+        self.position = np.zeros_like(self.tokens)
+        self.segment = np.full_like(self.tokens, PADDING)
+        self.reach = np.full_like(self.tokens, width)
+        self.source: list[np.ndarray] = []
+        self.flat_index: list[np.ndarray] = []
+        self.fed: list[np.ndarray] = []
+        self.fed_place: list[np.ndarray] = []
+
+    def put_prompt(self, index: int, row: int) -> int:
+        """Begin a sequence with the prompt of a row. Returns the column after it."""
+        length: int = self.prompts[row]
+        self.tokens[index, :length] = self.prompt[row, :length]
+        self.position[index, :length] = np.arange(length)
+        self.segment[index, :length] = PROMPT
+        return length
+
+    def put_completion(self, index: int, row: int, number: int, start: int) -> int:
+        """Put a row's completion, the `number`-th of its sequence, at a column. Returns the next column."""
+        length, prompt = self.lengths[row], self.prompts[row]
+        if not length:
+            return start
+        stop: int = start + length - 1  # the last token is predicted, never an input
+        self.tokens[index, start:stop] = self.completion[row, : length - 1]
+        self.position[index, start:stop] = np.arange(prompt, prompt + length - 1)
+        self.reach[index, start:stop] = prompt
+        self.segment[index, start:stop] = number
+        base, columns = index * self.width, self.completion.shape[1]
+        inside = np.arange(base + start, base + stop)
+        by_policy = np.flatnonzero(self.completion_mask[row, :length])
+        # The state before a token predicts it: that of the first one is the last of this row's prompt, which
+        # the rows of the group share.
+        self.source.append(np.concatenate(([base + prompt - 1], inside))[by_policy])
+        self.flat_index.append(row * columns + by_policy)
+        self.fed.append(inside)
+        self.fed_place.append(np.arange(row * columns, row * columns + length - 1))
+        return stop
+
+    def pack(self, branching: bool) -> Pack:
+        """The tensors, on the batch's device. `branching`: some rows see only a part of their prompt."""
+
+        def tensor(array: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(array).to(self.batch.completion.device)
+
+        flat_index = tensor(_join(self.flat_index))
+        return Pack(
+            tokens=tensor(self.tokens),
+            position=tensor(self.position),
+            segment=tensor(self.segment),
+            source=tensor(_join(self.source)),
+            target=self.batch.completion.flatten()[flat_index],
+            flat_index=flat_index,
+            fed=tensor(_join(self.fed)),
+            fed_place=tensor(_join(self.fed_place)),
+            reach=tensor(self.reach) if branching else None,
+        )
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -152,8 +180,8 @@ def _sequences(batch: Batch, cost: Cost) -> list[list[int]]:
 
 
 def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> list[list[int]]:
-    """Cut a group into the number of sequences that costs least: long completions pay for attention over
-    each other's masked tokens, so beyond a point it is cheaper to repeat the prompt."""
+    """Cut a group into the number of sequences that costs least. Long completions pay for attention over each
+    other's masked tokens, so that beyond some length it is cheaper to repeat the prompt."""
     total = sum(lengths[row] for row in rows)
     parts = min(range(1, len(rows) + 1), key=lambda n: cost.of(n, prompt + -(-total // n)))
     if parts == 1:
@@ -168,8 +196,8 @@ def _split(rows: list[int], prompt: int, lengths: Sequence[int], cost: Cost) -> 
 
 
 def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
-    """What rows of a batch count for as a micro-batch: each group's longest prompt and all its completions,
-    padded to the longest group."""
+    """The tokens of a micro-batch of these rows: each group's longest prompt and all its completions, padded
+    to the longest group."""
     sizes: dict[int, tuple[int, int]] = {}
     of = [values[rows].tolist() for values in (batch.group, batch.prompt_length, batch.length)]
     for group, prompt, length in zip(*of, strict=True):
@@ -178,18 +206,18 @@ def packed_tokens(batch: Batch, rows: torch.Tensor) -> int:
     return len(sizes) * max((sum(size) for size in sizes.values()), default=0)
 
 
-def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Rows of each micro-batch: at most `budget` packed tokens (a single unit may exceed it), groups of
-    similar length together, units never split. Rows with unit −1 are left out."""
+def micro_batches(batch: Batch, row_group: torch.Tensor, budget: int) -> list[torch.Tensor]:
+    """The rows of each micro-batch: at most `budget` packed tokens (a single row group may exceed it), groups
+    of similar length together, row groups never split. Rows with row group −1 are left out."""
     lengths, prompts = batch.length.tolist(), batch.prompt_length.tolist()
-    units: dict[int, list[int]] = {}
-    for row, number in enumerate(unit.tolist()):
+    row_groups: dict[int, list[int]] = {}
+    for row, number in enumerate(row_group.tolist()):
         if number >= 0:
-            units.setdefault(number, []).append(row)
+            row_groups.setdefault(number, []).append(row)
     group = batch.group.tolist()
     chunks: list[tuple[int, list[int]]] = []  # (tokens, rows), each within one group
     by_group: dict[int, list[list[int]]] = {}
-    for rows in units.values():
+    for rows in row_groups.values():
         by_group.setdefault(group[rows[0]], []).append(rows)
     for members in by_group.values():
         prompt, size, current = max(prompts[row] for rows in members for row in rows), 0, list[int]()
@@ -200,6 +228,7 @@ def micro_batches(batch: Batch, unit: torch.Tensor, budget: int) -> list[torch.T
                 size, current = 0, []
             size, current = size + more, current + rows
         chunks.append((prompt + size, current))
+    # Longest first: similar lengths come together, which pads least, and memory runs out early if at all.
     chunks.sort(key=lambda chunk: -chunk[0])
     packed: list[list[int]] = []
     widest, held = 0, set[int]()

@@ -1,12 +1,12 @@
-"""Whether packing and decoding read a model as it reads itself: tried when it is loaded, whatever it is.
+"""Checks, when a model is loaded, that packing and decoding compute what its own forward pass computes.
 
-Both stand on what transformers hands over for most models and not for all: attention that follows a given
-mask and given positions, and a cache of keys and values and nothing else. A model that keeps a state from
-token to token, or attends within a window, would be read wrongly without any error, by sampler and trainer
-alike. So a probe of random tokens is compared with the model's own plain forward pass.
+Both rely on two things that transformers offers for most models but not for all: attention that follows a
+given mask and given positions, and a cache of keys and values and nothing else. A model that keeps a state
+from token to token, or attends within a window, would give wrong probabilities without any error, in sampler
+and trainer alike. So the probabilities of some random tokens are compared with the plain forward pass.
 
-A window is no fault while nothing is longer: up to it, a model with one is a model without. It bounds the
-context (`Loaded.context`), and the probe is as long as the window allows.
+An attention window does no harm to sequences that are shorter than it. It therefore bounds the context
+(`Loaded.context`), and the probe is as long as the window allows.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from grpobench.runs.models.loading import window
 from grpobench.runs.models.token_budgets import ModelError, is_out_of_memory
 
 MOST = 1e-3
-"""Mean nats per token in float32: far above what the order of sums can do."""
+"""Mean nats per token in float32: far more than the order of sums can change."""
 USUAL = 48
 """Tokens of the probe of a model without a window."""
 FARTHEST = 1024
-"""Longest probe in tokens; a window beyond it bounds the context without being tried."""
+"""Longest probe in tokens; a longer window bounds the context without a probe."""
 SUPPORTED_LAYERS = {"full_attention", "attention", "sliding_attention", "chunked_attention"}
 """Types of layers that see the past through keys and values alone."""
 
 
 class ProbedModels(Protocol):
-    """What reads for a run: `grpobench.runs.models.roles.Models`."""
+    """The models of a run, `grpobench.runs.models.roles.RoleModels`, as far as the probe needs them."""
 
     language: Any
     temperature: float
@@ -43,7 +43,7 @@ class ProbedModels(Protocol):
 
 
 def demand_served_layers(language: Any) -> None:
-    """Raises ModelError for a model that says itself that some of its layers are not attention."""
+    """Raises ModelError if the model's configuration names layers that are not attention."""
     settings = language.config.get_text_config()
     kinds = getattr(settings, "layer_types", None) or getattr(settings, "layers_block_type", None) or ()
     if other := sorted({str(kind) for kind in kinds} - SUPPORTED_LAYERS):
@@ -54,25 +54,25 @@ def demand_served_layers(language: Any) -> None:
 
 
 def demand_same_reading(models: ProbedModels) -> None:
-    """Raises ModelError where two packed completions of one prompt do not get the log-probabilities of the
+    """Raises ModelError if two packed completions of one prompt do not get the log-probabilities of the
     model's own forward pass."""
     batch = probe(models)
     with plainly(models), torch.no_grad():
-        own = log_probabilities(models, torch.cat([batch.prompt, batch.completion], 1))
-        own = own[:, batch.prompt.shape[1] - 1 : -1].gather(-1, batch.completion[..., None]).squeeze(-1)
+        plain = log_probabilities(models, torch.cat([batch.prompt, batch.completion], 1))
+        plain = plain[:, batch.prompt.shape[1] - 1 : -1].gather(-1, batch.completion[..., None]).squeeze(-1)
         try:
-            found = models.forward_train(("policy",), batch)["policy"].logp
+            packed = models.forward_train(("policy",), batch)["policy"].logp
         except Exception as error:  # an architecture fails as it likes
             if is_out_of_memory(error):
                 raise
             raise unfit(models, f"packed sequences end in {type(error).__name__}: {error}") from error
-    demand_equal(models, own, found, "packed completions")
+    demand_equal(models, plain, packed, "packed completions")
 
 
-def demand_equal(models: ProbedModels, own: torch.Tensor, found: torch.Tensor, what: str) -> None:
+def demand_equal(models: ProbedModels, plain: torch.Tensor, other: torch.Tensor, what: str) -> None:
     """Raises ModelError for two sets of log-probabilities that differ by more than rounding."""
-    gap = (own - found).abs().mean().item()
-    if not gap <= MOST:
+    gap = (plain - other).abs().mean().item()
+    if not gap <= MOST:  # true for NaN too
         raise unfit(models, f"{what} get probabilities that differ from its own by {gap:.2g} nats per token")
 
 
@@ -103,18 +103,18 @@ def random_tokens(models: ProbedModels, rows: int, columns: int) -> torch.Tensor
 
 
 def probe(models: ProbedModels) -> Batch:
-    """Two completions of one prompt that fit into the window one by one, and packed reach beyond it."""
+    """Two completions of one prompt. Each fits into the window, but both in one sequence exceed it."""
     whole = length(models)
-    own = max(1, min(8, whole // 4))
+    count = max(1, min(8, whole // 4))
     tokens = random_tokens(models, 2, whole)
-    tokens[1, : whole - own] = tokens[0, : whole - own]
-    nothing = torch.zeros(2, own, device=models.device)
+    tokens[1, : whole - count] = tokens[0, : whole - count]
+    nothing = torch.zeros(2, count, device=models.device)
     two = torch.zeros(2, dtype=torch.long, device=models.device)
     return Batch(
-        prompt=tokens[:, : whole - own],
-        prompt_length=two + whole - own,
-        completion=tokens[:, whole - own :],
-        length=two + own,
+        prompt=tokens[:, : whole - count],
+        prompt_length=two + whole - count,
+        completion=tokens[:, whole - count :],
+        length=two + count,
         completion_mask=nothing == 0,
         sampler_logp=nothing,
         old_logp=nothing,
@@ -122,7 +122,7 @@ def probe(models: ProbedModels) -> Batch:
         stopped=two > 0,
         reward=nothing[:, 0],
         scores={},
-        max_completion_tokens=own,
+        max_completion_tokens=count,
         step=1,
     )
 
@@ -135,7 +135,7 @@ def log_probabilities(models: ProbedModels, tokens: torch.Tensor) -> torch.Tenso
 
 @contextlib.contextmanager
 def plainly(models: ProbedModels) -> Iterator[None]:
-    """Float32 within, where rounding cannot be taken for another model."""
+    """Float32 within, so that rounding is not mistaken for a wrong model."""
     kept, models.dtype = models.dtype, torch.float32
     try:
         yield

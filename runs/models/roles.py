@@ -1,14 +1,14 @@
-"""The models of a run: what each role says about a batch, and how it is updated.
+"""The models of a run: the output of each role for a batch, and the updates of each role.
 
-Nothing of a model's forward is rewritten: a Hugging Face trunk gets packed tokens, positions and a block
-mask, and its own output head is applied to the states that predict written tokens, in chunks.
+No model's forward pass is rewritten. A Hugging Face trunk gets packed tokens, positions and a block mask. Its
+own output head is applied in chunks, to the states that predict tokens of the policy and to no others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,24 +18,23 @@ from torch.utils.checkpoint import checkpoint
 
 from grpobench.algorithms.algorithm import Batch, ModelOutput, Role
 from grpobench.runs.models.optimizer import Optimizer
-from grpobench.runs.models.packing import Cost, micro_batches, pack, packed_tokens
+from grpobench.runs.models.packing import Cost, Pack, micro_batches, pack, packed_tokens
 from grpobench.runs.models.proof import demand_same_reading, demand_served_layers
 from grpobench.runs.models.token_budgets import REMEDY, ModelError, NoRoom, TokenBudget, retry_smaller
 from grpobench.runs.tools.process import safe_point
 
 T = TypeVar("T")
 CHUNK = 2**25
-"""Most logits (tokens × vocabulary) held at once; beyond it they are made in pieces and made again for the
-gradient."""
+"""Most logits (tokens × vocabulary) held at once. More are computed in pieces, and again for the gradient."""
 
 
 class Ruined(Exception):
-    """Weights that an update has made infinite or NaN. Nothing of them may be kept."""
+    """An update has made weights infinite or NaN. They must not be saved."""
 
 
 @dataclass
 class Network:
-    """One trunk and what stands on it."""
+    """A trunk and the heads on it."""
 
     trunk: nn.Module
     head: nn.Module | None = None
@@ -43,68 +42,54 @@ class Network:
     value: nn.Linear | None = None
 
     def parameters(self) -> list[nn.Parameter]:
+        """All parameters, tied ones once: an output head may be the trunk's embeddings."""
         parts = [self.trunk, self.head, self.value]
-        found = {id(p): p for part in parts if part is not None for p in part.parameters()}
-        return list(found.values())
+        unique = {id(p): p for part in parts if part is not None for p in part.parameters()}
+        return list(unique.values())
 
 
-class RoleModels:
-    """Roles of one run. `language` is an `AutoModelForCausalLM`; further roles start as copies of it."""
+class MicroBatches:
+    """The rows of each micro-batch of a batch. Every iteration splits it by the token budget of then."""
 
     def __init__(
-        self,
-        language: Any,
-        trains: Sequence[Role] = (),
-        reads: Sequence[Role] = (),
-        *,
-        temperature: float = 1.0,
-        dtype: str = "float32",
-        budget: int = 0,
-        share: bool = True,
-        chunk: int = CHUNK,
+        self, batch: Batch, row_group: torch.Tensor, token_budget: TokenBudget, dtype: torch.dtype
     ) -> None:
-        self.temperature = temperature or 1.0
-        self.dtype = getattr(torch, dtype)
-        self.share = share
-        self.chunk = chunk
-        self.language = language.eval()
-        trunk, head = trunk_and_head(language)
-        self.device = next(trunk.parameters()).device
-        most = budget or (1024 if self.device.type == "cpu" else 16384)
-        self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
-        self.cost = estimate(trunk, language.config)
-        self.networks: dict[str, Network] = {"policy": Network(trunk, head)}
-        wanted = {*trains, *reads}
-        if "reference" in wanted:
-            frozen_trunk, frozen_head = trunk_and_head(copy.deepcopy(language).requires_grad_(False))
-            self.networks["reference"] = Network(frozen_trunk, frozen_head)
-        if "critic" in wanted:
-            self.networks["critic"] = Network(copy.deepcopy(trunk), None, self._value_layer())
-        if "value_head" in wanted:
-            self.networks["policy"].value = self._value_layer()
+        self.batch, self.row_group, self.token_budget, self.dtype = batch, row_group, token_budget, dtype
+        self.current = torch.arange(len(batch))
+        """The rows that are in the models now, or in which memory ran out."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for rows in micro_batches(self.batch, self.row_group, self.token_budget.limit):
+            safe_point()
+            self.current = rows
+            yield rows
+
+    def halve_budget(self, why: str) -> None:
+        """Make the micro-batches smaller. Raises NoRoom if memory ran out in a single row group."""
+        batch, rows = self.batch, self.current
+        # By the size that failed, not by the budget: a batch may be much smaller than its budget.
+        size = packed_tokens(batch, rows)
+        if len(self.row_group.to(rows.device)[rows].unique()) == 1:
+            lengths = batch.prompt_length[rows].tolist(), batch.length[rows].tolist()
+            raise NoRoom(
+                f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
+                f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
+                f"{why}; at {self.token_budget.limit:,} {self.token_budget.of} and {self.dtype}, {REMEDY}"
+            )
+        self.token_budget.lower(size, why)
+
+
+class RoleWeights:
+    """The weights of a run's roles: what an update changes and a checkpoint holds."""
+
+    def __init__(self, language: Any, networks: dict[str, Network]) -> None:
+        self.language, self.networks = language, networks
         self.optimizers: dict[Role, Optimizer] = {}
         self.moved = False
         """Whether the reference is no longer the initial policy, so that a checkpoint must hold it."""
-        demand_same_reading(self)
-
-    @property
-    def budget(self) -> int:
-        """Most packed tokens of a micro-batch, as far as rows can be parted."""
-        return self.token_budget.limit
-
-    @budget.setter
-    def budget(self, tokens: int) -> None:
-        self.token_budget.limit = tokens
-
-    def _value_layer(self) -> nn.Linear:
-        """A value head that starts at zero: before any update every state is worth nothing."""
-        layer = nn.Linear(self.language.config.hidden_size, 1, device=self.device)
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
-        return layer
 
     def named_parameters(self, role: Role) -> dict[str, nn.Parameter]:
-        """Parameters that a role's optimizer owns, tied ones once."""
+        """The parameters that a role's optimizer updates, tied ones once."""
         if role == "policy":
             return dict(self.language.named_parameters())
         if role == "value_head":
@@ -124,8 +109,8 @@ class RoleModels:
         max_grad_norm: float,
         make: Callable[[list[Any], float], torch.optim.Optimizer] | None = None,
     ) -> None:
-        """Give every role in `rates` an optimizer of its own: AdamW, or what `make` makes of parameters and a
-        rate. Raises ModelError where that cannot be made of these parameters."""
+        """Give every role in `rates` its optimizer: AdamW, or the result of `make` for parameters and a rate.
+        Raises ModelError if that fails for these parameters."""
 
         def adamw(parameters: list[Any], rate: float) -> torch.optim.Optimizer:
             return torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay, fused=True)
@@ -140,130 +125,10 @@ class RoleModels:
                 ) from error
             self.optimizers[role] = Optimizer(parameters, inner, rate, max_grad_norm)
 
-    def precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.dtype == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.dtype)
-
-    def forward(
-        self, role: Role, batch: Batch, unit: torch.Tensor | None = None, *, squares: bool = False
-    ) -> ModelOutput:
-        """A reading of the whole batch without gradient, in micro-batches; given the signal's `unit` (B,),
-        none of them −1, in the micro-batches of an update of these rows, and with its very operations."""
-        names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
-        each = torch.arange(len(batch)) if unit is None else unit
-
-        def read(micro: Iterable[torch.Tensor]) -> ModelOutput:
-            parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
-            with torch.set_grad_enabled(unit is not None):  # which may choose other operations than without
-                for rows in micro:
-                    now = self.forward_train((role,), batch[rows], squares=squares)[role]
-                    parts.append((rows, {name: getattr(now, name).detach() for name in names}))
-            order = torch.cat([rows for rows, _ in parts]).argsort()
-            return ModelOutput(
-                **{name: torch.cat([found[name] for _, found in parts])[order] for name in names}
-            )
-
-        return self.in_micro_batches(batch, each, read)
-
-    def in_micro_batches(
-        self,
-        batch: Batch,
-        unit: torch.Tensor,
-        work: Callable[[Iterable[torch.Tensor]], T],
-        undo: Callable[[], None] = lambda: None,
-    ) -> T:
-        """What `work` makes of the rows of each micro-batch of a batch, given its rows' `unit` (B,). Where
-        memory gives out it is called again after `undo`, with micro-batches of half the tokens, which the
-        run then keeps to. Raises NoRoom where those of a single unit do not fit."""
-        under_way = [torch.arange(len(batch))]
-
-        def attempt() -> T:
-            def parts() -> Iterator[torch.Tensor]:
-                for rows in micro_batches(batch, unit, self.budget):
-                    safe_point()
-                    under_way[:] = [rows]
-                    yield rows
-
-            return work(parts())
-
-        def smaller(why: str) -> None:
-            undo()
-            rows = under_way[0]
-            size = packed_tokens(batch, rows)
-            if len(unit.to(rows.device)[rows].unique()) == 1:
-                lengths = batch.prompt_length[rows].tolist(), batch.length[rows].tolist()
-                raise NoRoom(
-                    f"out of memory with {len(rows)} row{'s' * (len(rows) > 1)} of {size:,} tokens (prompt "
-                    f"{max(lengths[0]):,}, longest completion {max(lengths[1]):,}), which cannot be split: "
-                    f"{why}; at {self.budget:,} {self.token_budget.of} and {self.dtype}, {REMEDY}"
-                )
-            self.token_budget.lower(size, why)
-
-        return retry_smaller(attempt, smaller)
-
-    def forward_train(
-        self,
-        roles: Iterable[Role],
-        batch: Batch,
-        differentiate_entropy: bool = False,
-        *,
-        squares: bool = False,
-    ) -> dict[Role, ModelOutput]:
-        """One reading per role of one micro-batch, with gradient where it is enabled. Roles on one trunk
-        share its forward pass."""
-        roles = tuple(roles)
-        layout = pack(batch, self.cost, self.share)
-        states: dict[int, torch.Tensor] = {}
-        readings: dict[Role, ModelOutput] = {}
-        shape, nothing = batch.completion.shape, batch.sampler_logp[:, :0]
-        for role in roles:
-            network = self.networks["policy" if role == "value_head" else role]
-            if id(network.trunk) not in states:
-                with self.precision():
-                    states[id(network.trunk)] = self._states(network.trunk, layout, batch)
-            hidden = states[id(network.trunk)]
-            logp = entropy = value = nothing
-            sums = None
-            if role in ("policy", "reference"):
-                assert network.head is not None
-                with self.precision():
-                    flat = token_statistics(
-                        hidden,
-                        network.head,
-                        layout.target,
-                        self.temperature,
-                        self.chunk,
-                        differentiate_entropy,
-                    )
-                    if squares:
-                        sums = scatter(
-                            token_squares(hidden, network.head, self.temperature, self.chunk),
-                            layout.flat_index,
-                            shape,
-                        )
-                logp, entropy = (scatter(part, layout.flat_index, shape) for part in flat)
-            else:
-                assert network.value is not None
-                value = scatter(network.value(hidden.float()).squeeze(-1), layout.flat_index, shape)
-            readings[role] = ModelOutput(logp, entropy, value, squares=sums)
-        return readings
-
-    def _states(self, trunk: nn.Module, layout: Any, batch: Batch) -> torch.Tensor:
-        """Final hidden states (N, H) that predict the written tokens."""
-        inputs: dict[str, torch.Tensor] = {"input_ids": layout.tokens}
-        if batch.mixture is not None:
-            plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
-            inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
-        output = trunk(**inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False)
-        # Not [layout.source]: a prompt's last state is read once per completion, and the gradient of an index
-        # is added up by whichever thread comes first.
-        return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]
-
     def step(self, roles: Iterable[Role], scale: float) -> dict[str, float]:
-        """Update each role with its accumulated gradient; gradient norms before clipping by role. When one
-        role's gradient is not finite none is updated, and NonFinite is raised; Ruined when an update leaves
-        weights that are not finite."""
+        """Update each role with its accumulated gradient. Returns the gradient norms before clipping. Raises
+        NonFinite if a gradient is not finite, and Ruined if an update makes weights infinite or NaN."""
+        # All norms before any update: if one role's gradient is not finite, no role is updated.
         norms = {role: self.optimizers[role].clip() for role in roles}
         for role in norms:
             self.optimizers[role].update(scale)
@@ -273,21 +138,21 @@ class RoleModels:
         return {f"grad_norm/{role}": norm for role, norm in norms.items()}
 
     def ruined(self, roles: Iterable[Role] | None = None) -> str:
-        """Which of the trained roles have weights that are not finite, in words; empty: none."""
-        asked = self.optimizers if roles is None else roles
-        lost = [role for role in asked if not self.optimizers[role].finite()]
+        """A sentence about the trained roles whose weights are not finite; empty: there are none."""
+        checked = self.optimizers if roles is None else roles
+        lost = [role for role in checked if not self.optimizers[role].finite()]
         return f"weights of the {' and the '.join(lost)} are not finite" if lost else ""
 
     def follow(self, mix: float) -> None:
         """Move the reference toward the policy: ref ← mix·policy + (1 − mix)·ref."""
         self.moved = True
         with torch.no_grad():
-            for ours, theirs in zip(
-                self.networks["reference"].parameters(), self.networks["policy"].parameters(), strict=True
-            ):
+            reference, policy = self.networks["reference"], self.networks["policy"]
+            for ours, theirs in zip(reference.parameters(), policy.parameters(), strict=True):
                 ours.lerp_(theirs, mix)
 
     def clear(self) -> None:
+        """Drop the gradients."""
         for optimizer in self.optimizers.values():
             optimizer.clear()
 
@@ -327,9 +192,193 @@ class RoleModels:
                 p.copy_(state["reference"][name])
 
 
+class RoleModels(RoleWeights):
+    """The roles of one run, with their forward passes. `language` is an `AutoModelForCausalLM`, the policy;
+    further roles start as copies of it."""
+
+    def __init__(
+        self,
+        language: Any,
+        trains: Sequence[Role] = (),
+        reads: Sequence[Role] = (),
+        *,
+        temperature: float = 1.0,
+        dtype: str = "float32",
+        budget: int = 0,
+        share: bool = True,
+        chunk: int = CHUNK,
+    ) -> None:
+        # Without dropout, even in updates: it would move the ratio π/π_old away from 1 before any update.
+        language = language.eval()
+        trunk, head = trunk_and_head(language)
+        super().__init__(language, {"policy": Network(trunk, head)})
+        self.temperature = temperature or 1.0
+        self.dtype = getattr(torch, dtype)
+        self.share = share
+        self.chunk = chunk
+        self.device = next(trunk.parameters()).device
+        most = budget or (1024 if self.device.type == "cpu" else 16384)
+        self.token_budget = TokenBudget("tokens (train.micro_batch_tokens)", most)
+        self.cost = estimate(trunk, language.config)
+        self._add_networks({*trains, *reads})
+        demand_same_reading(self)
+
+    def _add_networks(self, roles: Collection[Role]) -> None:
+        """The networks of further roles."""
+        policy = self.networks["policy"]
+        if "reference" in roles:
+            frozen = copy.deepcopy(self.language).requires_grad_(False)
+            self.networks["reference"] = Network(*trunk_and_head(frozen))
+        if "critic" in roles:
+            self.networks["critic"] = Network(copy.deepcopy(policy.trunk), None, self._value_layer())
+        if "value_head" in roles:
+            policy.value = self._value_layer()
+
+    def _value_layer(self) -> nn.Linear:
+        """A value head that starts at zero: before any update it gives every state the value 0."""
+        layer = nn.Linear(self.language.config.hidden_size, 1, device=self.device)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        return layer
+
+    @property
+    def budget(self) -> int:
+        """Most packed tokens of a micro-batch, unless a single row group has more."""
+        return self.token_budget.limit
+
+    @budget.setter
+    def budget(self, tokens: int) -> None:
+        self.token_budget.limit = tokens
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Autocast, if the model computes in another precision than float32. The weights stay as they are:
+        in bfloat16 small updates would be rounded away."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def forward(
+        self, role: Role, batch: Batch, row_group: torch.Tensor | None = None, *, squares: bool = False
+    ) -> ModelOutput:
+        """A forward pass over the whole batch without gradient, in micro-batches. Given the signal's
+        `row_group` (B,), none of them −1, it uses the micro-batches and the very operations of an update of
+        these rows."""
+        names = ("logp", "entropy", "value", *(("squares",) if squares else ()))
+        each = torch.arange(len(batch)) if row_group is None else row_group
+
+        def collect(micro_batches: Iterable[torch.Tensor]) -> ModelOutput:
+            outputs: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
+            # With gradient enabled torch may choose other kernels than without.
+            with torch.set_grad_enabled(row_group is not None):
+                for rows in micro_batches:
+                    now = self.forward_train((role,), batch[rows], squares=squares)[role]
+                    # Detached at once, so that the graph of each micro-batch is freed before the next.
+                    outputs.append((rows, {name: getattr(now, name).detach() for name in names}))
+            # Micro-batches hold rows of similar length: put the rows back in their order.
+            order = torch.cat([rows for rows, _ in outputs]).argsort()
+            return ModelOutput(
+                **{name: torch.cat([output[name] for _, output in outputs])[order] for name in names}
+            )
+
+        return self.in_micro_batches(batch, each, collect)
+
+    def in_micro_batches(
+        self,
+        batch: Batch,
+        row_group: torch.Tensor,
+        work: Callable[[Iterable[torch.Tensor]], T],
+        undo: Callable[[], None] = lambda: None,
+    ) -> T:
+        """The result of `work`, which is given the rows of each micro-batch. Row groups (B,) are not split.
+        If memory runs out, `undo` and then `work` are called again with half the token budget, which the run
+        then keeps. Raises NoRoom if a single row group does not fit."""
+        split = MicroBatches(batch, row_group, self.token_budget, self.dtype)
+
+        def halve(why: str) -> None:
+            undo()
+            split.halve_budget(why)
+
+        return retry_smaller(lambda: work(split), halve)
+
+    def forward_train(
+        self,
+        roles: Iterable[Role],
+        batch: Batch,
+        differentiate_entropy: bool = False,
+        *,
+        squares: bool = False,
+    ) -> dict[Role, ModelOutput]:
+        """The output of each role for one micro-batch, with gradient where it is enabled. Roles on one trunk
+        share its forward pass."""
+        layout = pack(batch, self.cost, self.share)
+        states: dict[int, torch.Tensor] = {}
+        outputs: dict[Role, ModelOutput] = {}
+        for role in roles:
+            network = self.networks["policy" if role == "value_head" else role]
+            if id(network.trunk) not in states:
+                with self.precision():
+                    states[id(network.trunk)] = self._states(network.trunk, layout, batch)
+            hidden = states[id(network.trunk)]
+            if role in ("policy", "reference"):
+                outputs[role] = self._token_output(
+                    network, hidden, layout, batch, differentiate_entropy, squares
+                )
+            else:
+                outputs[role] = self._value_output(network, hidden, layout, batch)
+        return outputs
+
+    def _token_output(
+        self,
+        network: Network,
+        hidden: torch.Tensor,
+        layout: Pack,
+        batch: Batch,
+        differentiate_entropy: bool,
+        squares: bool,
+    ) -> ModelOutput:
+        """What a language model says about the tokens that the policy wrote, from states (N, H)."""
+        assert network.head is not None
+        shape = batch.completion.shape
+        sums = None
+        with self.precision():
+            logp, entropy = token_statistics(
+                hidden, network.head, layout.target, self.temperature, self.chunk, differentiate_entropy
+            )
+            if squares:
+                flat = token_squares(hidden, network.head, self.temperature, self.chunk)
+                sums = scatter(flat, layout.flat_index, shape)
+        return ModelOutput(
+            scatter(logp, layout.flat_index, shape),
+            scatter(entropy, layout.flat_index, shape),
+            batch.sampler_logp[:, :0],
+            squares=sums,
+        )
+
+    def _value_output(
+        self, network: Network, hidden: torch.Tensor, layout: Pack, batch: Batch
+    ) -> ModelOutput:
+        """The values of the states (N, H) that precede the tokens that the policy wrote."""
+        assert network.value is not None
+        nothing = batch.sampler_logp[:, :0]
+        # float32, outside autocast: a value in bfloat16 has fewer than three digits.
+        value = network.value(hidden.float()).squeeze(-1)
+        return ModelOutput(nothing, nothing, scatter(value, layout.flat_index, batch.completion.shape))
+
+    def _states(self, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
+        """Final hidden states (N, H) that predict the tokens that the policy wrote."""
+        inputs: dict[str, torch.Tensor] = {"input_ids": layout.tokens}
+        if batch.mixture is not None:
+            plain = trunk.get_input_embeddings()(layout.tokens)  # type: ignore[operator]
+            inputs = {"inputs_embeds": replay(plain, trunk, layout, batch)}
+        output = trunk(**inputs, attention_mask=layout.mask(), position_ids=layout.position, use_cache=False)
+        # Not [layout.source]: a prompt's last state predicts the first token of each completion, and threads
+        # add up the gradient of an index in whichever order they arrive.
+        return output.last_hidden_state.flatten(0, 1).index_select(0, layout.source)  # type: ignore[no-any-return]
+
+
 def trunk_and_head(language: Any) -> tuple[nn.Module, nn.Module]:
-    """The trunk and output head of a causal language model, proved on a probe to give the model's own
-    logits. Raises ModelError for a model whose logits are made otherwise (soft-capping, scaling)."""
+    """The trunk and output head of a causal language model. A probe checks that they give the model's own
+    logits. Raises ModelError if they do not (soft-capping, scaling)."""
     trunk, head = language.base_model, language.get_output_embeddings()
     if trunk is language or head is None:
         raise ModelError(
@@ -357,10 +406,10 @@ def estimate(trunk: nn.Module, config: Any) -> Cost:
     return Cost(token=float(weights), pair=2.0 * config.hidden_size * config.num_hidden_layers)
 
 
-def scatter(flat: torch.Tensor, place: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """(N,) values into zeros of shape (B, T)."""
+def scatter(flat: torch.Tensor, flat_index: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Values (N,) at flat indices (N,) of zeros of shape (B, T)."""
     out = flat.new_zeros(shape.numel())
-    return out.index_copy(0, place, flat).view(shape)
+    return out.index_copy(0, flat_index, flat).view(shape)
 
 
 def token_statistics(
@@ -373,27 +422,28 @@ def token_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of `target` (N,) and entropy in nats of the tempered softmax over head(hidden (N, H)).
 
-    At most `chunk` logits exist at once. When more are needed each piece is computed again for its gradient.
+    At most `chunk` logits exist at once. If there are more, each piece is computed again for its gradient.
     """
     vocabulary: int = head.weight.shape[0]  # type: ignore[assignment, index]
     rows = max(1, chunk // vocabulary)
 
     def piece(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = head(states).float()
+        logits = head(states).float()  # a log-softmax in bfloat16 is off by more than an update moves it
         if temperature != 1.0:
             logits = logits / temperature
         total = logits.logsumexp(-1)
         logp = logits.gather(-1, tokens[:, None]).squeeze(-1) - total
         if differentiate_entropy:
             return logp, total - ((logits - total[:, None]).exp() * logits).sum(-1)
+        # Most algorithms only log the entropy: without its graph one copy of the logits less is kept.
         with torch.no_grad():
             return logp, total - ((logits - total[:, None]).exp_().mul_(logits)).sum(-1)
 
     if len(target) <= rows:
         return piece(hidden, target)
-    again = torch.is_grad_enabled() and hidden.requires_grad
+    recompute = torch.is_grad_enabled() and hidden.requires_grad
     parts = [
-        checkpoint(piece, states, tokens, use_reentrant=False) if again else piece(states, tokens)
+        checkpoint(piece, states, tokens, use_reentrant=False) if recompute else piece(states, tokens)
         for states, tokens in zip(hidden.split(rows), target.split(rows), strict=True)
     ]
     return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
@@ -407,8 +457,8 @@ def token_squares(hidden: torch.Tensor, head: nn.Module, temperature: float, chu
     return torch.cat([(head(states).float() / temperature).softmax(-1).square().sum(-1) for states in pieces])
 
 
-def replay(plain: torch.Tensor, trunk: nn.Module, layout: Any, batch: Batch) -> torch.Tensor:
-    """Input embeddings (S, L, H) with the sampler's mixtures in place of mixed tokens."""
+def replay(plain: torch.Tensor, trunk: nn.Module, layout: Pack, batch: Batch) -> torch.Tensor:
+    """Input embeddings (S, L, H) with the sampler's mixtures instead of the tokens that it fed mixed."""
     assert batch.mixture is not None
     table = trunk.get_input_embeddings()  # type: ignore[operator]
     token = batch.mixture.token.flatten(0, 1)[layout.fed_place]

@@ -75,17 +75,17 @@ class Held:
     """Bytes."""
 
 
-def fitting(place: str, **where: Any) -> Held | None:
+def fitting(location: str, **where: Any) -> Held | None:
     """What the weight files of a folder or hub id hold, once the counts in config.json are found to fit them.
     None where nothing can be counted: no such files, or a model made by code of its own, which is trusted.
 
     Raises Absurd, and whatever the readers of the files do.
     """
-    config, found = files(place, **where)
-    weights, stated = held(found), json.loads(config.read_bytes())
+    config, weight_files = files(location, **where)
+    weights, stated = held(weight_files), json.loads(config.read_bytes())
     check_counts(stated, weights)
-    own = trusted() and "auto_map" in stated
-    return weights if found and not own else None
+    trusts_code = trusted() and "auto_map" in stated
+    return weights if weight_files and not trusts_code else None
 
 
 def held(files: list[Path]) -> Held:
@@ -154,20 +154,20 @@ def check_model(model: Any, config: Any, weights: Held) -> None:
         )
 
 
-def files(place: str, **where: Any) -> tuple[Path, list[Path]]:
+def files(location: str, **where: Any) -> tuple[Path, list[Path]]:
     """config.json and the weight files of a folder or a hub id; those of the hub are fetched, as loading them
     would. No weight files where the hub has none under the usual names."""
-    folder = Path(place)
+    folder = Path(location)
     if folder.is_dir():
-        found = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-        return folder / "config.json", found
+        weight_files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+        return folder / "config.json", weight_files
     from transformers.utils.hub import cached_file
 
     quiet = {"_raise_exceptions_for_missing_entries": False}
-    config = cached_file(place, "config.json", **where)
-    index = cached_file(place, "model.safetensors.index.json", **where, **quiet)
+    config = cached_file(location, "config.json", **where)
+    index = cached_file(location, "model.safetensors.index.json", **where, **quiet)
     names = ["model.safetensors"]
     if index is not None:
         names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
-    parts = [cached_file(place, name, **where, **quiet) for name in names]
+    parts = [cached_file(location, name, **where, **quiet) for name in names]
     return Path(str(config)), [Path(part) for part in parts if part is not None]

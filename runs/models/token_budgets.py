@@ -1,12 +1,9 @@
-"""What is said of a model that cannot be used.
+"""Errors of models that cannot be used, and token budgets: how much goes through a model at once.
 
-How much goes through a model at once, and what happens where memory does not hold it.
-
-Whoever hands a model more than it must takes no more than a `TokenBudget` at once. Where memory gives out,
-the
-failed attempt is made again with half of it, down to what cannot be split, and the ration stays lowered for
-the rest of the run. A checkpoint holds it, so that a resumed run goes on with what it had then: it finds what
-was lowered since as it was found the first time.
+Work that can be split goes through a model in portions of at most a `TokenBudget`. If memory runs out, the
+failed attempt is repeated with half the budget, down to what cannot be split, and the budget stays lowered
+for the rest of the run. A checkpoint holds the budget. A resumed run continues with it and lowers it again
+where the run lowered it after that checkpoint.
 """
 
 from __future__ import annotations
@@ -28,14 +25,14 @@ class ModelError(DataError):
 
 
 class NoRoom(Exception):
-    """Memory does not hold what cannot be split any further; the message says what, and what to lower."""
+    """Memory does not hold what cannot be split; the message says what it is and which setting to lower."""
 
 
 USUAL = "give a folder with config.json, weights and tokenizer files, or a hub id that this machine can reach"
 
 
 def first_line(error: Exception) -> str:
-    """An error of a reader of files, in one line."""
+    """An error in one line: its class and the first line of its message."""
     first = str(error).strip().splitlines()[:1]
     return f"{type(error).__name__}: {first[0] if first else 'no reason given'}"
 
@@ -46,7 +43,7 @@ SIGNS = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-"""What RuntimeErrors say that are raised for want of memory and are not torch.OutOfMemoryError."""
+"""Parts of the messages of RuntimeErrors that mean lack of memory but are not torch.OutOfMemoryError."""
 MORE = "give the run more memory (fewer runs on a device: --workers, --gpus-per-run)"
 REMEDY = f'lower sampler.max_completion_tokens, set model.dtype = "bfloat16", take a smaller model, or {MORE}'
 
@@ -56,12 +53,12 @@ class TokenBudget:
     """How much of something goes through a model at once."""
 
     of: str
-    """What is counted, and the setting that says how much: ``tokens (train.micro_batch_tokens)``."""
+    """What it counts, and the setting that fixes it: ``tokens (train.micro_batch_tokens)``."""
     limit: int
     initial: int = field(init=False)
-    """`most` before anything was lowered."""
+    """The limit before it was lowered."""
     lowered: list[dict[str, Any]] = field(default_factory=list)
-    """What was lowered and not told yet: `of`, `before`, `now` and `why`."""
+    """Lowerings that were not reported yet: `of`, `before`, `now` and `why`."""
     times: int = 0
     """How often it was lowered since the run's beginning."""
 
@@ -69,7 +66,7 @@ class TokenBudget:
         self.initial = self.limit
 
     def lower(self, size: int, why: str) -> None:
-        """Take half of `size`, at which memory gave out, from now on."""
+        """From now on, take half of `size`, at which memory ran out."""
         before, self.limit = self.limit, max(1, min(self.limit, size) // 2)
         self.times += 1
         self.lowered.append({"of": self.of, "before": before, "now": self.limit, "why": why})
@@ -79,22 +76,22 @@ class TokenBudget:
 
     def take_unreported(self) -> list[dict[str, Any]]:
         """What was lowered since the last call."""
-        told, self.lowered = self.lowered, []
-        return told
+        unreported, self.lowered = self.lowered, []
+        return unreported
 
     def state(self) -> dict[str, int]:
         """What a checkpoint keeps."""
         return {"asked": self.initial, "most": self.limit, "times": self.times}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """The inverse of `state`; what was lowered is forgotten where another size is asked for by now."""
+        """The inverse of `state`. A state for another initial limit is ignored: the setting has changed."""
         if state and state["asked"] == self.initial:
             self.limit, self.times = state["most"], state["times"]
 
 
 def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T:
-    """What `attempt` returns. Whenever memory gives out in it, it is made again after `smaller` was told
-    why, which sees to it that less is asked for, or raises NoRoom."""
+    """The result of `attempt`. Whenever it runs out of memory, `smaller` is called with the reason and then
+    `attempt` again. `smaller` must make the next attempt smaller, or raise NoRoom."""
     while True:
         try:
             return attempt()
@@ -102,7 +99,7 @@ def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T
             if not is_out_of_memory(error):
                 raise
             why = summarize_error(error)
-        # Only here is the traceback gone, and with it what the failed attempt held.
+        # After the except block: the error's traceback holds the failed attempt's tensors until it ends.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -110,8 +107,8 @@ def retry_smaller(attempt: Callable[[], T], smaller: Callable[[str], None]) -> T
 
 
 def portions(token_budget: TokenBudget, count: int, work: Callable[[range], None], single: str) -> None:
-    """Give `work` the numbers below `count` in order, as many at once as the ration allows. `single` says
-    what one of them is, for NoRoom."""
+    """Give `work` the numbers below `count` in order, as many at once as the token budget allows. `single`
+    describes one of them, for the message of NoRoom."""
     start = 0
 
     def attempt() -> int:
@@ -129,7 +126,7 @@ def portions(token_budget: TokenBudget, count: int, work: Callable[[range], None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory gave out, the device's or the machine's."""
+    """Whether an error means that memory ran out, the device's or the machine's."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
@@ -143,7 +140,7 @@ def summarize_error(error: BaseException) -> str:
 
 @contextmanager
 def explain_out_of_memory() -> Iterator[None]:
-    """Within, memory that gives out where nothing can be split raises NoRoom with what to do."""
+    """Within, running out of memory where nothing can be split raises NoRoom with a remedy."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -158,6 +155,6 @@ def explain_out_of_memory() -> Iterator[None]:
 
 
 def halvings(token_budgets: Iterable[TokenBudget]) -> dict[str, float]:
-    """The metric of a run of which something was lowered; nothing of any other."""
+    """The metric of a run whose token budgets were lowered; nothing for any other."""
     times = sum(token_budget.times for token_budget in token_budgets)
     return {"cost/memory_halvings": float(times)} if times else {}

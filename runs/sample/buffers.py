@@ -1,4 +1,4 @@
-"""The key-value cache of a batch in flight, in buffers that are allocated once."""
+"""The key-value cache of a batch, in buffers that are allocated once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Buffer(DynamicLayer):
         self.is_initialized = True
 
     def _allocate(self, keys: torch.Tensor, values: torch.Tensor, rows: int, columns: int) -> None:
-        """Empty buffers for so many rows and columns, of the heads and sizes of these."""
+        """Allocate buffers for so many rows and columns, with the heads and sizes of these states."""
         self.store = tuple(
             states.new_empty((rows, states.shape[1], columns, states.shape[3])) for states in (keys, values)
         )
@@ -51,7 +51,7 @@ class Buffer(DynamicLayer):
         return self.keys, self.values
 
     def begin(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start behind these (R, heads, known, size)."""
+        """Start after these known columns (R, heads, known, size)."""
         self.lazy_initialization(keys, values)
         self.update(keys, values)
 
@@ -63,7 +63,7 @@ class Buffer(DynamicLayer):
         self._show(self.written)
 
     def keep_prompt(self, rows: int, columns: int) -> None:
-        """What is written becomes the prompts' part; from here on `rows` sequences write their own."""
+        """Make the columns so far the prompts' part. From now on each of `rows` sequences has its columns."""
         assert self.keys is not None and self.values is not None
         self.prompt_keys: torch.Tensor = self.keys
         self.prompt_values: torch.Tensor = self.values

@@ -1,4 +1,4 @@
-"""Which sampler a configuration asks for."""
+"""The sampler of a configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from grpobench.runs.settings.config import RunConfig
 
 
 def sampler_for(config: RunConfig, models: RoleModels, loaded: Loaded) -> Sampler:
-    """The sampler that the configuration asks for; where rollouts are not drawn from the current policy, the
-    one that evaluates it. Raises DataError for an engine that is not there or does not serve."""
+    """The sampler that the configuration asks for or, if rollouts are not drawn from the current policy, the
+    one that evaluates it. Raises DataError for an engine that is not installed or does not answer."""
     if config.sampler.foreign:
-        own = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
-        made: Sampler = own.cls(config, models, loaded)
-        return made
+        entry = registries.find("sampler", config.sampler.kind, others.folder(config), "sampler.kind")
+        sampler: Sampler = entry.cls(config, models, loaded)
+        return sampler
     if config.sampler.kind in ("vllm", "vllm-server"):
         from grpobench.runs.sample.engines.sampler import connect
 

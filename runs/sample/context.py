@@ -1,4 +1,4 @@
-"""What becomes of prompts that do not fit into the model's context: refused before the run, or left out."""
+"""Prompts that do not fit into the model's context: they are refused before the run, or left out."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from grpobench.tasks.task import Problem, Split, Task
 
 @dataclass(frozen=True)
 class Room:
-    """The model's context, of which each completion takes up to `limit` tokens."""
+    """The model's context, in which each completion needs up to `limit` tokens."""
 
     loaded: Loaded
     limit: int
     policy: LongPrompts = "refuse"
 
     def fitting(self, problems: Sequence[Problem], split: str) -> Sequence[Problem]:
-        """The problems whose prompts leave `limit` tokens. With policy `refuse` those are all, or a DataError
-        says how many are not; with `drop` they are the rest, and a DataError says when none is left."""
+        """The problems whose prompts leave `limit` tokens. With policy `refuse`, one that does not raises
+        DataError; with `drop` it is left out, and DataError is raised if no problem remains."""
         long = self.too_long(problems)
         if not long:
             return problems
         worst = max(long, key=lambda problem: long[problem])
-        told = (
+        message = (
             f"{len(long)} of {len(problems)} {split} prompts leave no room for {self.limit} new tokens in "
             f"the model's {self.loaded.bound} (problem {worst} has {long[worst]} tokens); lower "
             "sampler.max_completion_tokens, take a model with a longer context"
         )
         if self.policy == "refuse":
-            raise DataError(f'{told}, or leave them out (in a recipe: model.long_prompts = "drop")')
+            raise DataError(f'{message}, or leave them out (in a recipe: model.long_prompts = "drop")')
         if len(long) == len(problems):
-            raise DataError(f"{told}, or another task: no problem is left")
+            raise DataError(f"{message}, or another task: no problem is left")
         return [problem for problem in problems if problem.id not in long]
 
     def first(self, count: int, problems: Sequence[Problem], split: str) -> Sequence[Problem]:
@@ -56,20 +56,19 @@ class Room:
         return {identity: tokens for identity, tokens in lengths.items() if tokens > most}
 
     def dropped(self, task: Task, used: Mapping[Split, int]) -> dict[str, int]:
-        """How many prompts of each split are left out; `used` says how many problems of it are asked for.
-        Raises DataError as `fitting` does, so that a run hears of it before it begins."""
-        found = {}
+        """The number of prompts of each split that are left out, given the number of problems `used`. Raises
+        DataError as `fitting` does, but before the run begins."""
+        counts = {}
         for split, count in used.items():
             if count and split in task.splits:
                 problems = task.problems(split)
                 self.first(count, problems, split)
-                found[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
-        return {split: count for split, count in found.items() if count}
+                counts[split] = len(self.too_long(problems)) if self.policy == "drop" else 0
+        return {split: count for split, count in counts.items() if count}
 
 
 def dropped(config: RunConfig, loaded: Loaded) -> dict[str, int]:
-    """How many of the prompts that a run uses are left out, by split; raises DataError where they are
-    refused."""
+    """The number of a run's prompts that are left out, by split. Raises DataError if they are refused."""
     used: dict[Split, int] = {
         "train": 0 if config.sampler.kind == "preferences" else len(config.task.problems("train")),
         "validation": config.evaluate.problems,

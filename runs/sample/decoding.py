@@ -34,8 +34,8 @@ SHARED = "grpobench_shared_prompt"
 class Decoding:
     """Sequences of `models`' policy. `alive` (R,) are the jobs still in the batch, `logits` (R, V) come next.
 
-    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. What is `known` of the
-    prompts is not computed again. A batch that `keeps` drops no sequence, so that others can go on from it.
+    `owner` (R,) is the prompt of each job, `limit` the most tokens it may write. Keys and values that are
+    `known` are not computed again. A batch that `keeps` drops no sequence, so that others can continue it.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Decoding:
         more: int,
     ) -> torch.Tensor:
         """Fill the cache, with room for `more` columns, from tokens (prompts, width), where `seen` (prompts,
-        columns) is no padding; states (prompts, H) behind them. Some prompts at a time: what a layer holds of
-        a token is much more than its keys and values."""
+        columns) is False for padding. Returns the last states (prompts, H)."""
         from grpobench.runs.sample.buffers import buffers  # loads transformers
 
         width, columns = tokens.shape[1], seen.shape[1]
         causal = torch.ones(width, columns, dtype=torch.bool, device=tokens.device).tril(columns - width)
         itself = causal.triu(columns - width)
+        # Some prompts at a time: while a layer computes a token, it holds much more than its key and value.
         at_once = max(1, PREFILL // width)
         states, caches = [], []
         for start in range(0, len(tokens), at_once):
@@ -118,7 +118,7 @@ class Decoding:
         return torch.cat(states)
 
     def _see(self, seen: torch.Tensor) -> None:
-        """Bool (prompts, columns): what there is of the prompts, of which the rest is padding."""
+        """Bool (prompts, columns): the tokens of the prompts; the rest is padding."""
         self.seen, self.padding = seen, ~seen[:, None, None, :]
 
     def _forward(
@@ -140,9 +140,9 @@ class Decoding:
             return self.network.head(states).float()  # type: ignore[no-any-return]
 
     def advance(self, drawn: torch.Tensor, stopped: torch.Tensor | None, mixture: Any) -> None:
-        """Feed the drawn tokens (R,) and drop sequences that have ended, if it is said which: `stopped` is
-        over all jobs."""
+        """Feed the drawn tokens (R,). With `stopped`, over all jobs, drop the sequences that have ended."""
         done = None if stopped is None or self.keeps else stopped[self.alive]
+        # Only when enough have ended: dropping a few costs a copy of the whole cache.
         if done is not None and int(done.sum()) * DROP_SHARE >= len(done):
             keep = (~done).nonzero().squeeze(-1)
             self._select(keep)
@@ -193,24 +193,26 @@ class Decoding:
     def attention(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        """Of scaled queries (R, K, r, D), over the prompts' keys and values in `layer` and over each row's
-        own (R, K, T, D), as one softmax; (R, K, r, D). Each of K key heads serves r heads."""
+        """Attention of scaled queries (R, K, r, D) to the prompts' keys and values in `layer` and to each
+        row's `key` and `value` (R, K, T, D), in one softmax. Returns (R, K, r, D). Each of K key heads serves
+        r heads."""
         groups, repeat = self.groups, query.shape[2]
         prompt = groups.gather(query) @ layer.prompt_keys.transpose(-1, -2)
         if self.ragged:
             prompt.masked_fill_(self.padding, float("-inf"))
         scores = torch.cat([groups.scatter(prompt, repeat), query @ key.transpose(-1, -2)], -1)
+        # In float32 whatever the precision of the keys: rounding here would be a gap to the trainer.
         weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-        of_prompt, own = weights.split((prompt.shape[-1], key.shape[2]), -1)
-        found: torch.Tensor = own @ value
-        return groups.scatter(groups.gather(of_prompt) @ layer.prompt_values, repeat) + found
+        to_prompt, to_completion = weights.split((prompt.shape[-1], key.shape[2]), -1)
+        from_completion: torch.Tensor = to_completion @ value
+        return groups.scatter(groups.gather(to_prompt) @ layer.prompt_values, repeat) + from_completion
 
     def seen_by(self, rows: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
-        """Bool (n, columns): what is known of these jobs (n,): their prompts, and what they have written but
-        for its last token, which was never fed. `written` (n,) counts that token."""
-        own = torch.arange(self.column - self.prompt_columns, device=rows.device) < written[:, None] - 1
+        """Bool (n, columns): the tokens of these jobs (n,) that the cache holds: their prompts, and what they
+        wrote without the last token, which was never fed. `written` (n,) counts that token."""
+        columns = torch.arange(self.column - self.prompt_columns, device=rows.device)
         prompts = self.seen[self.groups.owner[rows] if self.share else rows][:, : self.prompt_columns]
-        return torch.cat([prompts, own], -1)
+        return torch.cat([prompts, columns < written[:, None] - 1], -1)
 
     def layer(self, number: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values (n, K, columns, D) of these jobs (n,)."""
@@ -224,23 +226,23 @@ class Decoding:
 
 class PrefixCache:
     """The beginnings of prompts, one job of a kept batch each, given as (batch, job, tokens written by it,
-    tokens of the prompt that are known by it)."""
+    tokens of the prompt that it holds)."""
 
-    def __init__(self, places: Sequence[tuple[Decoding, int, int, int]]) -> None:
-        self.lengths = [length for *_, length in places]
-        batches = list({id(batch): batch for batch, *_ in places}.values())
+    def __init__(self, prefixes: Sequence[tuple[Decoding, int, int, int]]) -> None:
+        self.lengths = [length for *_, length in prefixes]
+        batches = list({id(batch): batch for batch, *_ in prefixes}.values())
         self.columns: int = max(batch.column for batch in batches)
         device = batches[0].seen.device
-        self.seen: torch.Tensor = torch.zeros(len(places), self.columns, dtype=torch.bool, device=device)
+        self.seen: torch.Tensor = torch.zeros(len(prefixes), self.columns, dtype=torch.bool, device=device)
         self.parts: list[tuple[Decoding, torch.Tensor, torch.Tensor]] = []
         for batch in batches:
-            chosen = [(i, row, written) for i, (b, row, written, _) in enumerate(places) if b is batch]
+            chosen = [(i, row, written) for i, (b, row, written, _) in enumerate(prefixes) if b is batch]
             index, rows, written = torch.tensor(chosen, device=device).unbind(-1)
             self.seen[index, : batch.column] = batch.seen_by(rows, written)
             self.parts.append((batch, index, rows))
 
     def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values (prompts, K, columns, D) of a layer; nought where nothing is known."""
+        """Keys and values (prompts, K, columns, D) of a layer; 0 where nothing is known."""
         states = [batch.layer(number, rows) for batch, _, rows in self.parts]
         return self._columns([keys for keys, _ in states]), self._columns([values for _, values in states])
 
@@ -256,34 +258,35 @@ class History:
     """Kept batches, by the tokens whose keys and values they hold."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[int, ...], tuple[Decoding, int, int]] = {}
+        self.jobs: dict[tuple[int, ...], tuple[Decoding, int, int]] = {}
         self.lengths: list[int] = []
 
     def add(
         self, batch: Decoding, prompts: Sequence[tuple[int, ...]], written: Sequence[tuple[int, ...]]
     ) -> None:
-        """The jobs of a batch: their prompts and what they wrote behind them, all or a part of which a later
-        prompt may go on from."""
-        for row, (prompt, own) in enumerate(zip(prompts, written, strict=True)):
-            for count in range(1, len(own) + 1):
-                self.places[(*prompt, *own[: count - 1])] = (batch, row, count)
-        self.lengths = sorted({len(tokens) for tokens in self.places}, reverse=True)
+        """Add the jobs of a batch: their prompts and what they wrote. A later prompt may begin with all or a
+        part of it."""
+        for row, (prompt, completion) in enumerate(zip(prompts, written, strict=True)):
+            for count in range(1, len(completion) + 1):
+                self.jobs[(*prompt, *completion[: count - 1])] = (batch, row, count)
+        # Longest first, so that `find` takes the prefix that saves most.
+        self.lengths = sorted({len(tokens) for tokens in self.jobs}, reverse=True)
 
     def find(self, prompts: Sequence[tuple[int, ...]]) -> PrefixCache | None:
-        """What is known of the prompts; None where one of them goes on from nothing that is here."""
-        found = []
+        """The known prefixes of the prompts; None if one of the prompts has none."""
+        prefixes = []
         for prompt in prompts:
             for size in self.lengths:
-                if size < len(prompt) and (place := self.places.get(prompt[:size])):
-                    found.append((*place, size))
+                if size < len(prompt) and (job := self.jobs.get(prompt[:size])):
+                    prefixes.append((*job, size))
                     break
             else:
                 return None
-        return PrefixCache(found)
+        return PrefixCache(prefixes)
 
 
 class Groups:
-    """Where the rows of each prompt stand: rows (R,) to a grid of (prompts, most rows of one) and back."""
+    """Maps rows (R,) to a grid of (prompts, most rows of one prompt) and back."""
 
     def __init__(self, owner: torch.Tensor, prompts: int) -> None:
         self.owner, self.prompts, self.rows = owner, prompts, len(owner)
@@ -291,16 +294,18 @@ class Groups:
         self.most = int(count.max())
         order = owner.argsort(stable=True)
         rank = torch.arange(self.rows, device=owner.device) - (count.cumsum(0) - count)[owner[order]]
-        place = torch.empty_like(owner)
-        place[order] = owner[order] * self.most + rank
-        self.place = place
-        self.slot = place.new_zeros(prompts * self.most)
+        self.cell = torch.empty_like(owner)
+        """Long (R,): the flat cell of the grid that holds each row."""
+        self.cell[order] = owner[order] * self.most + rank
+        self.slot = self.cell.new_zeros(prompts * self.most)
+        """Long (prompts × most,): the row in each cell."""
         everyone = torch.arange(self.rows, device=owner.device)
-        self.slot[place] = everyone
-        self.regular = self.rows == len(self.slot) and bool((place == everyone).all())
+        self.slot[self.cell] = everyone
+        # Equal groups in order need no indexing, which is the usual case and saves a copy of each query.
+        self.regular = self.rows == len(self.slot) and bool((self.cell == everyone).all())
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """(R, K, r, D) of rows as (prompts, K, most × r, D). Empty places repeat the first row."""
+        """(R, K, r, D) of rows as (prompts, K, most × r, D). Empty cells repeat the first row."""
         grid = rows if self.regular else rows[self.slot]
         heads, repeat, size = rows.shape[1:]
         grid = grid.view(self.prompts, self.most, heads, repeat, size).transpose(1, 2)
@@ -311,7 +316,7 @@ class Groups:
         heads, size = grid.shape[1], grid.shape[3]
         rows = grid.view(self.prompts, heads, self.most, repeat, size).transpose(1, 2)
         rows = rows.reshape(self.prompts * self.most, heads, repeat, size)
-        return rows if self.regular else rows[self.place]
+        return rows if self.regular else rows[self.cell]
 
 
 _decoding: list[Decoding] = []
@@ -344,8 +349,8 @@ def attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one query per row, (R, heads, 1, D), over its prompt's keys and its own, which are `key`
-    and `value` (R, K, T, D). Returns (R, 1, heads, D). Several heads may share one of the K key heads."""
+    """Attention of one query per row, (R, heads, 1, D), to its prompt and to the row's `key` and `value`
+    (R, K, T, D). Returns (R, 1, heads, D). Several heads may share one of the K key heads."""
     decoding = _decoding[-1]
     layer = decoding.cache.layers[module.layer_idx]
     rows, heads, _one, size = query.shape
@@ -371,20 +376,21 @@ def ways(models: RoleModels, pad: int) -> tuple[bool, bool]:
             if is_out_of_memory(error):
                 raise
             raise unfit(models, f"decoding ends in {type(error).__name__}: {error}") from error
-        own = [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
-        wanted = torch.stack(own)
-        demand_equal(models, wanted, repeated, "decoded tokens")
+        expected = torch.stack(
+            [log_probabilities(models, torch.tensor([text], device=models.device))[0, -1] for text in texts]
+        )
+        demand_equal(models, expected, repeated, "decoded tokens")
     if models.dtype != torch.float32:
         repeated, _ = forced(models, prompts, pad, share=False)
 
     def same(fused: bool) -> bool:
         try:
-            found, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
+            shared, _ = forced(models, prompts, pad, share=True, fused=Fused(models) if fused else None)
         except (RuntimeError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             return False
-        return torch.allclose(repeated, found, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
+        return torch.allclose(repeated, shared, atol=1e-3 if models.dtype == torch.float32 else 0.1, rtol=0)
 
     shares = same(fused=False)
     return shares, shares and fits(models) and same(fused=True)

@@ -1,10 +1,10 @@
-"""What the policy does with a problem: from prompts and derived seeds to rollouts, in one turn or in several.
+"""From prompts and derived seeds to rollouts, in one turn or in several.
 
-In a task of several turns the policy's turn ends with the model's end token (or with the task's own sign, or
-where the turn's limit cuts it), the environment replies, and the policy goes on behind everything so far. A
-rollout's completion then holds turns and replies in the order in which the policy saw them; `written` marks
-the tokens that the policy wrote, and only those have a log-probability. A turn that did not end with the end
-token is closed with one that the policy did not write, so that the next turn always follows the same signs.
+In a task of several turns, the policy's turn ends with the model's end token, with the task's own sign, or at
+the turn's limit. Then the environment replies, and the policy continues after everything so far. A rollout's
+completion holds turns and replies in the order in which the policy saw them. Its completion mask marks the
+tokens that the policy wrote; only these have a log-probability. A turn without an end token is closed with
+one that the policy did not write, so that every turn begins after the same tokens.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def episodes(
 ) -> list[list[Rollout]]:
     """Rollouts of each problem, one for each of its seeds, of at most `limit` tokens, replies included.
 
-    A sample's random numbers depend on its seed and the turn, not on what else is played. Raises DataError
-    where prompt and `limit` exceed the model's context.
+    A sample's random numbers depend on its seed and the turn, not on the other episodes. Raises DataError if
+    prompt and `limit` exceed the model's context.
     """
     prompts = [loaded.encode(problem.prompt) for problem in problems]
     if task.turns == 1:
-        requests = [Request(prompt, own) for prompt, own in zip(prompts, seeds, strict=True)]
+        requests = [Request(*pair) for pair in zip(prompts, seeds, strict=True)]
         return sampler.sample(requests, limit, temperature, mixing)
     demand_room(loaded, prompts, limit)
     table = [
-        [Episode(loaded, task, problem, prompt, seed) for seed in own]
-        for problem, prompt, own in zip(problems, prompts, seeds, strict=True)
+        [Episode(loaded, task, problem, prompt, seed) for seed in of_problem]
+        for problem, prompt, of_problem in zip(problems, prompts, seeds, strict=True)
     ]
     everyone = [episode for row in table for episode in row]
     at_once: int = getattr(sampler, "rows", 0) or len(everyone)
@@ -70,7 +70,7 @@ def demand_room(loaded: Loaded, prompts: Iterable[tuple[int, ...]], limit: int) 
 
 
 def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temperature: float) -> None:
-    """Carry episodes to their ends, all of them turn by turn. Equal histories are one prompt to the sampler,
+    """Play episodes to their ends, all of them turn by turn. Equal histories are one request to the sampler,
     which then computes them once."""
     room = min(task.turn_tokens, limit)
     for turn in range(task.turns):
@@ -94,7 +94,7 @@ def play(live: Sequence[Episode], sampler: Sampler, task: Task, limit: int, temp
 
 @dataclass
 class Episode:
-    """One episode under way."""
+    """One episode, as far as it was played."""
 
     loaded: Loaded
     task: Task
@@ -106,7 +106,7 @@ class Episode:
     tokens: list[int] = field(default_factory=list)
     logp: list[float] = field(default_factory=list)
     entropy: list[float] | None = field(default_factory=list)
-    """None once a turn came without."""
+    """None once the sampler reported none for a turn."""
     written: list[bool] = field(default_factory=list)
     reply: str | None = None
     """The environment's answer to the last turn."""
@@ -116,27 +116,28 @@ class Episode:
     def take(
         self, tokens: Sequence[int], logp: Iterable[float], entropy: Iterable[float] | None = None
     ) -> None:
-        """The policy's next turn, up to the sign that ends it; what was sampled behind that never was."""
-        own = tokens[: turn_length(self.loaded, tokens, self.task.turn_end)]
-        self.tokens += own
-        self.logp += [float(p) for p, _ in zip(logp, own, strict=False)]
-        self._spread(None if entropy is None else [float(h) for h, _ in zip(entropy, own, strict=False)])
-        self.written += [True] * len(own)
-        self.turns.append(self.loaded.decode(own))
+        """Add the policy's next turn, up to the sign that ends it. Tokens after the sign are dropped."""
+        turn = tokens[: turn_length(self.loaded, tokens, self.task.turn_end)]
+        self.tokens += turn
+        self.logp += [float(p) for p, _ in zip(logp, turn, strict=False)]
+        self._spread(None if entropy is None else [float(h) for h, _ in zip(entropy, turn, strict=False)])
+        self.written += [True] * len(turn)
+        self.turns.append(self.loaded.decode(turn))
         self.reply = self.task.reply(self.problem, self.turns)
         self.ended = self.reply is None
         if self.reply == "":
             raise ValueError(f"task {self.task.name}: an environment's reply must not be empty")
 
     def answer(self, most: int) -> bool:
-        """Append the environment's reply, unless the completion would then exceed `most` tokens."""
+        """Append the environment's reply. Returns False if the completion would then exceed `most` tokens."""
         assert self.reply is not None
         ended = bool(self.tokens) and self.tokens[-1] in self.loaded.end
+        # The reply begins with an end token, which a turn that ended by itself already has.
         more = reply_tokens(self.loaded, self.reply)[ended:]
         if len(self.tokens) + len(more) > most:
             return False
         self.tokens += more
-        self.logp += [0.0] * len(more)
+        self.logp += [0.0] * len(more)  # not drawn from the policy: no log-probability, and no entropy
         self._spread([0.0] * len(more))
         self.written += [False] * len(more)
         return True
@@ -165,8 +166,8 @@ def turn_length(loaded: Loaded, tokens: Sequence[int], sign: str) -> int:
 
 
 def reply_tokens(loaded: Loaded, reply: str) -> tuple[int, ...]:
-    """What stands between a turn and the next: an end token, then the reply, or, where the model has a chat
-    template, the whole of the template's next message from the user and its cue for an answer."""
+    """The tokens between two turns: an end token and the reply or, if the model has a chat template, the
+    template's next message from the user with its cue for an answer."""
     if getattr(loaded.tokenizer, "chat_template", None):
         talk = [("user", "."), ("assistant", ANCHOR), ("user", reply)]
         rendered: str = loaded.tokenizer.apply_chat_template(
@@ -207,7 +208,7 @@ def policy_turns(loaded: Loaded, rollout: Rollout) -> list[str]:
 
 
 def spans_of(rollout: Rollout) -> Iterator[tuple[bool, tuple[int, ...]]]:
-    """(written by the policy, tokens) of each run of like tokens of the completion, in order."""
+    """(written by the policy, tokens) of each stretch of the completion with one author, in order."""
     if not rollout.completion_mask:
         yield True, rollout.completion
         return

@@ -1,13 +1,13 @@
-"""A decoded token in few, large operations, for the family of Llama.
+"""Decodes a token in few, large operations, for models of the Llama family.
 
-What is fewer: the query, key and value layers are one matrix product, and so are the gate and the up layer;
-the weight of a norm is part of the layer behind it; the rotary table is made once a batch; adding what a
-layer says is part of its product. The trunk's own modules are not called, so the weights are copied, into
-bfloat16 where that is the run's precision (autocast would cast every weight at every token). A copy is good
-for one call of the sampler, between whose calls the weights may move.
+The query, key and value layers are one matrix product, and so are the gate and the up layer. The weight of a
+norm is part of the layer after it, the rotary table is computed once per batch, and the residual sum is part
+of a product. The trunk's own modules are not called, so the weights are copied, in bfloat16 if the run
+computes in it (autocast would cast every weight at every token). A copy is valid for one call of the sampler:
+between two calls the weights may change.
 
-Which models: those whose layers have the parts named here and no others. That a model computes just this is
-not believed but tried (`decoding.serves`), so that one with another norm, scale or cap in the same parts is
+Only models whose layers have the parts listed here, and no others, are decoded this way. A probe
+(`decoding.ways`) compares the result, so that a model with another norm, scale or cap in the same parts is
 decoded by its own forward pass.
 """
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from grpobench.runs.models.roles import RoleModels
 
 MOST_COPIED = 2**24
-"""Most weights of a trunk that are copied in float32; larger ones are bound by their products anyway, and a
-copy of them would be felt."""
+"""Most weights of a trunk that is copied in float32. Larger trunks spend their time in the products anyway,
+and the copy would take noticeable memory."""
 UNMOVING = {"default", "linear", "llama3"}
-"""Kinds of rotary table that do not depend on how long a text has become."""
+"""Kinds of rotary tables that do not depend on the length of the text."""
 LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -51,7 +51,7 @@ class Layer:
 
 
 class Fused:
-    """The weights of `models`' policy as they are now: A attention heads that share K heads of keys."""
+    """A copy of the current weights of `models`' policy: A attention heads that share K heads of keys."""
 
     def __init__(self, models: RoleModels) -> None:
         network = models.networks["policy"]
@@ -103,8 +103,8 @@ class Fused:
         return cos[0, :, None].float(), sin[0, :, None].float()
 
     def step(self, run: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Logits (R, V) behind one more token of each sequence of `run`, a batch in flight. `x` (R, H) is its
-        embedding, `cos` and `sin` (R, 1, D) are of its position."""
+        """Logits (R, V) after one more token of each sequence of `run`, a `Decoding`. `x` (R, H) is the
+        token's embedding, `cos` and `sin` (R, 1, D) are those of its position."""
         rows, turned = len(x), self.heads + self.key_heads
         for layer, held in zip(self.layers, run.cache.layers, strict=True):
             states = normed(x, layer.epsilon[0]).to(self.dtype)
@@ -126,7 +126,7 @@ class Fused:
         return F.linear((normed(x, self.epsilon) * self.norm).to(self.dtype), self.head).float()
 
     def _added(self, x: torch.Tensor, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x (R, H) and what a layer makes of `states`."""
+        """x (R, H) plus the product of `states` and `weight`. The residual stays in float32."""
         if self.dtype == torch.float32:
             return torch.addmm(x, states, weight)
         return x + (states.to(self.dtype) @ weight).float()
@@ -140,7 +140,7 @@ def normed(x: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 
 def fits(models: RoleModels) -> bool:
-    """Whether a policy has a Llama's parts and is worth a copy; what they compute is still to be tried."""
+    """Whether a policy has a Llama's parts and is worth a copy. It does not check what they compute."""
     network = models.networks["policy"]
     trunk: Any = network.trunk
     if models.dtype == torch.float32 and sum(p.numel() for p in trunk.parameters()) > MOST_COPIED:
@@ -194,5 +194,5 @@ def root_mean_square(norm: Any) -> bool:
 
 
 def any_hooks(trunk: nn.Module) -> bool:
-    """Whether somebody wants to see or change what a module is given or says; modules are not called here."""
+    """Whether a module has hooks, which would not be called here."""
     return any(one._forward_hooks or one._forward_pre_hooks for one in trunk.modules())

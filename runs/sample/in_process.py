@@ -22,24 +22,24 @@ from grpobench.runs.sample.sampler import GREEDY, Mixing, Request, demand_room
 from grpobench.runs.tools.process import safe_point
 
 LARGEST_GAP = 1e-3
-"""Nats per token: far above what the order of float32 sums can do."""
+"""Nats per token: far more than the order of float32 sums can change."""
 LARGEST_ROUNDED_GAP = 0.2
-"""The same in bfloat16, where sampler and trainer round in other shapes (docs/samplers.md has
-measurements); a sampler that reads something else is off by nats."""
+"""The same in bfloat16, where sampler and trainer round in different shapes (docs/samplers.md has
+measurements). A sampler with other weights or prompts is off by whole nats."""
 NEVER = -1e4
-"""Nats: its exponential is nought in float64, and times that it is nought, as p·log p is at p = 0."""
-LOOK, LOOK_CPU = 8, 1
-"""Tokens after which a batch is asked which of its sequences have ended. A GPU has to be waited for, a CPU
-does not."""
+"""Nats: finite, unlike −∞, and its exponential is 0 in float64. So p·log p is 0 at p = 0, and not NaN."""
+CHECK_INTERVAL, CHECK_INTERVAL_CPU = 8, 1
+"""Tokens between two checks which sequences of a batch have ended. A check waits until a GPU has finished all
+its work; on a CPU it costs nothing."""
 TAIL = 64
-"""Tokens: more than a marker of some letters can take."""
+"""Tokens at the end of a completion in which a marker is looked for; it has far fewer."""
 
 
 class HFSampler:
     """Samples from the policy of `models`. Always in step with the trainer: they share the weights.
 
-    `end` are the token ids that end a completion; `rows` bounds the sequences decoded at once, of which fewer
-    are where memory does not hold so many.
+    `end` are the token ids that end a completion. `rows` is the largest number of sequences decoded at once;
+    it is halved if memory does not hold so many.
     """
 
     def __init__(self, models: RoleModels, end: Sequence[int], pad: int, rows: int, context: int) -> None:
@@ -55,16 +55,16 @@ class HFSampler:
             self.shares, self.fuses = ways(models, pad)
 
     def sync(self) -> dict[str, float]:
-        """Nothing to do: sampler and trainer share the weights."""
+        """Does nothing: sampler and trainer share the weights."""
         return {}
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: the sampler holds no resources."""
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
-        """Within, prompts that go on from what the call before sampled are computed from there on; the
-        weights must stay as they are."""
+        """Within, a prompt that begins with a completion of the call before reuses its keys and values. The
+        weights must not change meanwhile."""
         self.history = History()
         try:
             yield
@@ -75,9 +75,9 @@ class HFSampler:
     def sample(
         self, requests: Sequence[Request], limit: int, temperature: float, mixing: Mixing | None = None
     ) -> list[list[Rollout]]:
-        """Completions of each request, in order. `limit` is the longest completion in tokens; temperature 0
+        """Completions of each request, in order. `limit` is the longest completion in tokens. Temperature 0
         is greedy (log-probabilities are then those of temperature 1), and so is a seed of `GREEDY`. Raises
-        DataError for a prompt that leaves no room for `limit` tokens in the model's context, NoRoom where
+        DataError for a prompt that leaves no room for `limit` tokens in the model's context, and NoRoom if
         memory does not hold a single sequence."""
         demand_room(requests, limit, self.context)
         jobs = [(i, j) for i, request in enumerate(requests) for j in range(len(request.seeds))]
@@ -115,55 +115,107 @@ class HFSampler:
         kept: History | None,
         fused: Fused | None,
     ) -> list[Rollout]:
-        indices = list(dict.fromkeys(i for i, _ in jobs))
-        owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
-        seeds = [requests[i].seeds[j] for i, j in jobs]
-        noise = None if temperature == 0 else uniforms(seeds, limit).to(self.models.device)
-        greedy = torch.tensor([seed == GREEDY for seed in seeds], device=self.models.device)
-        some_greedy = GREEDY in seeds
-        prompts = [requests[i].prompt for i in indices]
-        known = self.history.find(prompts) if self.history else None
-        keeps = kept is not None
-        run = Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, fused)
-        written = Written(len(jobs), limit, self.pad, self.models.device)
-        look = LOOK_CPU if self.models.device.type == "cpu" else LOOK
-        plain = greedy.clone()  # jobs that are fed no mixtures, or no more
-        mixed: list[tuple[int, torch.Tensor, Mixture]] = []
+        """The rollouts of some jobs, (request, seed) each, decoded as one batch."""
+        device = self.models.device
+        batch = self._prefill(requests, jobs, limit, kept is not None, fused)
+        written = Written(len(jobs), limit, self.pad, device)
+        draws = Draws([requests[i].seeds[j] for i, j in jobs], limit, temperature, device)
+        # Greedy batches are fed plain tokens: a mixture takes a random number.
+        feeds = MixedFeeds(mixing, draws, limit) if mixing is not None and draws.noise is not None else None
+        interval = CHECK_INTERVAL_CPU if device.type == "cpu" else CHECK_INTERVAL
         for t in range(limit):
             safe_point()
-            logits = run.logits if temperature in (0.0, 1.0) else run.logits / temperature
+            logits = batch.logits if temperature in (0.0, 1.0) else batch.logits / temperature
             logp = logits.log_softmax(-1)
-            if noise is None:
-                drawn = logp.argmax(-1)
-            else:
-                drawn, written.entropy[run.alive, t] = draw(logp, noise[run.alive, t])
-                drawn = torch.where(greedy[run.alive], logp.argmax(-1), drawn) if some_greedy else drawn
-            written.add(t, run.alive, drawn, logp, self.end)
-            # The device is asked now and then: each time it has to finish what it was given first.
-            looks = (t + 1) % look == 0
-            if t + 1 == limit or (looks and bool(written.stopped[run.alive].all())):
+            drawn = draws.draw(t, batch.alive, logp, written.entropy)
+            written.add(t, batch.alive, drawn, logp, self.end)
+            checks = (t + 1) % interval == 0
+            if t + 1 == limit or (checks and bool(written.stopped[batch.alive].all())):
                 break
-            mixture = None
-            if mixing is not None and noise is not None:
-                tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]
-                plain |= _begun(mixing, tail, run.alive[~plain[run.alive]])
-                rows = (~(plain | written.stopped)[run.alive]).nonzero().squeeze(-1)
-                # A second number per token, derived from the first: drawing stays as it is without mixing.
-                mixture = _mixed(mixing, rows, drawn, logits, noise[run.alive, t] * 2**20 % 1)
-            if mixture is not None:
-                mixed.append((t, run.alive, mixture))
-            run.advance(drawn, written.stopped if looks else None, mixture)
-        feeds = _feeds(mixed, len(jobs), limit)
-        rollouts = written.rollouts([requests[i].prompt for i, _ in jobs], noise is not None, feeds)
+            mixture = None if feeds is None else feeds.mix(t, batch.alive, drawn, logits, written)
+            batch.advance(drawn, written.stopped if checks else None, mixture)
+        rollouts = written.rollouts(
+            [requests[i].prompt for i, _ in jobs],
+            draws.noise is not None,
+            None if feeds is None else feeds.arrays(),
+        )
         if kept is not None:
-            kept.add(
-                run, [rollout.prompt for rollout in rollouts], [rollout.completion for rollout in rollouts]
-            )
+            prompts = [rollout.prompt for rollout in rollouts]
+            kept.add(batch, prompts, [rollout.completion for rollout in rollouts])
         return rollouts
+
+    def _prefill(
+        self,
+        requests: Sequence[Request],
+        jobs: Sequence[tuple[int, int]],
+        limit: int,
+        keeps: bool,
+        fused: Fused | None,
+    ) -> Decoding:
+        """A batch whose prompts are computed, each once, and in which no job has written a token yet."""
+        indices = list(dict.fromkeys(i for i, _ in jobs))
+        owner = torch.tensor([indices.index(i) for i, _ in jobs], device=self.models.device)
+        prompts = [requests[i].prompt for i in indices]
+        known = self.history.find(prompts) if self.history else None
+        return Decoding(self.models, prompts, owner, limit, self.pad, self.shares, known, keeps, fused)
+
+
+class Draws:
+    """Draws the next tokens of the jobs of a batch.
+
+    All random numbers of a job are derived from its seed before the first token. What else is in the batch,
+    and when other jobs end, therefore cannot change its completion.
+    """
+
+    def __init__(self, seeds: Sequence[int], limit: int, temperature: float, device: torch.device) -> None:
+        self.noise = None if temperature == 0 else uniforms(seeds, limit).to(device)
+        """(jobs, limit) numbers in [0, 1); None in a greedy batch."""
+        self.greedy = torch.tensor([seed == GREEDY for seed in seeds], device=device)
+        """Bool (jobs,): decoded greedily although the batch is sampled."""
+        self.some_greedy = GREEDY in seeds
+
+    def draw(self, t: int, alive: torch.Tensor, logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        """The t-th tokens (R,) of the jobs `alive` (R,) from logp (R, V). Their entropies are written to
+        `entropy` (jobs, limit)."""
+        if self.noise is None:
+            return logp.argmax(-1)
+        drawn, entropy[alive, t] = draw(logp, self.noise[alive, t])
+        return torch.where(self.greedy[alive], logp.argmax(-1), drawn) if self.some_greedy else drawn
+
+
+class MixedFeeds:
+    """What a batch is fed instead of its plain tokens, and what it was fed so far."""
+
+    def __init__(self, mixing: Mixing, draws: Draws, limit: int) -> None:
+        assert draws.noise is not None
+        self.mixing, self.noise, self.limit = mixing, draws.noise, limit
+        self.plain = draws.greedy.clone()
+        """Bool (jobs,): fed plain tokens from now on."""
+        self.mixed: list[tuple[int, torch.Tensor, Mixture]] = []
+        """(t, jobs, mixtures) of every token that was fed mixed."""
+
+    def mix(
+        self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, written: Written
+    ) -> Mixture | None:
+        """What to feed the jobs `alive` (R,) instead of their t-th tokens `drawn` (R,); None: the tokens."""
+        tail = written.tokens[:, max(0, t + 1 - TAIL) : t + 1]
+        self.plain |= _begun(self.mixing, tail, alive[~self.plain[alive]])
+        rows = (~(self.plain | written.stopped)[alive]).nonzero().squeeze(-1)
+        # The second number of a token is derived from the first one's low bits: so mixing does not change
+        # which tokens are drawn.
+        uniform = self.noise[alive, t] * 2**20 % 1
+        mixture = _mixed(self.mixing, rows, drawn, logits, uniform)
+        if mixture is not None:
+            self.mixed.append((t, alive, mixture))
+        return mixture
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(tokens (jobs, limit, k), weights (jobs, limit, k)) of every token; None if none was fed mixed."""
+        return _feeds(self.mixed, len(self.plain), self.limit)
 
 
 class Written:
-    """What the jobs of a batch have written so far, `limit` tokens at most."""
+    """The tokens that the jobs of a batch have written so far, at most `limit` each."""
 
     def __init__(self, jobs: int, limit: int, pad: int, device: torch.device) -> None:
         self.tokens = torch.full((jobs, limit), pad, device=device)
@@ -175,12 +227,13 @@ class Written:
     def add(
         self, t: int, alive: torch.Tensor, drawn: torch.Tensor, logp: torch.Tensor, end: torch.Tensor
     ) -> None:
-        """The t-th token, `drawn` (R,) from `logp` (R, V), of the jobs `alive` (R,); one of `end` stops a
-        job."""
+        """Add the t-th tokens `drawn` (R,), from `logp` (R, V), of the jobs `alive` (R,). A token of `end`
+        stops its job."""
         self.tokens[alive, t] = drawn
         self.logp[alive, t] = logp.gather(-1, drawn[:, None]).squeeze(-1)
         before = self.stopped[alive]
         now = before | torch.isin(drawn, end)
+        # Jobs that have stopped stay in the batch until the next check: their length must not move.
         self.length[alive] = torch.where(before | ~now, self.length[alive], t + 1)
         self.stopped[alive] = now
 
@@ -190,7 +243,8 @@ class Written:
         sampled: bool,
         feeds: tuple[np.ndarray, np.ndarray] | None,
     ) -> list[Rollout]:
-        """A rollout of each job; one of a greedy batch, which is not `sampled`, has no entropy."""
+        """The rollout of each job. Those of a batch that is not `sampled`, but greedy, have no entropy."""
+        # One transfer from the device for the batch, not one per rollout.
         tokens, logp = self.tokens.cpu(), self.logp.cpu().numpy()
         entropy = self.entropy.cpu().numpy() if sampled else None
         stopped = self.stopped.tolist()
@@ -208,7 +262,7 @@ class Written:
 
 
 def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
-    """(rows, count) numbers in [0, 1), each row from its own counter-based generator; nought for `GREEDY`."""
+    """(rows, count) numbers in [0, 1), each row from its own counter-based generator; 0 for `GREEDY`."""
     rows = [
         np.zeros(count) if seed == GREEDY else np.random.Generator(np.random.Philox(key=seed)).random(count)
         for seed in seeds
@@ -219,16 +273,18 @@ def uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
 def draw(logp: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens (R,) by inverting the cumulative distribution of logp (R, V) at `uniform` (R,), and the entropy
     (R,) in nats of that distribution, both computed in float64."""
+    # float64: in float32 the sum over a vocabulary is off by more than the probability of a rare token.
     wide = logp.clamp(min=NEVER).double()
     probability = wide.exp()
     cumulative = probability.cumsum(-1)
-    point = uniform.double()[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
+    # Scaled by the last sum, which rounding keeps from being exactly 1.
+    quantile = uniform.double()[:, None] * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, quantile, right=True).squeeze(-1).clamp(max=logp.shape[-1] - 1)
     return drawn, -wide.mul_(probability).sum(-1).to(logp.dtype)
 
 
 def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Bool (jobs,): those of `rows` whose last token of `tokens` (jobs, t) ends their mixing."""
+    """Bool (jobs,): the jobs among `rows` whose mixing ends with the last token of `tokens` (jobs, t)."""
     begun = torch.zeros(len(tokens), dtype=torch.bool)
     if mixing.over is not None:
         for row, written in zip(rows.tolist(), tokens[rows].tolist(), strict=True):
@@ -239,7 +295,7 @@ def _begun(mixing: Mixing, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Te
 def _mixed(
     mixing: Mixing, rows: torch.Tensor, drawn: torch.Tensor, logits: torch.Tensor, uniform: torch.Tensor
 ) -> Mixture | None:
-    """What to feed instead of the tokens `drawn` (R,): mixtures in some of `rows`, the tokens elsewhere."""
+    """What to feed instead of the tokens `drawn` (R,): mixtures in `rows`; weights of 0 mean the token."""
     if not len(rows):
         return None
     some = mixing.mixer(drawn[rows], logits[rows], uniform[rows])
@@ -252,7 +308,7 @@ def _mixed(
 def _feeds(
     mixed: Sequence[tuple[int, torch.Tensor, Mixture]], rows: int, limit: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """(tokens (rows, limit, k), weights (rows, limit, k)) of everything that was fed mixed."""
+    """(tokens (rows, limit, k), weights (rows, limit, k)); weights are 0 where a plain token was fed."""
     if not mixed:
         return None
     k = mixed[0][2].token.shape[-1]

@@ -1,4 +1,4 @@
-"""Where a completion states its answer and where its parts begin, as places in its tokens."""
+"""Where a completion states its answer and where its parts begin, as indices of its tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def locate(loaded: Loaded, marker: str, rollout: Rollout) -> Located:
 
 
 def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -> list[int]:
-    """For each of these ascending places in the text, the token that holds its character."""
+    """For each of these ascending positions in the text, the token that holds the character."""
     if not places:
         return []
     pieces = [loaded.decode((token,)) for token in completion]
@@ -42,12 +42,12 @@ def begins(loaded: Loaded, completion: tuple[int, ...], places: Sequence[int]) -
         while not ends or (ends[-1] <= places[-1] and len(ends) < len(completion)):
             ends.append(len(loaded.decode(completion[: len(ends) + 1])))
         ends = list(itertools.accumulate(ends, max))
-    return [min(bisect.bisect_right(ends, place), len(completion) - 1) for place in places]
+    return [min(bisect.bisect_right(ends, position), len(completion) - 1) for position in places]
 
 
 def announces(loaded: Loaded, marker: str) -> Callable[[Sequence[int]], bool] | None:
-    """Whether tokens state `marker`, asked at every new one; None for an empty marker. The text is decoded
-    only where the last token can end the marker."""
+    """A function that says whether tokens state `marker`, to be called at every new token; None for an empty
+    marker. It decodes the text only if the last token can end the marker."""
     if not marker:
         return None
     ends: dict[int, bool] = {}

@@ -18,49 +18,49 @@ class Rollout:
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
-    """Token ids, with the end token when the policy wrote one; in several turns also what stood between."""
+    """Token ids, with the end token if the policy wrote one; in several turns also the replies between."""
     sampler_logp: np.ndarray
     """Float (T,): the sampler's log-probability of each token under the tempered distribution; 0 for tokens
     that the policy did not write."""
     stopped: bool
-    """True when the policy ended it, False when the limit of tokens or turns did."""
+    """True if the policy ended it, False if the limit of tokens or turns cut it."""
     completion_mask: tuple[bool, ...] = ()
     """Which tokens the policy wrote; empty means all of them."""
     mixture: tuple[np.ndarray, np.ndarray] | None = None
     """(tokens (T, k), weights (T, k)) that a mixing sampler fed after each token."""
     entropy: np.ndarray | None = None
     """Float (T,): entropy in nats of the tempered distribution that each token was drawn from, over the full
-    vocabulary; 0 for tokens that the policy did not write. None where the sampler does not tell."""
+    vocabulary; 0 for tokens that the policy did not write. None if the sampler does not report it."""
 
     @property
     def written_tokens(self) -> tuple[int, ...]:
         """The tokens of the completion that the policy wrote."""
         if not self.completion_mask:
             return self.completion
-        return tuple(token for token, own in zip(self.completion, self.completion_mask, strict=True) if own)
+        pairs = zip(self.completion, self.completion_mask, strict=True)
+        return tuple(token for token, by_policy in pairs if by_policy)
 
     @property
     def length(self) -> int:
-        """How many they are."""
+        """The number of tokens that the policy wrote."""
         return sum(self.completion_mask) if self.completion_mask else len(self.completion)
 
     @property
     def turns(self) -> int:
-        """How often the policy began to write; 0 for an empty completion."""
+        """The number of turns in which the policy wrote; 0 for an empty completion."""
         if not self.completion_mask:
             return int(bool(self.completion))
         before = (False, *self.completion_mask)
-        return sum(
-            own and not preceding for own, preceding in zip(self.completion_mask, before, strict=False)
-        )
+        pairs = zip(self.completion_mask, before, strict=False)
+        return sum(by_policy and not preceding for by_policy, preceding in pairs)
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where parts of a completion begin, as places in its tokens."""
+    """Where parts of a completion begin, as indices of its tokens."""
 
     answer: int
-    """The token with which the statement of the final answer begins; the length where there is none."""
+    """The token with which the statement of the final answer begins; the length if there is none."""
     breaks: tuple[int, ...]
     """Tokens with which a line, a sentence or a turn of thought begins."""
 
@@ -74,25 +74,25 @@ class Group:
     verdicts: Sequence[Verdict]
     reward: Sequence[float]
     components: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What the reward is made of, before the weights; NaN for a part that does not apply to a completion, and
-    for a completion whose reward failed."""
+    """The components of the reward, before their weights; NaN for a component that does not apply to a
+    completion, and for a completion whose reward failed."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """The weights of those parts."""
+    """The weights of the components."""
     greedy: float | None = None
-    """Reward of the greedy answer, NaN where it could not be graded; None where none was asked for."""
+    """Reward of the greedy answer, NaN if it could not be graded; None if there is no greedy answer."""
     answers: Sequence[Located] = ()
-    """Where each completion states its answer; empty where nobody asked."""
+    """Where each completion states its answer; empty if the algorithm does not need it."""
 
     def graded(self) -> list[float]:
         """The rewards of the rollouts that could be graded."""
         pairs = zip(self.verdicts, self.reward, strict=True)
         return [reward for verdict, reward in pairs if verdict.outcome != "infra_error"]
 
-    def scores(self, place: int) -> dict[str, float]:
-        """The task's scores of a completion and the parts of its reward."""
-        return {name: column[place] for name, column in self.components.items()} | {
-            **self.verdicts[place].scores
-        }
+    def scores(self, index: int) -> dict[str, float]:
+        """The task's scores of a completion and the components of its reward. A score of the task wins over a
+        component of the same name."""
+        components = {name: column[index] for name, column in self.components.items()}
+        return components | {**self.verdicts[index].scores}
 
 
 def pack_groups(
@@ -104,65 +104,84 @@ def pack_groups(
     *,
     ungraded: bool = False,
 ) -> Batch:
-    """The batch of all graded rollouts, in order; samples with outcome `infra_error` are left out unless the
-    `ungraded` are wanted too. The scores are the task's and the reward's components.
-
-    `old_logp` starts as the behavior log-probabilities; the loop replaces it when it must.
-    """
+    """The batch of all graded rollouts, in order. Rollouts with outcome `infra_error` are left out, unless
+    `ungraded` is set. The scores are the task's and the components of the reward."""
     rows = [
-        (number, place)
+        (number, index)
         for number, group in enumerate(groups)
-        for place, verdict in enumerate(group.verdicts)
+        for index, verdict in enumerate(group.verdicts)
         if ungraded or verdict.outcome != "infra_error"
     ]
-    rollouts = [groups[number].rollouts[place] for number, place in rows]
-    behavior = padded([r.sampler_logp for r in rollouts], 0.0, torch.float32)
-    scored = [groups[number].scores(place) for number, place in rows]
-    names = sorted({name for own in scored for name in own})
-    answers = [groups[number].answers[place] for number, place in rows if groups[number].answers]
-
-    def column(values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor([float(value) for value in values], device=device)
-
-    def whole(values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
-
-    greedy = [groups[number].greedy for number, _ in rows]
+    rollouts = [groups[number].rollouts[index] for number, index in rows]
+    masks = [r.completion_mask or (True,) * len(r.completion) for r in rollouts]
+    sampler_logp = padded([r.sampler_logp for r in rollouts], 0.0, torch.float32)
+    answers = _answers(groups, rows)
     return Batch(
         prompt=padded([r.prompt for r in rollouts], pad, torch.long).to(device),
-        prompt_length=whole([len(r.prompt) for r in rollouts]),
+        prompt_length=_integers([len(r.prompt) for r in rollouts], device),
         completion=padded([r.completion for r in rollouts], pad, torch.long).to(device),
-        length=whole([len(r.completion) for r in rollouts]),
-        completion_mask=padded(
-            [r.completion_mask or (True,) * len(r.completion) for r in rollouts], False, torch.bool
-        ).to(device),
-        sampler_logp=behavior.to(device),
-        old_logp=behavior.to(device),
-        group=whole([number for number, _ in rows]),
+        length=_integers([len(r.completion) for r in rollouts], device),
+        # The pad token cannot mark padding: it may be an end token, which the policy writes too.
+        completion_mask=padded(masks, False, torch.bool).to(device),
+        sampler_logp=sampler_logp.to(device),
+        # The sampler's to begin with; the trainer replaces them where they are not exact enough.
+        old_logp=sampler_logp.to(device),
+        group=_integers([number for number, _ in rows], device),
         stopped=torch.tensor([r.stopped for r in rollouts], dtype=torch.bool, device=device),
-        reward=column([groups[number].reward[place] for number, place in rows]),
-        scores={name: column([own.get(name, 0.0) for own in scored]) for name in names},
+        reward=_floats([groups[number].reward[index] for number, index in rows], device),
+        scores=_scores(groups, rows, device),
         weights=groups[0].weights if groups else {},
         mixture=_mixture(rollouts, device),
-        greedy_reward=None if None in greedy else column([value for value in greedy if value is not None]),
-        answer=whole([found.answer for found in answers]) if answers else None,
-        breaks=_breaks(answers, behavior.shape[1]).to(device) if answers else None,
+        greedy_reward=_greedy_reward(groups, rows, device),
+        answer=None if answers is None else _integers([one.answer for one in answers], device),
+        breaks=None if answers is None else _breaks(answers, sampler_logp.shape[1]).to(device),
         max_completion_tokens=limit,
         step=step,
     )
 
 
+RowIndex = tuple[int, int]
+"""A row of a batch: (number of its group, index in the group)."""
+
+
+def _floats(values: Sequence[float], device: str) -> torch.Tensor:
+    return torch.tensor([float(value) for value in values], device=device)
+
+
+def _integers(values: Sequence[int], device: str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.long, device=device)
+
+
+def _scores(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> dict[str, torch.Tensor]:
+    """Each score and component of the reward by name, 0 for a rollout that does not have it."""
+    scores = [groups[number].scores(index) for number, index in rows]
+    names = sorted({name for of_rollout in scores for name in of_rollout})
+    return {name: _floats([of_rollout.get(name, 0.0) for of_rollout in scores], device) for name in names}
+
+
+def _greedy_reward(groups: Sequence[Group], rows: Sequence[RowIndex], device: str) -> torch.Tensor | None:
+    """The reward of each row's greedy answer; None if any group has none."""
+    greedy = [groups[number].greedy for number, _ in rows]
+    return None if None in greedy else _floats([value for value in greedy if value is not None], device)
+
+
+def _answers(groups: Sequence[Group], rows: Sequence[RowIndex]) -> list[Located] | None:
+    """Where each completion states its answer; None if the algorithm does not need it."""
+    return [groups[number].answers[index] for number, index in rows if groups[number].answers] or None
+
+
 def _breaks(answers: Sequence[Located], width: int) -> torch.Tensor:
+    """Bool (B, width): the tokens with which parts of the completions begin."""
     breaks = torch.zeros(len(answers), width, dtype=torch.bool)
-    for row, found in enumerate(answers):
-        breaks[row, list(found.breaks)] = True
+    for row, located in enumerate(answers):
+        breaks[row, list(located.breaks)] = True
     return breaks
 
 
 def padded(
     rows: Sequence[Sequence[float] | np.ndarray], fill: float | bool, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Right-padded (B, longest); at least one column wide."""
+    """Right-padded (B, longest); at least one column wide, so that reductions over tokens are defined."""
     out = torch.full((len(rows), max([1, *map(len, rows)])), fill, dtype=dtype)
     for index, row in enumerate(rows):
         if len(row):
@@ -171,6 +190,7 @@ def padded(
 
 
 def _mixture(rollouts: Sequence[Rollout], device: str) -> Mixture | None:
+    """The mixtures that the sampler fed, with weights of 0 where it fed a plain token; None without any."""
     width = max([1, *(len(r.completion) for r in rollouts)])
     mixed = [r.mixture for r in rollouts if r.mixture is not None]
     if not mixed:

@@ -11,7 +11,7 @@ from grpobench.runs.sample.rollouts import Rollout
 from grpobench.tasks.data.tables import DataError
 
 GREEDY = -1
-"""In the place of a seed: this completion is decoded greedily. Derived seeds are never negative."""
+"""Instead of a seed: this completion is decoded greedily. Derived seeds are never negative."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Mixing:
 
     mixer: Mixer
     over: Callable[[Sequence[int]], bool] | None = None
-    """Whether with the last of these tokens, at most the last `TAIL` of a completion, a part begins in which
-    plain tokens are fed; None: there is no such part."""
+    """Given the last tokens of a completion, at most `TAIL`: whether plain tokens are fed from here on. None:
+    never."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Sampler(Protocol):
     """Draws completions from the policy."""
 
     exact: bool
-    """Whether its log-probabilities may stand for log π_old, which else the trainer reads."""
+    """Whether its log-probabilities may be used as log π_old; else the trainer computes it."""
     max_logprob_gap: float
-    """Mean |Δ log p| in nats per token from the trainer, on the same weights, above which something is
+    """Largest mean |Δ log p| in nats per token from the trainer with the same weights. Beyond it something is
     broken."""
 
     def sample(
@@ -49,11 +49,11 @@ class Sampler(Protocol):
         ...
 
     def sync(self) -> dict[str, float]:
-        """Take over the trainer's weights after an update or a restart; metrics of doing so."""
+        """Load the trainer's weights after an update or a restart. Returns metrics of the transfer."""
         ...
 
     def close(self) -> None:
-        """Give back what the sampler holds."""
+        """Release the sampler's resources."""
         ...
 
 

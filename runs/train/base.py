@@ -1,10 +1,8 @@
-"""The evaluation of the base, made once for all arms that begin from the same policy.
+"""The evaluation before training, made once for all arms that start from the same policy.
 
 Arms of one seed and task start from the same weights and answer the same problems with the same random
-numbers, so that their evaluations before training are the same rows. The first run of an experiment that
-makes one
-keeps it in the experiment's folder, under a hash of everything that its numbers can depend on; the others
-read it.
+numbers, so that their evaluations before training have the same rows. The first run that makes one saves it
+in the experiment's folder, under a hash of everything that its numbers can depend on. The others load it.
 """
 
 from __future__ import annotations
@@ -26,46 +24,46 @@ from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
 FOLDER = "shared"
-"""Of an experiment, beside its runs."""
+"""The folder of an experiment that holds the evaluations, beside its runs."""
 ELSEWHERE = ("train problems", "preference file", "reward model")
-"""Pins of a run that its base does not depend on."""
+"""Fingerprints of a run that the evaluation before training does not depend on."""
 Evaluation = tuple[list[Row], dict[str, float]]
 """Rows of eval.jsonl, and numbers by metric."""
 
 
 class Base:
-    """Where the evaluation of a run's base is kept. `made_from` are hashes of model, warm start, problems."""
+    """The evaluations before training. `made_from` are hashes of model, warm start and problems."""
 
     def __init__(self, trainer: Trainer, run: Path, made_from: Mapping[str, str]) -> None:
         self.trainer, self.run = trainer, run
         self.path = run.parent / FOLDER
         self.made_from = made_from
-        self.told: dict[str, str] = {}
-        """By split, the run that made the evaluation which this one has taken over."""
+        self.evaluated_by: dict[str, str] = {}
+        """By split, the run whose evaluation this one uses."""
 
     def evaluate(self, split: Split) -> Evaluation:
-        """The evaluation before training: another run's of the same policy, or this one's own."""
+        """The evaluation before training: another run's of the same policy, or a new one."""
         evaluator = self.trainer.parts.evaluator
         if not self.shares():
             return evaluator.evaluate(0, split)
         path = self.path / f"base-{split}-{self.key(split)}.json.zst"
         if kept := read(path):
-            self.told[split] = str(kept["run"])
+            self.evaluated_by[split] = str(kept["run"])
             return kept["rows"], kept["numbers"]
         rows, numbers = evaluator.evaluate(0, split)
         write(path, {"run": self.run.name, "rows": rows, "numbers": numbers})
         return rows, numbers
 
     def shares(self) -> bool:
-        """Whether the numbers are those of the policy alone: an engine's depend on what it has cached, and a
-        model whose files are not at hand has no hash."""
+        """Whether the numbers depend on the policy alone, and the policy has a hash. Those of an engine also
+        depend on its cache, and a model whose files are not on this machine has no hash."""
         return isinstance(self.trainer.sampler, HFSampler) and "model weights" in self.made_from
 
     def key(self, split: Split) -> str:
         """A hash of what the numbers depend on: weights, problems, settings, seed, code and machine."""
         config = self.trainer.config
         kept = {name: value for name, value in self.made_from.items() if name not in ELSEWHERE}
-        told = {
+        inputs = {
             "made from": {n: v for n, v in kept.items() if not n.endswith("problems") or n.startswith(split)},
             "seed": config.seed,
             "task": [config.task.name, split, strict.plain(config.task)],
@@ -81,21 +79,22 @@ class Base:
             "versions": dict(provenance.versions()),
             "machine": [provenance.device(), torch.get_num_threads()],
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:24]
+        return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` wrote; empty where it is not there or damaged, and then made anew."""
+    """The content that `write` saved; empty if the file is missing or damaged."""
     try:
         text = zstandard.ZstdDecompressor().decompress(path.read_bytes())
-        found = json.loads(text)
+        content = json.loads(text)
     except (FileNotFoundError, zstandard.ZstdError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Keep an evaluation; readers see all of it or nothing. The frame has a checksum."""
+    """Save an evaluation. The frame has a checksum."""
     path.parent.mkdir(exist_ok=True)
     packer = zstandard.ZstdCompressor(write_checksum=True)
+    # Atomic: several runs of an experiment may load and save the same evaluation at once.
     files.write_atomic(path, packer.compress(json.dumps(content).encode()), durable=False)

@@ -1,4 +1,4 @@
-"""A curriculum whose answers are checked where it gives them."""
+"""A curriculum whose return values are checked."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ METHODS = ("draw", "accept", "state", "restore")
 
 
 class Checked:
-    """Another curriculum, which chooses among so many problems. For an index that no problem has it raises
-    ReturnError, which names the other's class: Python would take −1 for the last problem."""
+    """Wraps a curriculum, which chooses among so many problems. An index that no problem has raises
+    ReturnError with the name of its class: Python would take −1 for the last problem."""
 
     def __init__(self, inner: Curriculum, problems: int) -> None:
         self.inner, self.problems = inner, problems
@@ -36,7 +36,7 @@ class Checked:
         return [self._index(one, step) for one in drawn]
 
     def _index(self, value: Any, step: int) -> int:
-        """The place of a problem. A bool, of which a mask of problems consists, is none."""
+        """The index of a problem. A bool is refused: it comes from a mask of problems."""
         try:
             index = -1 if isinstance(value, bool) else operator.index(value)
         except TypeError:

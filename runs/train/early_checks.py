@@ -1,12 +1,12 @@
-"""The first steps of a run: whether anything can come of it.
+"""Early checks: runs that cannot learn are stopped after their first steps.
 
-As long as nothing that is sampled gives a gradient the policy stays what it was, and every step asks that
-same policy again. After n completions without an exception the share of exceptions is below 3/n at 95 % (the
-rule of three): that much is known after the steps that are asked for here, and no sooner.
+As long as no rollout gives a gradient, the policy does not change, and every step samples from the same
+policy. After n completions without an exception, the share of exceptions is below 3/n at 95 % (the rule of
+three). The thresholds below ask for as many completions as that takes.
 
-Only the policy's gradient says whether an algorithm has nothing to learn from: one that learns from groups of
-failures, or has a bonus on the entropy, has a gradient. Steps that warm up a critic do not count. Recorded
-rollouts and rewards that are constant by design are not looked at.
+Only the policy's gradient shows whether an algorithm has something to learn from: an algorithm that learns
+from groups of failures, or has an entropy bonus, has a gradient without any reward. Steps that warm up a
+critic do not count. Recorded rollouts, and rewards that are constant by design, are not checked.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.data.tables import DataError
 
 STILL = 1e-6
-"""Norm of the policy's gradient up to which there is none: what float32 leaves where equal rewards are taken
-from their mean."""
+"""Largest norm of the policy's gradient that counts as 0: float32 rounds the difference of equal rewards and
+their mean."""
 LATEST = 200
-"""Step after which a run's start is not looked at any more."""
+"""The last step that is checked."""
 MOST_SHOWN = 160
-"""Characters of the completion that is shown."""
+"""Characters of the completion in the message."""
 BASE = tuple(f"eval/validation/{mode}/correct" for mode in ("sampled", "greedy"))
 Row = Mapping[str, Any]
-"""Of metrics.jsonl."""
+"""A row of metrics.jsonl."""
 
 
 class NothingToLearn(DataError):
-    """The first steps of a run show that nothing will come of it; the message names cause and remedy."""
+    """The first steps of a run show that it cannot learn; the message names cause and remedy."""
 
 
 @dataclass(frozen=True)
 class Least:
-    """What must have been seen before anything is said."""
+    """The evidence that a check needs."""
 
     steps: int
     completions: int
@@ -52,59 +52,63 @@ class Least:
 
 
 UNGRADED = Least(3, 0)
-"""No completion graded: the machine's fault, which has been tried again each time."""
+"""No completion could be graded: a failure of the machine, which each step has retried."""
 CUT = Least(3, 100)
-"""Every completion cut by the limit: fewer than 3 in 100 would end."""
+"""Every completion was cut by the limit: fewer than 3 in 100 would end."""
 SILENT = Least(16, 2000)
-"""Every reward equal: fewer than 3 in 2,000 completions would earn another. Runs on long chains that learned
-in the end have begun with hundreds."""
+"""Every reward was equal: fewer than 3 in 2,000 completions would earn another. Runs on long chains that did
+learn have begun with hundreds of equal ones."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why nothing is learned, and what may be done."""
+    """Why a run does not learn, and the remedy."""
 
     cause: str
     certain: bool
-    """Whether a run is stopped for it; else it is only told."""
+    """Whether the run is stopped; else it is only warned about."""
 
 
 def judge(trainer: Trainer, folder: RunFolder, step: int, row: Row) -> None:
-    """Look at the run's first steps after one that changed nothing. Raises NothingToLearn where the recipe
-    has runs stopped."""
+    """Check the run's first steps after a step that changed nothing. Raises NothingToLearn if the recipe
+    stops such runs."""
     config = trainer.config
     last = step > LATEST or step >= config.train.steps or trainer.over
     if config.checks.start == "off" or last or not trainer.source.on_policy or not still(row):
         return
-    found = trouble(read_rows(folder.path / "metrics.jsonl"), config, trainer.limit)
-    if found is None:
+    problem = trouble(read_rows(folder.path / "metrics.jsonl"), config, trainer.limit)
+    if problem is None:
         return
-    text = " ".join([found.cause, f'checks.start = "{go_on(found)}" goes on all the same.', *sample(trainer)])
-    if found.certain and config.checks.start == "stop":
+    text = " ".join(
+        [problem.cause, f'checks.start = "{go_on(problem)}" goes on all the same.', *sample(trainer)]
+    )
+    if problem.certain and config.checks.start == "stop":
         anew = f" With other settings: delete {folder.path} first, which has checkpoints."
         raise NothingToLearn(text + (anew if folder.steps() else ""))
     if "start" not in folder.provenance["attempts"][-1]:
-        folder.note(start=found.cause)
+        folder.note(start=problem.cause)
         warnings.warn(text, stacklevel=2)
 
 
-def go_on(found: Trouble) -> str:
-    """The setting with which nothing more is said."""
-    return "warn" if found.certain else "off"
+def go_on(problem: Trouble) -> str:
+    """The value of checks.start with which this problem does not stop or warn."""
+    return "warn" if problem.certain else "off"
 
 
 def trouble(rows: Sequence[Row], config: RunConfig, limit: int) -> Trouble | None:
-    """What keeps a run with these rows from learning; None where something moves or too little was seen."""
+    """Why a run with these rows does not learn; None if it does, or if there is too little evidence."""
     algorithm = config.modify.around(config.algorithm)
     steps = [row for row in rows if row["step"] and "policy" in algorithm.updated_roles(row["step"])]
     weights = config.reward.components(config.task)
     if {name for name, weight in weights.items() if weight} <= {"constant"} or not all(map(still, steps)):
         return None
     group = config.train.group_size
-    told = describe_sampled(steps, group) + share_cut(steps)
+    sampled = describe_sampled(steps, group) + share_cut(steps)
     right = max((number(row, "score/correct") or 0.0 for row in steps), default=0.0)
     if UNGRADED.met(steps, group) and all(number(row, "outcome/infra_error") == 1 for row in steps):
-        return Trouble(f"{told}, and none could be graded: {UNGRADED_REMEDY.format(config.task.name)}", True)
+        return Trouble(
+            f"{sampled}, and none could be graded: {UNGRADED_REMEDY.format(config.task.name)}", True
+        )
     if CUT.met(steps, group) and all(number(row, "length/truncated") == 1 for row in steps):
         certain = not right or config.modify.mask_truncated
         cause = (
@@ -116,7 +120,7 @@ def trouble(rows: Sequence[Row], config: RunConfig, limit: int) -> Trouble | Non
     equal = len(same) == 1 and None not in same and all(number(row, "reward/std") == 0 for row in steps)
     if not equal or not SILENT.met(steps, group):
         return None
-    cause = f"{told}, all with the reward {same.pop():g}, and no update had a gradient"
+    cause = f"{sampled}, all with the reward {same.pop():g}, and no update had a gradient"
     if right:
         return Trouble(f"{cause}: up to {right:.0%} of a step were right, {RIGHT_REMEDY}", False)
     return Trouble(f"{cause}: none was right. {silent_remedy(rows, config)}", True)
@@ -138,7 +142,7 @@ RIGHT_REMEDY = (
 
 
 def silent_remedy(rows: Sequence[Row], config: RunConfig) -> str:
-    """What to do where nothing is right, by what the base could do."""
+    """The remedy if no completion is right, by the accuracy of the base."""
     base = [value for row in rows if not row["step"] for name in BASE if (value := number(row, name))]
     if base:
         return (
@@ -154,7 +158,7 @@ def silent_remedy(rows: Sequence[Row], config: RunConfig) -> str:
 
 
 def describe_sampled(steps: Sequence[Row], group: int) -> str:
-    """How much was sampled, and how long it was."""
+    """The number of completions and their mean length."""
     lengths = [length for row in steps if (length := number(row, "length/mean")) is not None]
     count = completions(steps, group)
     text = f"nothing was learned in the first {len(steps)} steps of the policy: {count:,} completions"
@@ -162,13 +166,13 @@ def describe_sampled(steps: Sequence[Row], group: int) -> str:
 
 
 def share_cut(steps: Sequence[Row]) -> str:
-    """How many of them the limit cut."""
+    """The share of completions that the limit cut."""
     cut = [share for row in steps if (share := number(row, "length/truncated")) is not None]
     return f", {sum(cut) / len(cut):.0%} cut by the limit" if cut else ""
 
 
 def sample(trainer: Trainer) -> list[str]:
-    """A completion of the last step, with its escapes."""
+    """A completion of the last step, with escapes for what a terminal would not show."""
     for row in trainer.transcript:
         for one in row["completions"]:
             text = one["text"]
@@ -178,17 +182,17 @@ def sample(trainer: Trainer) -> list[str]:
 
 
 def completions(steps: Sequence[Row], group: int) -> int:
-    """How many were sampled."""
+    """The number of sampled completions."""
     return round(sum(number(row, "groups/sampled") or 0.0 for row in steps)) * group
 
 
 def still(row: Row) -> bool:
-    """Whether a step left the policy as it was: it had no update, or only updates without a gradient."""
+    """Whether a step did not change the policy: it had no update, or only updates without a gradient."""
     norm = number(row, "grad_norm/policy")
     return not number(row, "grad/nonfinite") and (norm is None or norm <= STILL)
 
 
 def number(row: Row, name: str) -> float | None:
-    """A metric; None where it is absent or not finite."""
+    """A metric; None if it is absent or not finite."""
     value = row.get(name)
     return value if isinstance(value, int | float) and math.isfinite(value) else None

@@ -22,8 +22,8 @@ from grpobench.runs.train.trainer import Trainer
 def execute(
     config: RunConfig, folder: RunFolder, report: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> None:
-    """Carry a run from wherever its folder stands to its end. Raises Preempted when `stop()` becomes true, at
-    the next safe point of whatever it does; a divergence is recorded as the run's result."""
+    """Make a run, or continue it from its folder, to its end. Raises Preempted at the next safe point after
+    `stop()` becomes true. A divergence is recorded as the run's result."""
     reset_peak_memory()
     deterministic(config.model.deterministic)
     began = time.monotonic()
@@ -43,7 +43,7 @@ def execute(
 
 @contextlib.contextmanager
 def observed(config: RunConfig, folder: RunFolder) -> Iterator[Observers]:
-    """The run's callbacks, which hear at the end how it ended."""
+    """The run's callbacks. At the end they are called with the state in which it ended."""
     observers = Observers.start(config, folder)
     try:
         yield observers

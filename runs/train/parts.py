@@ -1,4 +1,4 @@
-"""What a run is made of: each part built where it belongs, in one order, and handed to the trainer."""
+"""Builds the parts of a run, in a fixed order, for the trainer."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from grpobench.runs.train.curricula import Checked
 from grpobench.runs.train.rollouts import OnPolicy, Preferences, Replay, Source, demand_problems
 
 Tell = Callable[[str], None]
-"""Takes what is going on before the first step."""
+"""Takes the name of the current phase before the first step."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything that a run holds in memory but its progress."""
+    """Everything that a run holds in memory except its progress."""
 
     algorithm: Algorithm[Any]
     """With its modifiers around it."""
@@ -56,18 +56,19 @@ class Parts:
     limit: int
     """Most tokens of a completion."""
     provenance: dict[str, Any]
-    """What provenance.json says of model, data, order of sums, sandbox and warm start."""
+    """The entries of provenance.json about model, data, order of sums, sandbox and warm start."""
     fingerprints: dict[str, str]
-    """Hashes of what is only known when it has been loaded; the others are `fingerprints.Today`'s."""
+    """Hashes that are known only after loading; `fingerprints.Today` computes the others."""
 
 
 def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
-    """The parts of a run. Raises DataError or ModelError for what is absent or cannot be used."""
+    """The parts of a run. Raises DataError or ModelError if one is missing or cannot be used."""
     tell("loading")
     algorithm, clock = config.modify.around(config.algorithm), Clock(device_done())
     loaded = load(config.model.name)
     limit = config.sampler.max_completion_tokens or config.task.max_completion_tokens
     provenance, fingerprints = provenance_of(config, loaded), dict[str, str]()
+    # Before the roles are made: reference and critic start as copies of the warm-started policy.
     if config.model.warm_start:
         where = warm_start(loaded, config.task, config.model, warmstart_reporter(tell))
         provenance["warm_start"] = where.name
@@ -76,8 +77,8 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
     sampler = sampler_for(config, models, loaded)
     source = source_for(config, algorithm, loaded, sampler, clock)
     if isinstance(source, OnPolicy | Replay) and source.grader.provenance:
-        found = provenance["reward_model"] = source.grader.provenance
-        fingerprints["reward model"] = found.get("sha256") or found.get("commit", "")
+        reward_model = provenance["reward_model"] = source.grader.provenance
+        fingerprints["reward model"] = reward_model.get("sha256") or reward_model.get("commit", "")
     curriculum = curriculum_for(
         config, algorithm, loaded, models, source, provenance.get("warm_start", ""), tell
     )
@@ -108,29 +109,30 @@ def build(config: RunConfig, tell: Tell = lambda phase: None) -> Parts:
 
 
 def warmstart_reporter(tell: Tell) -> Callable[[int, int, float], None]:
-    """Takes the updates of a warm start."""
+    """Reports the updates of a warm start."""
     return lambda update, updates, loss: tell(f"warm start {update}/{updates}, loss {loss:.3f}")
 
 
 def provenance_of(config: RunConfig, loaded: Loaded) -> dict[str, Any]:
-    """Where model and data come from, what must be said of the task, and what stands around its programs."""
-    found: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
+    """Where model and data come from, the task's caveat and sandbox, and the prompts that were dropped."""
+    provenance: dict[str, Any] = {"model": loaded.provenance, "deterministic": determinism()}
     data = {source for split in config.task.splits for source in config.task.sources(split)}
     if data:
         ordered = sorted(data, key=lambda source: (source.table, source.location))
-        found["data"] = [dataclasses.asdict(source) for source in ordered]
+        provenance["data"] = [dataclasses.asdict(source) for source in ordered]
     if config.task.caveat:
-        found["caveat"] = config.task.caveat
+        provenance["caveat"] = config.task.caveat
     if tier := config.task.sandbox():
-        found["sandbox"] = tier
+        provenance["sandbox"] = tier
     if lost := dropped(config, loaded):
-        found["dropped_prompts"] = lost
-    return found
+        provenance["dropped_prompts"] = lost
+    return provenance
 
 
 def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> RoleModels:
-    """The models of all roles, each trained one with its optimizer."""
+    """The models of all roles, with an optimizer for each trained one."""
     train = config.train
+    # New value heads draw random numbers: arms with the same seed start from the same generator.
     torch.manual_seed(config.seed)
     models = RoleModels(
         loaded.model,
@@ -148,14 +150,14 @@ def models_for(config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded) -> 
 
 
 def beside(config: RunConfig) -> Path | None:
-    """The recipe's folder, where the run names something in it."""
+    """The recipe's folder, if the run uses files in it."""
     return Path(config.beside) if config.beside else None
 
 
 def source_for(
     config: RunConfig, algorithm: Algorithm[Any], loaded: Loaded, sampler: Sampler, clock: Clock
 ) -> Source:
-    """Where the groups of a step come from."""
+    """The source of each step's groups."""
     if config.sampler.kind == "preferences":
         return Preferences(Path(config.sampler.path).expanduser(), loaded)
     functions = functions_for(config)
@@ -167,11 +169,11 @@ def source_for(
 
 def functions_for(config: RunConfig) -> dict[str, RewardFunction]:
     """The reward functions of a run, by name."""
-    found = {}
+    functions = {}
     for name in config.reward.functions(config.task):
         function = registries.find("reward", name, others.folder(config), f"reward.weights.{name}").cls
-        found[name] = RewardFunction(name, function, config.reward.function_input)
-    return found
+        functions[name] = RewardFunction(name, function, config.reward.function_input)
+    return functions
 
 
 def curriculum_for(
@@ -183,7 +185,7 @@ def curriculum_for(
     warm: str,
     tell: Tell,
 ) -> Curriculum:
-    """What chooses the problems of a step; `warm` names the warm start that the policy comes from."""
+    """The curriculum, which chooses the problems of a step. `warm` names the policy's warm start."""
     prompts, problems, seed = (
         config.train.prompts_per_step,
         source.problems,
@@ -191,14 +193,14 @@ def curriculum_for(
     )
     demand_problems(prompts, len(problems))
     if config.train.curriculum:
-        place = "train.curriculum"
-        own = registries.find("curriculum", config.train.curriculum, others.folder(config), place).cls
-        chosen: Curriculum = Checked(own(problems, prompts, seed), len(problems))
+        key = "train.curriculum"
+        made = registries.find("curriculum", config.train.curriculum, others.folder(config), key).cls
+        chosen: Curriculum = Checked(made(problems, prompts, seed), len(problems))
         refills = config.modify.dynamic_sampling
         return Refilled(chosen, refills) if refills else chosen
 
-    def report_study(read: int, of: int) -> None:
-        tell(f"studying the problems {read}/{of}")
+    def report_study(done: int, of: int) -> None:
+        tell(f"studying the problems {done}/{of}")
 
     known = study(models, loaded, config.task, problems, warm, report_study) if algorithm.studies else None
     traits: Sequence[Any] = [problem.traits for problem in problems]

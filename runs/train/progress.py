@@ -1,7 +1,4 @@
-"""What a run tells its worker while it goes on.
-
-Rollouts as a rollouts file holds them, for people to read.
-"""
+"""A run's progress reports to its worker, and its rollouts as a rollouts file holds them for people."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from grpobench.runs.sample.rollouts import Group
 
 
 class Preempted(BaseException):
-    """Raised because the run was told to stop, once it has saved a checkpoint where there was something to
-    save. No `except Exception` of a library or of a recipe's own code may take it for an error."""
+    """The run was asked to stop, and has saved a checkpoint if there was something to save. A BaseException,
+    so that no `except Exception` of a library or of a recipe's code takes it for an error."""
 
 
 SAVING = "saving"
-"""The phase in which a run writes a checkpoint or its final weights: who stops it waits for that."""
+"""The phase in which a run writes a checkpoint or its final weights. A launcher waits for its end."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,12 @@ class Progress:
 
     @property
     def pressing(self) -> bool:
-        """Whether the launcher must hear of it: others may be left out where there are many."""
+        """Whether the launcher must get this report; it may skip others if there are many."""
         return self.step >= self.steps or self.phase == SAVING
 
 
 def progress_reporter(report: Callable[[Progress], None], steps: int) -> Callable[[str], None]:
-    """Reports what is going on before the first of `steps` steps."""
+    """Reports the current phase before the first of `steps` steps."""
     return lambda phase: report(Progress(0, steps, math.nan, math.nan, phase))
 
 
@@ -60,12 +57,12 @@ def transcript(group: Group, loaded: Loaded) -> dict[str, Any]:
                 "outcome": verdict.outcome,
                 "reward": reward,
                 "components": {
-                    name: column[place]
+                    name: column[index]
                     for name, column in group.components.items()
-                    if not math.isnan(column[place])
+                    if not math.isnan(column[index])
                 },
             }
-            for place, (rollout, verdict, reward) in enumerate(
+            for index, (rollout, verdict, reward) in enumerate(
                 zip(group.rollouts, group.verdicts, group.reward, strict=True)
             )
         ],

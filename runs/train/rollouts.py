@@ -1,4 +1,4 @@
-"""Where a step's groups come from: sampled from the policy, replayed from the base, or read from a file."""
+"""Sources of a step's groups: sampled from the policy, replayed from the base, or loaded from a file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class OnPolicy:
 
     def answer(self, stream: str, problems: Sequence[Problem]) -> list[Group]:
         """Sample and grade `train.group_size` completions of each problem."""
-        named = streams(stream, problems)
+        problem_streams = streams(stream, problems)
         extra = (GREEDY,) if self.algorithm.greedy_baseline else ()
         with self.clock("sample"):
             sampled = episodes(
@@ -93,14 +93,14 @@ class OnPolicy:
                 self.loaded,
                 self.config.task,
                 problems,
-                [self.seeds(own, problem) + extra for problem, own in zip(problems, named, strict=True)],
+                [self.seeds(*pair) + extra for pair in zip(problem_streams, problems, strict=True)],
                 self.limit,
                 self.config.sampler.temperature,
                 self.mixing(),
             )
         self.generated += sum(rollout.length for rollouts in sampled for rollout in rollouts)
         with self.clock("verify"):
-            groups = self.grader.groups(named, problems, sampled)
+            groups = self.grader.groups(problem_streams, problems, sampled)
         if extra:
             groups = [set_apart(group) for group in groups]
         if self.algorithm.locates_answers:
@@ -114,8 +114,8 @@ class OnPolicy:
         return groups
 
     def mixing(self) -> Mixing | None:
-        """How embeddings are mixed while decoding, by the embeddings of now: no more once a completion has
-        begun to state its answer."""
+        """How embeddings are mixed while decoding, with the current embedding table. The mixing ends when a
+        completion begins to state its answer."""
         mixer = self.algorithm.mixer(self.embeddings)
         return None if mixer is None else Mixing(mixer, self.announced)
 
@@ -126,18 +126,18 @@ class OnPolicy:
 
 
 def streams(stream: str, problems: Sequence[Problem]) -> list[str]:
-    """The random stream of each problem. One drawn twice in a step (where two passes over the data meet) has
-    streams of its own, so that its groups are not copies."""
+    """The random stream of each problem. A problem that a step draws twice (where two passes over the data
+    meet) gets a second stream, so that its groups are not copies."""
     seen: Counter[str] = Counter()
-    found = []
+    names = []
     for problem in problems:
-        found.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
+        names.append(f"{stream}/{seen[problem.id]}" if seen[problem.id] else stream)
         seen[problem.id] += 1
-    return found
+    return names
 
 
 def set_apart(group: Group) -> Group:
-    """A group whose last rollout is the greedy one, without it and with its reward."""
+    """The group without its last rollout, the greedy one, whose reward becomes the group's `greedy`."""
     graded = group.verdicts[-1].outcome != "infra_error"
     return dataclasses.replace(
         group,
@@ -150,7 +150,7 @@ def set_apart(group: Group) -> Group:
 
 
 class Replay:
-    """One round of answers by the base policy, sampled before training and drawn from ever after."""
+    """One round of answers by the base policy: sampled before training, and the only rollouts of the run."""
 
     on_policy = False
 
@@ -198,23 +198,23 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, row
 
 
-def preference(row: Any, place: str, loaded: Loaded) -> Group:
-    """A preference pair as a group of two rollouts that no policy of ours wrote."""
+def preference(row: Any, location: str, loaded: Loaded) -> Group:
+    """A preference pair, from FILE:LINE, as a group of two rollouts that another policy wrote."""
     keys = ("prompt", "chosen", "rejected")
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in keys):
-        raise DataError(f"{place}: needs the texts {', '.join(keys)}; mend or remove the line")
+        raise DataError(f"{location}: needs the texts {', '.join(keys)}; mend or remove the line")
     prompt = loaded.encode(row["prompt"])
     rollouts = []
     for key in ("chosen", "rejected"):
         completion = (*loaded.tokenizer.encode(row[key], add_special_tokens=False), loaded.end[0])
         if (length := len(prompt) + len(completion)) > loaded.context:
             raise DataError(
-                f"{place}: prompt and {key} completion have {length} tokens, beyond the model's "
+                f"{location}: prompt and {key} completion have {length} tokens, beyond the model's "
                 f"{loaded.bound}; shorten or remove the line"
             )
-        unknown = np.zeros(len(completion), dtype=np.float32)
+        unknown = np.zeros(len(completion), dtype=np.float32)  # nobody recorded the log-probabilities
         rollouts.append(Rollout(prompt, completion, unknown, stopped=True))
     verdicts = [
         Verdict({"preferred": reward}, row[key]) for key, reward in (("chosen", 1.0), ("rejected", 0.0))
     ]
-    return Group(Problem(str(row.get("id", place)), row["prompt"], None), rollouts, verdicts, [1.0, 0.0])
+    return Group(Problem(str(row.get("id", location)), row["prompt"], None), rollouts, verdicts, [1.0, 0.0])

@@ -1,7 +1,4 @@
-"""The course of a run around its steps: where it begins, what is written after a step, and its end.
-
-All steps of a run.
-"""
+"""All steps of a run, and the work around them: where it starts, what it writes after a step, and its end."""
 
 from __future__ import annotations
 
@@ -25,17 +22,17 @@ from grpobench.runs.train.trainer import Trainer
 from grpobench.tasks.task import Split
 
 UNRECORDED = "unrecorded"
-"""In the state of a checkpoint: the row of its step, where not all evaluations of it were made."""
+"""In the state of a checkpoint: the row of its step, if some evaluations of that step are still missing."""
 
 
 def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, began: float) -> int:
-    """Take up a run where its checkpoint left it, or at the beginning; the steps that are done."""
+    """Continue a run from its checkpoint, or start it. Returns the number of steps that are done."""
     folder.note(**trainer.parts.provenance)
     base = Base(trainer, folder.path, fingerprint(trainer, folder))
     done = checkpoint.step if checkpoint else 0
     if checkpoint:
         trainer.restore({name: checkpoint.tensors(name) for name in checkpoint.names()}, checkpoint.state)
-    folder.rewind(done)
+    folder.rewind(done)  # before the watch: rows beyond the checkpoint are of steps that are made again
     trainer.watch.read(folder.path)
     tell_events(trainer, folder)
     trainer.observers.begin(trainer.config, done)
@@ -43,8 +40,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
         if trainer.config.sampler.kind != "preferences":  # which no verifier grades
             verifier_check.demand(trainer.config.task, trainer.source.problems, trainer.config.checks.grader)
         row = evaluate_all(trainer, folder, 0, base=base)
-        if base.told:
-            folder.note(base_evaluated_by=base.told)
+        if base.evaluated_by:
+            folder.note(base_evaluated_by=base.evaluated_by)
         log(trainer, folder, 0, row, began)
     elif UNRECORDED in checkpoint.state:
         finish_record(trainer, folder, done, checkpoint.state[UNRECORDED], began)
@@ -53,7 +50,8 @@ def begin(trainer: Trainer, folder: RunFolder, checkpoint: Checkpoint | None, be
 
 
 def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float], began: float) -> None:
-    """Write a step's row, and tell it. Where memory gave out, provenance.json says once what was lowered."""
+    """Write a step's row and pass it to the callbacks. If memory ran out, provenance.json lists once which
+    token budget was lowered."""
     token_budgets = trainer.token_budgets().values()
     if lowered := [
         one | {"step": step} for token_budget in token_budgets for one in token_budget.take_unreported()
@@ -67,13 +65,13 @@ def log(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]
 
 
 def fingerprint(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
-    """Pin what the run is made from, and say which problems it is both trained on and evaluated with.
-    Returns the hashes by name."""
+    """Save the fingerprints of the run's inputs, and warn about problems that it both trains on and evaluates
+    with. Returns the hashes by name."""
     today = fingerprints.Today()
     made_from = today.of(trainer.config) | trainer.parts.fingerprints
     folder.fingerprint(made_from)
     digests = today.digests(trainer.config)
-    if not digests.get("train"):  # pairs of a file, whose truth is not known
+    if not digests.get("train"):  # pairs of a file, which have no reference answers
         digests["train"] = {one.id: fingerprints.prompt_digest(one) for one in trainer.source.problems}
     folder.problems(digests)
     if shared := {split: len(names) for split, names in fingerprints.overlap(digests).items()}:
@@ -83,9 +81,9 @@ def fingerprint(trainer: Trainer, folder: RunFolder) -> dict[str, str]:
 
 
 def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float) -> None:
-    """Write what a step gave, with the evaluations due after it. Where the run is told to stop before these
-    are made, the checkpoint keeps the step's row with what there is of them, and the next start goes on with
-    the others."""
+    """Write a step's results, with the evaluations due after it. If the run is asked to stop before these are
+    complete, the checkpoint keeps the step's row with those that exist, and the next start makes the
+    others."""
     config = trainer.config
     if trainer.dump or step == 1 or step % (config.evaluate.every or config.train.steps) == 0:
         folder.rollouts(step, trainer.transcript)
@@ -99,9 +97,10 @@ def record(trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float]
 def finish_record(
     trainer: Trainer, folder: RunFolder, step: int, row: dict[str, float], began: float
 ) -> None:
-    """The evaluations due after a step that are not yet in its row, and the row."""
+    """Make the evaluations due after a step that are not yet in its row, and write the row."""
     if not trainer.diverged:
         evaluate_all(trainer, folder, step, row)
+        # An event may end the run with this step, which then is the last one and is evaluated as such.
         if look(trainer, folder, step, row):
             evaluate_all(trainer, folder, step, row)
     log(trainer, folder, step, row, began)
@@ -109,8 +108,7 @@ def finish_record(
 
 
 def look(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float]) -> bool:
-    """Look at the run when that is due, and write down what is found. Whether it is to end for it: its last
-    evaluations are then made at once."""
+    """Call the detectors when that is due, and write their events. Returns whether an event ends the run."""
     watch = trainer.watch
     watch.note({"step": step, **row})
     if watch.due(step):
@@ -119,20 +117,20 @@ def look(trainer: Trainer, folder: RunFolder, step: int, row: Mapping[str, float
 
 
 def tell_events(trainer: Trainer, folder: RunFolder) -> Findings:
-    """Write down what the rows so far show."""
+    """Write the events in the rows so far."""
     findings = trainer.watch.findings()
     folder.events(event.row() for event in findings.events)
     return findings
 
 
 def save(trainer: Trainer, folder: RunFolder, step: int, more: Mapping[str, Any] | None = None) -> None:
-    """Write a checkpoint, after saying so. `more` goes into its state."""
-    trainer.tell(step, SAVING)
+    """Write a checkpoint; `more` goes into its state."""
+    trainer.tell(step, SAVING)  # first: a launcher that stops the run then waits for the checkpoint
     folder.save(step, trainer.models.state(), trainer.state() | dict(more or {}))
 
 
 def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable[[], bool]) -> None:
-    """A checkpoint after the steps that have one, and one before Preempted when the run is told to stop."""
+    """Write a checkpoint on schedule, and one before raising Preempted if the run is asked to stop."""
     config = trainer.config
     halting = stop()
     due = config.checkpoint.every and step % config.checkpoint.every == 0 and step < config.train.steps
@@ -143,8 +141,8 @@ def save_when_due(trainer: Trainer, folder: RunFolder, step: int, stop: Callable
 
 
 def end(trainer: Trainer, folder: RunFolder) -> None:
-    """Keep the final weights, write down what the logs show, and say how the run ended. Weights that are not
-    finite are not kept: the run has diverged, and its last checkpoint, which is finite, stays."""
+    """Save the final weights, the events and the final state of the run. Weights that are not finite are not
+    saved: the run has diverged, and its last checkpoint, which is finite, stays."""
     if ruined := trainer.models.ruined():
         trainer.diverged = trainer.diverged or f"{ruined} at the end"
         folder.lock.demand()
@@ -168,8 +166,8 @@ def evaluate_all(
     row: dict[str, float] | None = None,
     base: Base | None = None,
 ) -> dict[str, float]:
-    """Put the evaluations due at a step into its row, each when it is made and written: validation on
-    schedule, test before and after training. What the row holds is not made again. At step 0 `base` may know
+    """Add the evaluations due at a step to its row, each as soon as it is written: validation on schedule,
+    test before and after training. Those that the row already has are not repeated. At step 0 `base` may have
     them from another arm."""
     row = {} if row is None else row
     settings, last = trainer.config.evaluate, trainer.config.train.steps
@@ -196,7 +194,7 @@ def evaluate_all(
 
 
 def carry(trainer: Trainer, folder: RunFolder, stop: Callable[[], bool], began: float) -> None:
-    """All steps that are left, and the end. `began` is the attempt's start in seconds."""
+    """Make the steps that are left, and end the run. The attempt began at `began`, in seconds."""
     done = begin(trainer, folder, folder.latest(), began)
     for step in range(done + 1, trainer.config.train.steps + 1):
         if trainer.over:

@@ -1,17 +1,21 @@
-"""One GRPO-like step: collect, verify, credit, update, log. Knows no algorithm and no task."""
+"""One GRPO-like step: collect rollouts, compute log π_old and the signal, update, synchronize the sampler.
+
+The trainer knows no algorithm and no task."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from grpobench.algorithms import returned
-from grpobench.algorithms.algorithm import Batch
+from grpobench.algorithms.algorithm import Batch, Signal
 from grpobench.runs.metrics.catalog import catalog
 from grpobench.runs.metrics.rollout_metrics import (
     MetricAccumulator,
@@ -28,7 +32,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.machine import peak_memory_gb
 from grpobench.runs.tools.process import safe_point
-from grpobench.runs.train.corrections import correct
+from grpobench.runs.train.corrections import Correction, correct
 from grpobench.runs.train.parts import Parts
 from grpobench.runs.train.progress import Progress, transcript
 from grpobench.runs.train.update import Updated, Updater, check_gap
@@ -39,8 +43,27 @@ MOST_SKIPPED = 3
 such step the run has diverged."""
 
 
+@dataclass
+class StepRecord:
+    """What a step measures, from which its row of metrics.jsonl is made."""
+
+    step: int
+    tally: MetricAccumulator
+    """What each micro-batch measures."""
+    row: dict[str, float] = field(default_factory=dict)
+    """What is measured once in the step."""
+    gap: dict[str, float] = field(default_factory=dict)
+    """Between the sampler and the trainer over the whole batch, if log π_old took a forward pass."""
+    sampled: Sequence[Group] = ()
+    """All groups of the step, also those that the curriculum rejected."""
+    groups: Sequence[Group] = ()
+    """The groups to train on."""
+    trained: Batch | None = None
+    """The rows that the updates use; None before the rollouts are collected."""
+
+
 class Trainer:
-    """The parts of a run at work, and how far it has come."""
+    """Makes the steps of a run. Holds its parts and how far it has come."""
 
     def __init__(
         self,
@@ -62,23 +85,23 @@ class Trainer:
         self.groups: Sequence[Group] = ()
         """Of the last step, those to train on."""
         self.dump = False
-        """Whether the step's rollouts are worth keeping whatever the schedule says."""
+        """Whether the step's rollouts are saved although the schedule does not ask for it."""
         self.diverged = ""
         """Why the run cannot go on: a result, not an error."""
         self.collapsed = ""
         """The event that ends the run, where its recipe says so: a result too."""
         self.lowered: list[dict[str, Any]] = []
-        """What memory has lowered in this attempt, with the step in whose row it was told."""
+        """The token budgets that this attempt lowered for want of memory, with the step that reported it."""
         self.watch = Watch(config)
 
     @property
     def over(self) -> bool:
-        """Whether no step is made any more."""
+        """Whether the run makes no further step."""
         return bool(self.diverged or self.collapsed)
 
     @property
     def transcript(self) -> Iterator[dict[str, Any]]:
-        """The last step's rollouts as a rollouts file holds them, made when asked for: few steps have one."""
+        """The last step's rollouts as a rollouts file holds them, made on demand: few steps have a file."""
         return (transcript(group, self.loaded) for group in self.groups)
 
     def tell(self, step: int, phase: str) -> None:
@@ -98,15 +121,16 @@ class Trainer:
         }
 
     def token_budgets(self) -> dict[str, TokenBudget]:
-        """How much goes through the models at once, of what memory may lower."""
+        """The token budgets, by the name under which a checkpoint keeps them."""
         decoded = {"decoding": self.sampler.token_budget} if isinstance(self.sampler, HFSampler) else {}
         return {"reading": self.models.token_budget, **decoded}
 
     def restore(self, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> None:
+        """Continue from the weights and the `state` of a checkpoint."""
         if "optimizers" not in state:
             raise ModelError("the checkpoint is of an older version; delete the run's folder to start over")
         self.models.restore(tensors, state["optimizers"])
-        self.sampler.sync()
+        self.sampler.sync()  # after the weights: an engine still holds those of the base
         self.curriculum.restore(state["curriculum"])
         self.source.generated = state["generated"]
         self.updater.trained, self.skipped = state["trained"], state["skipped"]
@@ -116,44 +140,101 @@ class Trainer:
     # One step
 
     def step(self, step: int) -> dict[str, float]:
-        """Collect, credit and update once; the row of metrics.jsonl without evaluations."""
-        began = time.perf_counter()
+        """One training step. Returns its row of metrics.jsonl, without the evaluations."""
+        with self._recording(step) as record:
+            batch = self.collect_rollouts(record)
+            # The curriculum may reject every group, and the grader may fail on every completion.
+            if len(batch):
+                batch = self.compute_old_logp(batch, record)
+                correction = self.compute_correction(batch, record)
+                signal = self.compute_signal(batch, record)
+                self.update(batch, signal, correction, record)
+                if not self.diverged:
+                    self.synchronize(record)
+        return record.row
+
+    @contextlib.contextmanager
+    def _recording(self, step: int) -> Iterator[StepRecord]:
+        """Around a step: what has to be reset before it, and its row after it."""
+        began, generated = time.perf_counter(), self.source.generated
         self.clock.seconds.clear()
         self.dump = self.updater.begun = False
-        before = self.source.generated
-        self.tell(step - 1, "sampling")
-        sampled, groups = self.gather(step)
-        batch = pack_groups(groups, self.limit, step, self.loaded.pad, str(self.models.device))
-        row = sampled_metrics(sampled) | {"policy/entropy": self.entropy(sampled, step)}
-        used = batch
-        tally = MetricAccumulator(self.metrics)
-        if len(batch):
-            self.tell(step - 1, "training")
-            batch, gap = self._settle_old_logp(batch)
-            correction = correct(batch, self.config.sampler)
-            row |= correction.metrics(batch.completion_mask) if correction else {}
-            with self.clock("forward"), torch.no_grad():
-                signal = returned.compute_signal(self.algorithm, batch, self.models)
-                row |= returned.observe(self.algorithm, batch, signal)
-            used = batch[(signal.row_group >= 0).nonzero().squeeze(-1)]
-            updated = self.updater.update(batch, signal, tally, step, correction)
-            self._count_failures(updated, step)
-            row |= updated.row | gap
-            if not self.diverged:
-                if mix := self.algorithm.synchronize(step):
-                    self.models.follow(mix)
-                with self.clock("sync"):
-                    row |= self.sampler.sync()
+        record = StepRecord(step, MetricAccumulator(self.metrics))
+        yield record
         point("step")
+        # From here on the weights are those of a finished step, so that a checkpoint may hold them.
         self.updater.begun = False
-        row |= trained_metrics(used, sampled) | tally.numbers()
-        return self.finish_step(row, groups, began, before)
+        assert record.trained is not None
+        row = record.row | trained_metrics(record.trained, record.sampled) | record.tally.numbers()
+        record.row = self.finish_step(row, record.groups, began, generated)
+
+    def collect_rollouts(self, record: StepRecord) -> Batch:
+        """Sample and grade the groups of a step. Returns the graded rollouts to train on, as one batch."""
+        self.tell(record.step - 1, "sampling")
+        record.sampled, record.groups = self.gather(record.step)
+        device = str(self.models.device)
+        batch = pack_groups(record.groups, self.limit, record.step, self.loaded.pad, device)
+        record.trained = batch
+        # Before the updates: the entropy is that of the policy that sampled.
+        record.row |= sampled_metrics(record.sampled)
+        record.row["policy/entropy"] = self.entropy(record.sampled, record.step)
+        return batch
+
+    def compute_old_logp(self, batch: Batch, record: StepRecord) -> Batch:
+        """The batch with log π_old: the sampler's log-probabilities where they are as good as the trainer's
+        and nothing compares the two, else those of a forward pass, which also measures their gap."""
+        self.tell(record.step - 1, "training")
+        if not self._needs_forward_for_old_logp():
+            return batch
+        with self.clock("forward"):
+            old_logp = self.models.forward("policy", batch).logp
+        record.gap = check_gap(gap_metrics([(old_logp, batch)]), self.sampler.max_logprob_gap)
+        return dataclasses.replace(batch, old_logp=old_logp)
+
+    def _needs_forward_for_old_logp(self) -> bool:
+        settings = self.config.sampler
+        # Rollouts of another policy keep what was recorded with them: the policy of now is not their π_old.
+        if not self.source.on_policy or settings.old_logp == "sampler":
+            return False
+        # A correction is the ratio of the trainer's π_old to the sampler's: it needs both.
+        trusted = self.sampler.exact and settings.correction == "none"
+        return not (settings.old_logp == "auto" and trusted)
+
+    def compute_correction(self, batch: Batch, record: StepRecord) -> Correction | None:
+        """The importance weights π_old / π_sampler, if the recipe asks for them."""
+        correction = correct(batch, self.config.sampler)
+        if correction:
+            record.row |= correction.metrics(batch.completion_mask)
+        return correction
+
+    def compute_signal(self, batch: Batch, record: StepRecord) -> Signal:
+        """The advantages or preference pairs, once for all updates of the step."""
+        # Without gradient: the loss takes the signal as a constant, even if a trained critic computed it.
+        with self.clock("forward"), torch.no_grad():
+            signal: Signal = returned.compute_signal(self.algorithm, batch, self.models)
+            record.row |= returned.observe(self.algorithm, batch, signal)
+        record.trained = batch[(signal.row_group >= 0).nonzero().squeeze(-1)]
+        return signal
+
+    def update(self, batch: Batch, signal: Signal, correction: Correction | None, record: StepRecord) -> None:
+        """All optimizer updates of the step."""
+        updated = self.updater.update(batch, signal, record.tally, record.step, correction)
+        self._count_failures(updated, record.step)
+        # A gap over the whole batch replaces the one that the first minibatch measured.
+        record.row |= updated.row | record.gap
+
+    def synchronize(self, record: StepRecord) -> None:
+        """Move the reference where the algorithm does so, and give the new weights to the sampler."""
+        if mix := self.algorithm.synchronize(record.step):
+            self.models.follow(mix)
+        with self.clock("sync"):
+            record.row |= self.sampler.sync()
 
     def finish_step(
         self, row: dict[str, float], groups: Sequence[Group], began: float, generated: int
     ) -> dict[str, float]:
-        """The row of a step with what it cost. `began` is its start, and `generated` how many tokens had
-        been sampled by then."""
+        """The row of a step with its costs. The step started at `began`, when `generated` tokens had been
+        sampled."""
         self.groups = groups
         elapsed = time.perf_counter() - began
         self.last_reward = row.get("reward/mean", math.nan)
@@ -161,8 +242,8 @@ class Trainer:
         return row | self._costs(elapsed)
 
     def gather(self, step: int) -> tuple[list[Group], list[Group]]:
-        """(all groups that a step sampled, those to train on): draw, sample, grade, and draw again while the
-        curriculum rejects some."""
+        """(all groups that a step sampled, those to train on). Draws problems, samples and grades their
+        completions, and repeats this while the curriculum rejects groups."""
         wanted = self.config.train.prompts_per_step
         sampled: list[Group] = []
         kept: list[Group] = []
@@ -170,7 +251,7 @@ class Trainer:
             index = self.curriculum.draw(step, attempt)
             groups = self.source.gather(step, attempt, index)
             point("rollout")
-            safe_point()
+            safe_point()  # between two attempts nothing is half done, so the run may stop here
             sampled += groups
             accepted = self.curriculum.accept(step, index, [group.graded() for group in groups])
             kept += [group for group, keep in zip(groups, accepted, strict=True) if keep]
@@ -179,34 +260,20 @@ class Trainer:
         return sampled, kept[:wanted]
 
     def entropy(self, groups: Sequence[Group], step: int) -> float:
-        """Mean entropy over all tokens that the policy wrote in these groups, in nats: of the distributions
-        that they were drawn from, or, where the sampler tells none or other policies wrote them, of the
-        policy as it is now."""
-        told = entropy(groups) if self.source.on_policy else None
-        if told is not None:
-            return told
+        """Mean entropy in nats over all tokens that the policy wrote in these groups: of the distributions
+        that the sampler drew them from, or, if it does not report these or another policy wrote the tokens,
+        of the current policy."""
+        reported = entropy(groups) if self.source.on_policy else None
+        if reported is not None:
+            return reported
         device = str(self.models.device)
         batch = pack_groups(groups, self.limit, step, self.loaded.pad, device, ungraded=True)
         if not batch.completion_mask.any():
             return math.nan
         with self.clock("forward"):
-            read = self.models.forward("policy", batch).entropy
-        return read[batch.completion_mask].double().mean().item()
-
-    def _settle_old_logp(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        """log π_old: the sampler's own where they are as good as the trainer's and not to be compared with
-        them, else read anew; then with the gap between the two."""
-        settings = self.config.sampler
-        if not self.source.on_policy:
-            return batch, {}
-        trusted = self.sampler.exact and settings.correction == "none"
-        if settings.old_logp == "sampler" or (settings.old_logp == "auto" and trusted):
-            return batch, {}
-        with self.clock("forward"):
-            old = self.models.forward("policy", batch).logp
-        return dataclasses.replace(batch, old_logp=old), check_gap(
-            gap_metrics([(old, batch)]), self.sampler.max_logprob_gap
-        )
+            output = self.models.forward("policy", batch)
+        # float64: a float32 sum over so many tokens loses digits.
+        return output.entropy[batch.completion_mask].double().mean().item()
 
     def _count_failures(self, updated: Updated, step: int) -> None:
         self.diverged = updated.ruined

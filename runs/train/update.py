@@ -1,50 +1,51 @@
-"""The updates of a step: minibatches, micro-batches, gradients, and what is left out of them."""
+"""The updates of a step: minibatches, micro-batches, gradients, and the updates that are skipped."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from grpobench.algorithms import returned
-from grpobench.algorithms.algorithm import Batch, Role, Signal
+from grpobench.algorithms.algorithm import Batch, Loss, ModelOutput, Role, Signal
 from grpobench.runs.metrics.rollout_metrics import MetricAccumulator, gap_metrics
 from grpobench.runs.models.optimizer import NonFinite
-from grpobench.runs.models.roles import Ruined
+from grpobench.runs.models.roles import RoleModels, Ruined
 from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.faults import point
 from grpobench.runs.tools.seeds import derive
 from grpobench.runs.train.corrections import Correction
 from grpobench.runs.train.parts import Parts
 
-Fresh = list[tuple[torch.Tensor, Batch]]
-"""Rows of a first minibatch, with the log-probabilities (b, T) that the trainer reads before any update."""
+LogpOfRows = list[tuple[torch.Tensor, Batch]]
+"""Log-probabilities (b, T) of the trainer's for some rows, and these rows."""
 
 
 @dataclass
 class Updated:
-    """What the updates of a step came to."""
+    """The result of a step's updates."""
 
     row: dict[str, float] = field(default_factory=dict)
     left_out: int = 0
-    """Updates whose loss, rewards or gradient were not finite."""
+    """Updates skipped because their loss, rewards or gradient were not finite."""
     ruined: str = ""
-    """Why the weights are of no use any more; empty: they are finite."""
+    """Why the weights are not finite any more; empty: they are."""
 
 
 @dataclass
 class Differentiated:
-    """What the micro-batches of a minibatch came to, whose gradients are added up in the models."""
+    """The sums over the micro-batches of a minibatch. The models hold the sums of the gradients."""
 
     loss: torch.Tensor
     """A scalar."""
     tally: MetricAccumulator
-    fresh: Fresh = field(default_factory=list)
+    logp: LogpOfRows = field(default_factory=list)
+    """The policy's, by micro-batch."""
     tokens: int = 0
-    """That were trained on."""
+    """Trained tokens."""
 
 
 class Updater:
@@ -55,9 +56,9 @@ class Updater:
         self.source, self.sampler, self.clock = parts.source, parts.sampler, parts.clock
         self.schedule = parts.schedule
         self.trained = 0
-        """Tokens that were trained on so far."""
+        """Tokens trained on so far."""
         self.begun = False
-        """Whether the step under way may have changed weights."""
+        """Whether the current step may have changed weights."""
 
     def update(
         self,
@@ -68,67 +69,93 @@ class Updater:
         correction: Correction | None = None,
     ) -> Updated:
         """All optimizer updates of a step."""
-        algorithm = self.algorithm
-        scale = self.schedule.scale(step)
-        roles = algorithm.updated_roles(step)
-        norms: dict[str, list[float]] = {}
-        made = Updated()
-        fresh: Fresh | None = [] if "policy" in roles and self.source.on_policy else None
-        anew = "policy" in roles and self._layout_matters()
+        roles, scale = self.algorithm.updated_roles(step), self.schedule.scale(step)
         plan = [*self._minibatches(batch, signal, step)]
-        later = self._old_logp_of(batch, signal, plan[1:]) if anew else []
-        for place, rows in enumerate(plan):
-            weight = None if correction is None else correction[rows]
-            part = batch[rows]
-            if anew and place:
-                part = dataclasses.replace(part, old_logp=later[place - 1])
-            layout = self.models.budget
-            loss = self.accumulate(part, signal[rows], roles, tally, fresh, weight, anew and not place)
-            if anew and not place and self.models.budget != layout:
-                later = self._old_logp_of(batch, signal, plan[1:])
-            if fresh:  # the first minibatch read the very weights that sampled
-                made.row |= check_gap(gap_metrics(fresh), self.sampler.max_logprob_gap)
-                fresh = None
-            with self.clock("optimize"):
-                try:
-                    demand_finite(loss, batch.reward[rows])
-                    self.begun = True
-                    for name, norm in self.models.step(roles, scale).items():
-                        norms.setdefault(name, []).append(norm)
-                except NonFinite:
-                    self.models.clear()
-                    made.left_out += 1
-                except Ruined as error:
-                    made.ruined = f"{error} after an update of step {step}"
-                    break
-        made.row |= {name: sum(values) / len(values) for name, values in norms.items()}
+        old_logp = self._old_logp(batch, signal, plan, roles)
+        norms: dict[str, list[float]] = {}
+        updated = Updated()
+        for number, rows in enumerate(plan):
+            # The first minibatch is computed with the very weights that sampled, so only its gap is the
+            # sampler's error; every later one also has the distance that the updates have gone.
+            first_logp: LogpOfRows | None = [] if self._on_policy(roles) and number == 0 else None
+            loss = self.accumulate(
+                old_logp.minibatch(number),
+                signal[rows],
+                roles,
+                tally,
+                first_logp,
+                None if correction is None else correction[rows],
+                old_logp.of_first_update(number),
+            )
+            if number == 0:
+                old_logp.keep_up_with_budget()
+            if first_logp:
+                updated.row |= check_gap(gap_metrics(first_logp), self.sampler.max_logprob_gap)
+            self._optimize(loss, batch.reward[rows], roles, scale, updated, norms)
+            if updated.ruined:
+                updated.ruined += f" after an update of step {step}"
+                break
+        updated.row |= {name: sum(values) / len(values) for name, values in norms.items()}
         for role in roles:
-            made.row[f"learning_rate/{role}"] = self.models.optimizers[role].learning_rate * scale
-        made.row["grad/nonfinite"] = float(made.left_out)
-        return made
-
-    def _layout_matters(self) -> bool:
-        """Whether log π_old is the trainer's in a precision in which it depends on what is read together, so
-        that each update needs it as the update itself reads it: else ratios are not 1 where nothing moved."""
-        rounded = self.models.dtype != torch.float32
-        return rounded and self.source.on_policy and self.config.sampler.old_logp != "sampler"
-
-    def _old_logp_of(self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """log π_old (b, T) of each minibatch, before any update, all with one budget of tokens."""
-        with self.clock("forward"):
-            while True:
-                layout = self.models.budget
-                found = [
-                    self.models.forward("policy", batch[rows], signal.row_group[rows]).logp for rows in plan
-                ]
-                if self.models.budget == layout:
-                    return found
+            updated.row[f"learning_rate/{role}"] = self.models.optimizers[role].learning_rate * scale
+        updated.row["grad/nonfinite"] = float(updated.left_out)
+        return updated
 
     def _minibatches(self, batch: Batch, signal: Signal, step: int) -> Iterator[torch.Tensor]:
-        """Rows of every update of a step."""
+        """The rows of every update of a step."""
         for epoch in range(self.config.train.epochs):
             seed = derive(self.config.seed, "minibatch", step, epoch)
             yield from minibatches(batch, signal.row_group, self.config.train.num_minibatches, seed)
+
+    def _on_policy(self, roles: Sequence[Role]) -> bool:
+        """Whether these roles include the policy that wrote the rollouts."""
+        return "policy" in roles and self.source.on_policy
+
+    def _optimize(
+        self,
+        loss: torch.Tensor,
+        reward: torch.Tensor,
+        roles: Sequence[Role],
+        scale: float,
+        updated: Updated,
+        norms: dict[str, list[float]],
+    ) -> None:
+        """Update the roles with their gradients, unless something is not finite. Adds to `updated` and to the
+        gradients' `norms`."""
+        with self.clock("optimize"):
+            try:
+                demand_finite(loss, reward)
+                # Before the update, since one that is interrupted may have changed some of the weights.
+                self.begun = True
+                for name, norm in self.models.step(roles, scale).items():
+                    norms.setdefault(name, []).append(norm)
+            except NonFinite:
+                self.models.clear()  # else the next minibatch would add to these gradients
+                updated.left_out += 1
+            except Ruined as error:
+                updated.ruined = str(error)
+
+    def _old_logp(
+        self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor], roles: Sequence[Role]
+    ) -> OldLogp:
+        """Where each minibatch's log π_old comes from."""
+        rounded = self.models.dtype != torch.float32
+        asked = self.config.sampler.old_logp != "sampler"
+        if not (rounded and asked and self._on_policy(roles)):
+            return OldLogp(batch, plan)
+        return OldLogpByLayout(batch, plan, lambda later: self._forward(batch, signal, later), self.models)
+
+    def _forward(self, batch: Batch, signal: Signal, plan: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """log π (b, T) of each minibatch, all with one token budget."""
+        with self.clock("forward"):
+            while True:
+                budget = self.models.budget
+                logp = [
+                    self.models.forward("policy", batch[rows], signal.row_group[rows]).logp for rows in plan
+                ]
+                # Where memory gave out, the minibatches before that had another layout than those after it.
+                if self.models.budget == budget:
+                    return logp
 
     def accumulate(
         self,
@@ -136,69 +163,128 @@ class Updater:
         signal: Signal,
         roles: Sequence[Role],
         tally: MetricAccumulator,
-        fresh: Fresh | None,
+        logp: LogpOfRows | None,
         correction: Correction | None = None,
         first: bool = False,
     ) -> torch.Tensor:
-        """Gradients of one minibatch; its loss, a scalar. Its weights are made before it is split, which so
-        changes nothing. The `first` of a step reads log π_old itself: nothing has been updated yet. What
-        memory does not hold is done again in smaller parts, and is counted once."""
+        """Add up the gradients of one minibatch; returns its loss, a scalar. `logp`, if given, gets the
+        policy's log-probabilities. In the `first` update of a step they are also log π_old."""
+        # Of the whole minibatch, so that splitting it into micro-batches does not change its average.
         weights = returned.loss_weights(self.algorithm, batch)
         weights = weights if correction is None else correction.of(weights)
-        made = self.models.in_micro_batches(
-            batch,
-            signal.row_group,
-            lambda parts: self._differentiate(
-                Differentiated(batch.reward.new_zeros(()), MetricAccumulator(tally.catalog)),
-                *(batch, signal, weights, roles, parts, first),
-            ),
-            self.models.clear,
-        )
-        tally.take(made.tally)
-        if fresh is not None:
-            fresh += made.fresh
-        self.trained += made.tokens
-        return made.loss
 
-    def _differentiate(
+        def differentiate(micro_batches: Iterable[torch.Tensor]) -> Differentiated:
+            # Sums of their own for each attempt: one that runs out of memory is repeated from its start, with
+            # smaller micro-batches, and must not count twice.
+            sums = Differentiated(batch.reward.new_zeros(()), MetricAccumulator(tally.catalog))
+            for rows in micro_batches:
+                micro, now, loss, total = self._loss(batch[rows], signal[rows], weights[rows], roles, first)
+                self._backward(total)
+                self._measure(sums, micro, now, loss, total.detach())
+            return sums
+
+        sums = self.models.in_micro_batches(batch, signal.row_group, differentiate, self.models.clear)
+        tally.take(sums.tally)
+        if logp is not None:
+            logp += sums.logp
+        self.trained += sums.tokens
+        return sums.loss
+
+    def _loss(
+        self, micro: Batch, signal: Signal, weights: torch.Tensor, roles: Sequence[Role], first: bool
+    ) -> tuple[Batch, Mapping[Role, ModelOutput], Loss, torch.Tensor]:
+        """(the micro-batch with its log π_old, the outputs of the roles, the loss terms, their weighted
+        sum)."""
+        with self.clock("forward"):
+            now = self.models.forward_train(roles, micro, self.algorithm.differentiates_entropy)
+            if first:
+                # Detached, so that the ratio π/π_old is exactly 1 and yet has a gradient.
+                micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
+            loss = returned.loss(self.algorithm, micro, signal, now, weights)
+            return micro, now, loss, (loss.terms * weights).sum()
+
+    def _backward(self, total: torch.Tensor) -> None:
+        """Add the gradients of a micro-batch to those of its minibatch."""
+        with self.clock("backward"):
+            total.backward()
+        point("update")
+
+    def _measure(
         self,
-        made: Differentiated,
+        sums: Differentiated,
+        micro: Batch,
+        now: Mapping[Role, ModelOutput],
+        loss: Loss,
+        total: torch.Tensor,
+    ) -> None:
+        """Add a micro-batch to the sums of its minibatch."""
+        completion_mask = micro.completion_mask
+        sums.loss += total
+        sums.tally.add(loss.metrics, completion_mask)
+        if "policy" in now:
+            logp = now["policy"].logp.detach()  # kept beyond this micro-batch, which its graph must not be
+            sums.tally.add({"trained/entropy": now["policy"].entropy}, completion_mask)
+            if self.source.on_policy:
+                sums.tally.add(movement(logp, micro.old_logp), completion_mask)
+            sums.logp.append((logp, micro))
+        sums.tokens += int(completion_mask.sum())
+
+
+class OldLogp:
+    """The minibatches of a step with the log π_old that the batch has."""
+
+    def __init__(self, batch: Batch, plan: Sequence[torch.Tensor]) -> None:
+        self.batch, self.plan = batch, plan
+
+    def minibatch(self, number: int) -> Batch:
+        """The rows of an update, counted from 0."""
+        return self.batch[self.plan[number]]
+
+    def of_first_update(self, number: int) -> bool:
+        """Whether the update's own forward pass gives log π_old."""
+        return False
+
+    def keep_up_with_budget(self) -> None:
+        """Called after the first gradients and before the first update."""
+
+
+class OldLogpByLayout(OldLogp):
+    """The same with log π_old computed in the layout of each update.
+
+    In bfloat16 a log-probability depends on what else is in the forward pass. Each update therefore needs
+    log π_old from micro-batches like its own: else ratios are not 1 where no weight has moved. The first
+    update's own forward pass gives it, since no weight has changed before; for the others `forward` computes
+    it in advance.
+    """
+
+    def __init__(
+        self,
         batch: Batch,
-        signal: Signal,
-        weights: torch.Tensor,
-        roles: Sequence[Role],
-        parts: Iterable[torch.Tensor],
-        first: bool,
-    ) -> Differentiated:
-        """Add the gradients of a minibatch's micro-batches, the rows of which are `parts`, and to `made` what
-        they come to."""
-        algorithm = self.algorithm
-        for rows in parts:
-            micro = batch[rows]
-            with self.clock("forward"):
-                now = self.models.forward_train(roles, micro, algorithm.differentiates_entropy)
-                if first:
-                    micro = dataclasses.replace(micro, old_logp=now["policy"].logp.detach())
-                weight = weights[rows]
-                loss = returned.loss(algorithm, micro, signal[rows], now, weight)
-                total = (loss.terms * weight).sum()
-            with self.clock("backward"):
-                total.backward()
-            point("update")
-            made.loss += total.detach()
-            made.tally.add(loss.metrics, micro.completion_mask)
-            if "policy" in now:
-                reading = now["policy"]
-                made.tally.add({"trained/entropy": reading.entropy}, micro.completion_mask)
-                if self.source.on_policy:
-                    made.tally.add(movement(reading.logp.detach(), micro.old_logp), micro.completion_mask)
-                made.fresh.append((reading.logp.detach(), micro))
-            made.tokens += int(micro.completion_mask.sum())
-        return made
+        plan: Sequence[torch.Tensor],
+        forward: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
+        models: RoleModels,
+    ) -> None:
+        super().__init__(batch, plan)
+        self.forward, self.models = forward, models
+        self.later = forward(plan[1:])
+        self.budget = models.budget
+
+    def minibatch(self, number: int) -> Batch:
+        batch = super().minibatch(number)
+        return dataclasses.replace(batch, old_logp=self.later[number - 1]) if number else batch
+
+    def of_first_update(self, number: int) -> bool:
+        return number == 0
+
+    def keep_up_with_budget(self) -> None:
+        # The first gradients may have run out of memory and halved the budget, which changes the layout of
+        # the later updates. Only now, before the first of them, can log π_old still be computed again.
+        if self.models.budget != self.budget:
+            self.later = self.forward(self.plan[1:])
 
 
 def check_gap(gap: dict[str, float], largest: float) -> dict[str, float]:
-    """The gap's metrics. Raises RuntimeError where it is larger than the sampler may have it."""
+    """The metrics of a gap. Raises RuntimeError if its mean exceeds `largest` nats per token."""
     if gap.get("gap/mean", 0.0) > largest:
         raise RuntimeError(
             f"the sampler and the trainer disagree by {gap['gap/mean']:.2g} nats per token on the same "
@@ -213,11 +299,11 @@ def demand_finite(loss: torch.Tensor, reward: torch.Tensor) -> None:
         raise NonFinite(f"the loss is {loss.item()}, the rewards are from {reward.min()} to {reward.max()}")
 
 
-def minibatches(batch: Batch, unit: torch.Tensor, count: int, seed: int) -> list[torch.Tensor]:
-    """Rows of each minibatch: whole groups in a derived order, spread evenly; rows with unit −1 are left
-    out, and so is a minibatch that would be empty."""
+def minibatches(batch: Batch, row_group: torch.Tensor, count: int, seed: int) -> list[torch.Tensor]:
+    """The rows of each minibatch: whole groups in a shuffled order, dealt evenly. Rows with row group −1 are
+    left out, and so is an empty minibatch."""
     groups: dict[int, list[int]] = {}
-    for row, (group, number) in enumerate(zip(batch.group.tolist(), unit.tolist(), strict=True)):
+    for row, (group, number) in enumerate(zip(batch.group.tolist(), row_group.tolist(), strict=True)):
         if number >= 0:
             groups.setdefault(group, []).append(row)
     order = list(groups.values())
@@ -227,7 +313,7 @@ def minibatches(batch: Batch, unit: torch.Tensor, count: int, seed: int) -> list
 
 
 def movement(logp: torch.Tensor, old: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Per token: the distance from the policy that sampled, and the ratio to it."""
+    """Per token: log π_old − log π, and the ratio π/π_old; one ratio for three reductions."""
     ratio = (logp - old).exp()
     return {
         "trained/kl_old": old - logp,

@@ -1,7 +1,7 @@
-"""A run looks at itself: the detectors of `analysis/detectors` on the rows that it has logged so far.
+"""A run watches itself: the detectors of `analysis/detectors` on the rows that it has logged so far.
 
-What they find is written to events.jsonl, which is a function of the logs: a run that was resumed has the
-file of one that was not. With `stop_on` an event ends the run, which is then its result.
+Their events go to events.jsonl, which is a function of the logs: a resumed run has the same file as one that
+was never interrupted. With `stop_on` an event ends the run, and is its result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.tools.files import read_rows
 
 LOOKS = 100
-"""With `stop_on`, a run of n steps looks after every ⌈n/100⌉ of them: all looks together cost as much as a
-fixed number of looks at each row."""
+"""With `stop_on`, the detectors of a run of n steps are called after every ⌈n/100⌉ of them, so that their
+cost grows with n and not with its square."""
 SPLIT = "validation"
 
 
 class Watch:
-    """What a run has logged so far, as detectors read it."""
+    """The logs of a run so far, as detectors need them."""
 
     def __init__(self, config: RunConfig) -> None:
         train = config.train
@@ -39,39 +39,39 @@ class Watch:
         """By mode: step -> problem -> scores."""
 
     def read(self, folder: Path) -> None:
-        """Take up the logs of a run that goes on."""
+        """Load the logs of a run that is resumed."""
         self.evaluated(read_rows(folder / "eval.jsonl"))
         for row in read_rows(folder / "metrics.jsonl"):
             self.note(row)
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """A step's row, or a fuller one in the place of what was told before."""
+        """Add a step's row, or replace it by a fuller one."""
         self.rows[int(row["step"])] = {
             name: value for name, value in row.items() if name == "step" or is_read_by_detectors(name)
         }
 
     def evaluated(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows of eval.jsonl."""
+        """Add rows of eval.jsonl."""
         for row in rows:
             if row["split"] == SPLIT and row["outcome"] != "infra_error" and "correct" in row["scores"]:
                 of_step = self.answered.setdefault(row["mode"], {}).setdefault(row["step"], {})
                 of_step.setdefault(row["problem"], []).append(float(row["scores"]["correct"]))
 
     def findings(self) -> Findings:
-        """Everything that the rows so far show."""
+        """The events in the rows so far."""
         return detect(History.of_rows(self.rows.values(), self.about, self._answers))
 
     def _answers(self, split: str, mode: str) -> Answers:
         return self.answered.get(mode, {}) if split == SPLIT else {}
 
     def due(self, step: int) -> bool:
-        """Whether the rows so far are looked at after this step: after evaluations, and where a run may be
-        stopped, after some others."""
+        """Whether to call the detectors after this step: after evaluations and, if an event may stop the run,
+        after some other steps."""
         evaluated = any(name.startswith("eval/") for name in self.rows[step])
         return evaluated or (bool(self.stop_on) and step % -(-step // LOOKS) == 0)
 
     def stop(self, findings: Findings) -> str:
-        """Why the run is to end; empty where it goes on."""
+        """Why the run must end; empty if it goes on."""
         for event in findings.events:
             if event.kind in self.stop_on and event.recovered is None:
                 return f"{event.kind} from step {event.onset}: {event.evidence[-1]}"

@@ -307,7 +307,7 @@ def test_decoding_waits_for_a_device_now_and_then_and_not_at_every_token(
     source = sampler(end=[VOCABULARY + 1])  # no sequence ends, so that no row leaves the batch
     assert source.fuses
     source.fuses = fuses
-    monkeypatch.setattr("grpobench.runs.sample.in_process.LOOK_CPU", 8)  # as on a GPU
+    monkeypatch.setattr("grpobench.runs.sample.in_process.CHECK_INTERVAL_CPU", 8)  # as on a GPU
     counted = []
     for tokens in (9, 41):
         with Waits() as waits:
@@ -320,7 +320,7 @@ def test_how_often_a_batch_is_asked_who_has_ended_changes_no_completion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     often = sampler().sample(requests(), 30, 1.0)
-    monkeypatch.setattr("grpobench.runs.sample.in_process.LOOK_CPU", 7)
+    monkeypatch.setattr("grpobench.runs.sample.in_process.CHECK_INTERVAL_CPU", 7)
     seldom = sampler().sample(requests(), 30, 1.0)
     assert len({rollout.length for group in often for rollout in group}) > 2
     assert all(
