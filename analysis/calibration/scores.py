@@ -1,6 +1,7 @@
 """How good a detector is on labeled runs: precision, recall, false alarms, delay and lead.
 
-The labeled library: which runs are healthy, which are broken, and which events each kind must show.
+The second half is the library of labeled runs: which are healthy, which are broken, and which events each
+kind of broken run must show.
 """
 
 from __future__ import annotations

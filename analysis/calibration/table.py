@@ -1,7 +1,7 @@
-"""A/A: one arm compared with itself, on disjoint seeds. What is then called different is a false positive;
-and where one of the arms is moved by the margin, so is what is called equivalent.
+"""The calibration of verdicts (A/A), and all of calibration as one table that is kept and printed.
 
-What calibration gives, as one table of plain numbers that is kept, printed and written into a page.
+An A/A comparison takes one arm with itself on disjoint seeds. Every difference found is a false positive.
+Where one side is shifted by the margin, every equivalence found is one as well.
 """
 
 from __future__ import annotations

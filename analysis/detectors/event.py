@@ -1,4 +1,4 @@
-"""Events of instability, and what every detector of them is made of."""
+"""Events of instability, and the parts from which all detectors are built."""
 
 from __future__ import annotations
 
@@ -174,17 +174,17 @@ def sustained(
     severe where it also passes `severe`. Nothing is found before the baseline is complete."""
     bounds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), series.values.shape)
     met = series.values > bounds if above else series.values < bounds
-    found = []
+    events = []
     for spell in spells(series.steps, met, history.in_a_row):
         if start is not None and spell.found < start.end:
             spell = Spell(**(asdict(spell) | {"found": start.end}))
         inside = series.values[spell.first : spell.end]
         worst = inside.max() if above else inside.min()
         grave = worst > severe if above else worst < severe
-        shown = [spell.first, spell.confirmed]
+        indices = [spell.first, spell.confirmed]
         evidence = [
             Evidence(series.name, int(series.steps[i]), float(series.values[i]), float(bounds[i]), above)
-            for i in shown
+            for i in indices
         ]
-        found.append(detector.event(spell, evidence, "severe" if grave else "notable", history.shortened))
-    return found
+        events.append(detector.event(spell, evidence, "severe" if grave else "notable", history.shortened))
+    return events

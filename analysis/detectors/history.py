@@ -1,8 +1,6 @@
-"""What a detector reads: the logged numbers of one run, and what is known of the run itself.
+"""What a detector reads: the logged numbers of one run, its settings, and slopes of its metrics.
 
-NumPy alone, because runs look at themselves with the same code while they go on.
-
-Slopes of logged metrics, whose errors resemble those of the step before.
+This file needs NumPy alone, because runs check themselves with the same code while they go on.
 """
 
 from __future__ import annotations
@@ -86,7 +84,7 @@ class History:
     ) -> History:
         """From rows of metrics.jsonl in rising order of `step`; None and NaN are logged, and not finite.
         `names` says which metrics are kept."""
-        found: dict[str, tuple[list[int], list[float]]] = {}
+        logged: dict[str, tuple[list[int], list[float]]] = {}
         holes: dict[str, list[int]] = {}
         last = 0
         for row in rows:
@@ -97,19 +95,19 @@ class History:
                 if value is None or not math.isfinite(value):
                     holes.setdefault(name, []).append(last)
                     continue
-                steps, values = found.setdefault(name, ([], []))
+                steps, values = logged.setdefault(name, ([], []))
                 steps.append(last)
                 values.append(float(value))
         series = {
             name: Series(name, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
-            for name, (steps, values) in found.items()
+            for name, (steps, values) in logged.items()
         }
         return cls(series, holes, last, about or About(), answers)
 
     def get(self, name: str) -> Series:
         """A metric's series, empty where it was never finite."""
-        found = self.series.get(name)
-        return found if found is not None else Series(name, np.empty(0, np.int64), np.empty(0))
+        series = self.series.get(name)
+        return series if series is not None else Series(name, np.empty(0, np.int64), np.empty(0))
 
     def updates(self, name: str) -> Series:
         """A metric's series without step 0, the policy before training."""

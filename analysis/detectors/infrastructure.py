@@ -1,6 +1,6 @@
-"""Faults of the machinery: told apart, and never an algorithm's collapse.
+"""Detectors of infrastructure faults: graders, truncation, stale weights, and the sampler–trainer gap.
 
-The gap between the probabilities that a sampler draws from and those that the trainer computes.
+Except for the gap, these events count as faults of the machinery and never as a collapse of an algorithm.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class GraderFailure(Detector):
     """Share of the rollouts of a step."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for name in FAILED:
             series = history.updates(name)
-            found += sustained(self, history, series, self.share - 1e-9, True, severe=0.5 - 1e-9)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, series, self.share - 1e-9, True, severe=0.5 - 1e-9)
+        return sorted(events, key=lambda event: event.onset)
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ class SamplerGap(Detector):
 
     def find(self, history: History) -> list[Event]:
         series = history.updates(GAP)
-        found = sustained(self, history, series, self.most, True, severe=10 * self.most)
+        events = sustained(self, history, series, self.most, True, severe=10 * self.most)
         begin = baseline(history, series)
         if begin is None:
-            return found
+            return events
         bound = max(self.healthy, self.times * begin.median)
         if bound < self.most:
             rising = Series(GAP, series.steps, np.where(self._sound(history, series), series.values, 0.0))
             ahead = sustained(self, history, rising, bound, True, begin)
-            found += [one for one in ahead if not any(one.onset >= known.onset for known in found)]
-        return sorted(found, key=lambda event: event.onset)
+            events += [one for one in ahead if not any(one.onset >= known.onset for known in events)]
+        return sorted(events, key=lambda event: event.onset)
 
     def _sound(self, history: History, series: Series) -> np.ndarray:
         """At which of the series' steps the gradient norm is no spike, (n,)."""

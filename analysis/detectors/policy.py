@@ -1,7 +1,4 @@
-"""The policy itself: its entropy, and how far it moves.
-
-An early warning: small changes that add up, long before a level is crossed.
-"""
+"""Detectors of the policy: its entropy, its distance from the reference, and slow drift (CUSUM)."""
 
 from __future__ import annotations
 
@@ -107,7 +104,7 @@ class KLBlowUp(Detector):
     """Nats per token from the reference."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         measured = [history.first(OLD), history.first(*REFERENCE)]
         for series, floor in zip(measured, (self.floor_old, self.floor_reference), strict=True):
             begin = baseline(history, history.updates(series.name)) if series is not None else None
@@ -115,8 +112,8 @@ class KLBlowUp(Detector):
                 continue
             whole = history.updates(series.name)
             bound = max(begin.bound(1.4826 * self.z), self.times * abs(begin.median), floor)
-            found += sustained(self, history, whole, float(np.float64(bound)), True, begin, 4 * bound)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, whole, float(np.float64(bound)), True, begin, 4 * bound)
+        return sorted(events, key=lambda event: event.onset)
 
 
 VERDICT = ("score/correct", "reward/mean")
@@ -146,27 +143,27 @@ class Drift(Detector):
     """k, what S loses at each step: half of the shift that is to be found, in standard deviations."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for series, sign in streams(history):
             sums = cusum(history, series, sign, self.slack)
             if sums is not None:
-                found += self._events(series, sums)
-        return sorted(found, key=lambda event: event.onset)
+                events += self._events(series, sums)
+        return sorted(events, key=lambda event: event.onset)
 
     def _events(self, series: Series, sums: Floats) -> list[Event]:
         """From the first step at which the sum is above 0 to the next at which it is 0 again, where it passes
         the limit in between."""
-        found, start, alarm = [], 0, -1
+        events, start, alarm = [], 0, -1
         for index, value in enumerate(sums.tolist()):
             if value <= 0:
                 if alarm >= 0:
-                    found.append(self._event(series, sums, start, alarm, int(series.steps[index])))
+                    events.append(self._event(series, sums, start, alarm, int(series.steps[index])))
                 start, alarm = index + 1, -1
             elif alarm < 0 and value > self.limit:
                 alarm = index
         if alarm >= 0:
-            found.append(self._event(series, sums, start, alarm, None))
-        return found
+            events.append(self._event(series, sums, start, alarm, None))
+        return events
 
     def _event(self, series: Series, sums: Floats, start: int, alarm: int, over: int | None) -> Event:
         step = int(series.steps[alarm])

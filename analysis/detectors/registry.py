@@ -1,4 +1,4 @@
-"""Every detector by the kind of event that it finds, and all of them on one run."""
+"""All detectors by the kind of event that they find, and `detect`, which applies them to one run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The training reward: lost for good, or earned without what it stands for.
-
-What the policy writes: how long, how repetitive, how readable.
-"""
+"""Detectors of rewards and of completions: lost or hacked rewards, changed lengths, degenerate text."""
 
 from __future__ import annotations
 
@@ -47,12 +44,12 @@ class RewardCollapse(Detector):
         held = np.isfinite(tops)
         lost = held & (series.values <= self.left * tops)
         # what lies between the two levels neither begins a spell nor ends one
-        state, met = False, np.zeros(len(series), dtype=bool)
+        state, is_lost = False, np.zeros(len(series), dtype=bool)
         for index in range(len(series)):
             state = bool(lost[index]) or (state and series.values[index] < self.back * tops[index])
-            met[index] = state
-        found = []
-        for spell in spells(series.steps, met, history.in_a_row):
+            is_lost[index] = state
+        events = []
+        for spell in spells(series.steps, is_lost, history.in_a_row):
             evidence = [
                 Evidence(
                     series.name,
@@ -67,8 +64,8 @@ class RewardCollapse(Detector):
             severe = lowest <= 0.01 * float(tops[spell.first])
             note = f"highest reward {tops[spell.first]:.3g}"
             note += f"; {history.shortened}" if history.shortened else ""
-            found.append(self.event(spell, evidence, "severe" if severe else "notable", note))
-        return found
+            events.append(self.event(spell, evidence, "severe" if severe else "notable", note))
+        return events
 
     def _tops(self, history: History, series: Series) -> np.ndarray:
         """The highest reward before each step that is large and sure enough to be lost; NaN before there is
@@ -112,7 +109,7 @@ class RewardHacking(Detector):
     def find(self, history: History) -> list[Event]:
         _, accuracy = history.evaluated()
         reward, verdict = history.updates("reward/mean"), history.updates("score/correct")
-        met, shown = np.zeros(len(accuracy), dtype=bool), []
+        is_hacked, slopes = np.zeros(len(accuracy), dtype=bool), []
         for now, step in enumerate(accuracy.steps.tolist()):
             paid = slope(until(reward, step))
             held = slope(until(accuracy, step))
@@ -120,17 +117,17 @@ class RewardHacking(Detector):
             rises = paid.low > 0 and paid.value * step >= self.rise
             parted = held.value <= max(0.0, paid.low / 4) and held.high < paid.low
             honest = len(verdict) > 0 and not seen.high < paid.low
-            met[now] = now + 1 >= self.evaluations and rises and parted and not honest
-            shown.append((paid, held))
-        found = []
-        for spell in spells(accuracy.steps, met, self.in_succession):
-            paid, held = shown[spell.confirmed]
+            is_hacked[now] = now + 1 >= self.evaluations and rises and parted and not honest
+            slopes.append((paid, held))
+        events = []
+        for spell in spells(accuracy.steps, is_hacked, self.in_succession):
+            paid, held = slopes[spell.confirmed]
             evidence = [
                 Evidence("reward/mean, slope per step", spell.found, paid.low, held.high, True),
                 Evidence(f"{accuracy.name}, slope per step", spell.found, held.high, paid.low, False),
             ]
-            found.append(self.event(spell, evidence))
-        return found
+            events.append(self.event(spell, evidence))
+        return events
 
 
 def until(series: Series, step: int) -> Series:
@@ -161,16 +158,16 @@ class LengthShift(Detector):
     """Rise of the truncated share."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         length, cut = history.updates(MEAN), history.updates(TRUNCATED)
         if begin := baseline(history, length):
             long, short = self.times * begin.median, begin.median / self.times
-            found += sustained(self, history, length, long, True, begin, self.times * long)
-            found += sustained(self, history, length, short, False, begin, short / self.times)
+            events += sustained(self, history, length, long, True, begin, self.times * long)
+            events += sustained(self, history, length, short, False, begin, short / self.times)
         if begin := baseline(history, cut):
             most = begin.median + self.truncated
-            found += sustained(self, history, cut, most, True, begin, most + self.truncated)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, cut, most, True, begin, most + self.truncated)
+        return sorted(events, key=lambda event: event.onset)
 
 
 @dataclass(frozen=True)
@@ -193,14 +190,14 @@ class Degeneration(Detector):
     """Rise of the unparsable share."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         repeated, unread = history.updates(REPETITION), history.updates(UNPARSABLE)
         if begin := baseline(history, repeated):
             least = max(self.repetition, begin.median + self.rise)
-            found += sustained(self, history, repeated, least - 1e-9, True, begin, 2 * least)
+            events += sustained(self, history, repeated, least - 1e-9, True, begin, 2 * least)
         if begin := baseline(history, unread):
             least = begin.median + self.unparsable
-            found += sustained(
+            events += sustained(
                 self, history, unread, least - 1e-9, True, begin, begin.median + 2 * self.unparsable
             )
-        return sorted(found, key=lambda event: event.onset)
+        return sorted(events, key=lambda event: event.onset)

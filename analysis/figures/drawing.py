@@ -1,11 +1,8 @@
-"""What the metrics mean that figures show; captions quote it.
+"""A finished figure: the definitions its caption quotes, and the formats in which it is saved.
 
-A finished figure, and the formats that it is saved in.
-
-Figures are made without pyplot, so nothing is kept open, and saved without dates and with a fixed hash salt,
-so the same logs give the same bytes.
-
-Figures as files for papers: PDF, SVG, PGF or PNG, and beside each what LaTeX needs to set it.
+Figures are made without pyplot, so no figure stays open. They are saved without dates and with a fixed hash
+salt, so the same logs give the same bytes. The second half writes figures for papers (PDF, SVG, PGF, PNG),
+each with the LaTeX that includes it.
 """
 
 from __future__ import annotations
@@ -143,13 +140,13 @@ def save(drawing: Drawing, path: Path) -> None:
 def write_pgf(drawing: Drawing, path: Path) -> None:
     """Write commands of pgf, whose text is set in the fonts of the paper. Raises RuntimeError where there is
     no LaTeX, which matplotlib asks for the width of every text."""
-    found = next((name for name in TEXERS if shutil.which(name)), None)
-    if found is None:
+    program = next((name for name in TEXERS if shutil.which(name)), None)
+    if program is None:
         raise RuntimeError(
             f"{path}: pgf needs LaTeX ({', '.join(TEXERS)}), which measures the text, and none is installed "
             "here; take --format pdf, or install one (Debian: texlive-xetex texlive-latex-recommended)"
         )
-    with matplotlib.rc_context({**STYLE, "pgf.texsystem": found, "pgf.rcfonts": False}):
+    with matplotlib.rc_context({**STYLE, "pgf.texsystem": program, "pgf.rcfonts": False}):
         drawing.figure.savefig(path, format="pgf")
 
 

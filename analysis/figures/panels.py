@@ -1,7 +1,4 @@
-"""Grids of panels, their axes and their legends: what figures of different subjects share.
-
-The names of arms, beside their curves where there is room and above the panels where there is not.
-"""
+"""Grids of panels, their axes, their legends, and the names of arms beside curves."""
 
 from __future__ import annotations
 
@@ -91,8 +88,8 @@ def rows_of_names(
     """Panels with one line per name, the names on the left of each block only."""
     figure, grid = grid_of(1, tasks, sheet, height=max(least, 0.24 * len(rows) + 0.45))
     for (_, task), axes in grid.items():
-        named = task == leftmost(tasks, task, sheet)
-        axes.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
+        is_leftmost = task == leftmost(tasks, task, sheet)
+        axes.set_yticks(range(len(rows)), rows if is_leftmost else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
@@ -133,12 +130,12 @@ def seeds_and_mean(
         ends = [max(mean.low, least), min(mean.high, 100.0)]
         axes.plot(ends, [row - 0.12] * 2, color=color, linewidth=1.2)
     face = "white" if hollow else color
-    told = f"{name}: mean {mean.value:.1f}"
+    tip_text = f"{name}: mean {mean.value:.1f}"
     if math.isfinite(mean.low):
-        told += f", 95% interval {max(mean.low, least):.1f} to {min(mean.high, 100.0):.1f}"
-    told += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
+        tip_text += f", 95% interval {max(mean.low, least):.1f} to {min(mean.high, 100.0):.1f}"
+    tip_text += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
     looks: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": color, "markersize": 4}
-    axes.plot(mean.value, row - 0.12, "D", gid=tip(told), **looks)
+    axes.plot(mean.value, row - 0.12, "D", gid=tip(tip_text), **looks)
 
 
 def widen(axes: Axes, least: float = 2.0) -> None:

@@ -1,4 +1,4 @@
-"""What a vertical axis spans, and how its numbers read."""
+"""The range of a vertical axis, and how its numbers are printed."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> None:
     ):
         if not outside.any():
             continue
-        places = np.unique(along[outside])
+        positions = np.unique(along[outside])
         across = axes.get_xaxis_transform()
         axes.plot(
-            places,
-            np.full(places.size, edge),
+            positions,
+            np.full(positions.size, edge),
             sign,
             color=BASE_COLOR,
             markersize=3.5,

@@ -1,7 +1,4 @@
-"""What a test measured of each arm: its runs, and their mean over seeds.
-
-Numbers of findings as pages and terminals print them.
-"""
+"""What a test measured of each arm: its runs and their mean over seeds, and how these are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs say of a finding: its tests, and the verdict that they come to."""
+"""What the runs say about a finding: the results of its tests, and the conclusion from them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What is kept of a finished experiment in the repository: a small file from which pages of results are
-written.
+"""What the repository keeps of a finished experiment: a small file from which pages of results are written.
 
-A kept table holds what each run measured before and after training, what it was made with, and no path of the
-machine. Documents are rendered from it, so every number of theirs can be traced to runs of a named commit.
+A kept table holds what each run measured before and after training and how it was made, and no path of the
+machine. Documents are rendered from it, so each of their numbers can be traced to runs of a named commit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,13 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.checks.uniform import apart, changed, data, incomplete, misplaced
+from grpobench.analysis.checks.uniform import (
+    find_changes_within_runs,
+    find_data_differences,
+    find_incomplete_runs,
+    find_misplaced_folders,
+    find_setting_differences,
+)
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, Run, by_run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import finals, headline_of
@@ -39,7 +44,7 @@ TRAINING = (
     *("trained/share", "trained/zero_signal"),
 )
 """Metrics of training of which both ends are kept, by how their names begin."""
-MIXTURES = (changed, misplaced, apart, data)
+MIXTURES = (find_changes_within_runs, find_misplaced_folders, find_setting_differences, find_data_differences)
 """What a page would pass over in silence: what such an experiment compares is not what its settings say."""
 MODES = ("sampled", "greedy", "likelihood")
 DECIMALS = 6
@@ -92,7 +97,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         raise LogError(
             f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {named}"
         )
-    if faults := [*incomplete(experiment)]:
+    if faults := [*find_incomplete_runs(experiment)]:
         raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     if faults := [line for find in MIXTURES for line in find(experiment)]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")

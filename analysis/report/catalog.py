@@ -1,6 +1,6 @@
-"""Every table that the logs allow, by its name.
+"""Every table and every figure by name.
 
-Every figure by its name, in the order of the report: the report draws them all, a notebook any one.
+The report makes all of them, in the order of `make_tables` and `FIGURES`. A notebook can ask for any one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Everything that a report says, computed before it is laid out.
-
-The report for programs: report.json.
-"""
+"""Everything that a report says, computed before its layout, and the same as JSON (report.json)."""
 
 from __future__ import annotations
 
@@ -80,10 +77,10 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
         "events": {
             name: {
-                "events": [event.row() for event in found.events],
-                "not_applicable": dict(found.not_applicable),
+                "events": [event.row() for event in findings.events],
+                "not_applicable": dict(findings.not_applicable),
             }
-            for name, found in facts.numbers.findings.items()
+            for name, findings in facts.numbers.findings.items()
         },
         "tables": {
             name: table.frame.to_dict("records")

@@ -1,7 +1,7 @@
-"""The processes that draw the figures of a report. Importing this takes no time, so that they can be started
-before this process imports what it needs itself.
+"""Draw the figures of a report in several processes, in the formats that were asked for.
 
-The figures of a report, in the formats that it is asked for, drawn by several processes.
+Importing this module takes no time until figures are drawn, so helpers can start before this process imports
+what it needs itself.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Underway:
             made = [*map(self.draw, self.local_jobs), *self.crew.finish()]
         by_job = dict(zip([*self.local_jobs, *self.helper_jobs], made, strict=True))
         wide = [drawn for name in self.names if (drawn := by_job[name, TEXT]) is not None]
-        shown = []
+        embedded = []
         for one in wide if "html" in self.formats else ():
             narrow = by_job[one.name, COLUMN] or one
-            shown.append(EmbeddedFigure(one.name, one.title, one.caption, one.markup, narrow.markup))
-        return Figures(wide, shown)
+            embedded.append(EmbeddedFigure(one.name, one.title, one.caption, one.markup, narrow.markup))
+        return Figures(wide, embedded)
 
 
 def begin(
@@ -92,13 +92,13 @@ def begin(
     names = names_of(numbers) if NEEDS & {*formats} else []
     widths = (TEXT, COLUMN) if "html" in formats else (TEXT,)
     jobs = [(name, width) for width in widths for name in names]
-    own = [job for job in jobs if not FIGURES[job[0]].logs_alone]
-    asked = [job for job in jobs if FIGURES[job[0]].logs_alone]
+    local_jobs = [job for job in jobs if not FIGURES[job[0]].logs_alone]
+    helper_jobs = [job for job in jobs if FIGURES[job[0]].logs_alone]
     draw = partial(draw_one, numbers, definitions, frozenset(formats))
-    if asked:
+    if helper_jobs:
         _ = numbers.drawn  # of many arms some are chosen by their results, which helpers get with the numbers
-    crew.ask(draw, asked)
-    return Underway(formats, names, draw, own, asked, crew)
+    crew.ask(draw, helper_jobs)
+    return Underway(formats, names, draw, local_jobs, helper_jobs, crew)
 
 
 def draw_one(

@@ -1,4 +1,4 @@
-"""The page: one file of HTML that opens from disk, with its figures inside."""
+"""The page: one HTML file that opens from disk and contains its figures."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def inline(svg: str, name: str, title: str) -> str:
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
     style = f"width:{points * SCREEN:.0f}px"
-    body = COLOR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), body)
+    body = COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 

@@ -1,4 +1,4 @@
-"""Write the report of an experiment from its logs alone: a page, figures, tables, JSON."""
+"""Write the report of an experiment from its logs alone: page, figures, tables and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every run of the page: how it ended, its events on its curves, and links to its files."""
+"""Every run on the page: how it ended, its events on its curves, and links to its files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
     """A view per run, those with events first; `home` is the experiment folder as seen from the page."""
     experiment = facts.experiment
     events = {
-        run.name: found.events if (found := facts.numbers.findings.get(run.name)) else ()
+        run.name: findings.events if (findings := facts.numbers.findings.get(run.name)) else ()
         for run in experiment.runs
     }
     ordered = sorted(experiment.runs, key=lambda run: (not events[run.name], run.state == FINISHED))
@@ -109,10 +109,10 @@ def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, t
         for task in experiment.tasks:
             name = metric or f"eval/validation/{headline_of(experiment, task).mode}/correct"
             frame = experiment.select(name)
-            for key, own in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
+            for key, rows in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
                 if key in wanted:
-                    own = own.sort_values("step")
-                    values = own["step"].to_numpy(dtype=float), own["value"].to_numpy(dtype=float)
+                    rows = rows.sort_values("step")
+                    values = rows["step"].to_numpy(dtype=float), rows["value"].to_numpy(dtype=float)
                     series.setdefault(key, {})[label] = thinned(*values)
     return series
 
@@ -131,8 +131,8 @@ def _curves(series: Mapping[str, tuple[Any, Any]], events: Sequence[Event]) -> M
         return Markup("")
     last = max(float(steps[-1]) for steps, _ in series.values()) or 1.0
     parts = [
-        _panel(place * (PANEL + GAP), label, steps, values, events, last)
-        for place, (label, (steps, values)) in enumerate(series.items())
+        _panel(index * (PANEL + GAP), label, steps, values, events, last)
+        for index, (label, (steps, values)) in enumerate(series.items())
     ]
     width = len(series) * (PANEL + GAP)
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="curves with events">{}</svg>').format(

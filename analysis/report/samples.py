@@ -1,4 +1,4 @@
-"""What the arms wrote: completions to the same problems at chosen steps, with how they differ."""
+"""Samples on the page: completions of the arms to the same problems, with their differences marked."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ def _inside(error: LogError, folder: Path) -> str:
 def _of_step(task: str, seed: int, step: int, rows: Mapping[str, list[dict[str, Any]]]) -> list[Sample]:
     """The first problems that most arms met, with what they wrote."""
     met: dict[str, int] = {}
-    for own in rows.values():
-        for problem in dict.fromkeys(str(row.get("problem")) for row in own):
+    for arm_rows in rows.values():
+        for problem in dict.fromkeys(str(row.get("problem")) for row in arm_rows):
             met[problem] = met.get(problem, 0) + 1
     chosen = [problem for problem, count in met.items() if count == max(met.values())][:PROBLEMS]
     samples = []
     for problem in chosen:
-        found = {
-            arm: next((row for row in own if str(row.get("problem")) == problem), None)
-            for arm, own in rows.items()
+        row_by_arm = {
+            arm: next((row for row in arm_rows if str(row.get("problem")) == problem), None)
+            for arm, arm_rows in rows.items()
         }
-        present = {arm: row for arm, row in found.items() if row is not None and row["completions"]}
+        present = {arm: row for arm, row in row_by_arm.items() if row is not None and row["completions"]}
         if present:
             first = next(iter(present.values()))
             prompt = shortened(str(first.get("prompt", "")))
@@ -119,28 +119,28 @@ def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:
     texts = {arm: shortened(str(row["completions"][0].get("text", ""))) for arm, row in rows.items()}
     base = next(iter(texts.values()))
     written = []
-    for place, (arm, row) in enumerate(rows.items()):
-        marked = escape(base) if place == 0 else difference(base, texts[arm])
-        told = scores(row["completions"])
-        if place and texts[arm] == base:
-            told += f"; the same as {next(iter(texts))}"
-        written.append(Written(arm, marked, told))
+    for index, (arm, row) in enumerate(rows.items()):
+        marked = escape(base) if index == 0 else difference(base, texts[arm])
+        verdict_line = scores(row["completions"])
+        if index and texts[arm] == base:
+            verdict_line += f"; the same as {next(iter(texts))}"
+        written.append(Written(arm, marked, verdict_line))
     return written
 
 
 def scores(completions: Sequence[Mapping[str, Any]]) -> str:
     """The scores of the first completion, and how many of its group were correct."""
     first = completions[0]
-    own = first.get("scores") or {}
-    told = [f"{name.replace('_', ' ')} {value:g}" for name, value in own.items() if _number(value)]
+    first_scores = first.get("scores") or {}
+    parts = [f"{name.replace('_', ' ')} {value:g}" for name, value in first_scores.items() if _number(value)]
     if _number(first.get("reward")):
-        told.append(f"reward {first['reward']:g}")
+        parts.append(f"reward {first['reward']:g}")
     correct = [
         one["scores"]["correct"] for one in completions if _number((one.get("scores") or {}).get("correct"))
     ]
     if correct:
-        told.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")
-    return ", ".join(told)
+        parts.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")
+    return ", ".join(parts)
 
 
 def _number(value: Any) -> bool:

@@ -1,7 +1,4 @@
-"""Sentences of the page: what was run, how it stands, and what so many seeds can decide.
-
-What a paper says of how its numbers were made: a paragraph, and BibTeX of what was used.
-"""
+"""Sentences of the page: the head, failures, what these seeds can decide, methods and BibTeX."""
 
 from __future__ import annotations
 
@@ -50,30 +47,30 @@ def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
 
 def collapsed_of(pair: Comparison, runs: pd.DataFrame) -> str:
     """`; 2 of 3 runs of grpo collapsed`; empty where none of either arm did."""
-    told = ""
+    text = ""
     for arm in (pair.first, pair.second):
-        own = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
-        if count := int((own["run_status"] == COLLAPSED).sum()):
-            told += f"; {count} of {len(own)} runs of {arm} collapsed"
-    return told
+        arm_runs = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
+        if count := int((arm_runs["run_status"] == COLLAPSED).sum()):
+            text += f"; {count} of {len(arm_runs)} runs of {arm} collapsed"
+    return text
 
 
 def fallen(facts: Facts) -> list[tuple[str, str, str]]:
     """Every run that collapsed and did not recover, what fell, and the values that show it."""
     ends = collapses(facts.experiment, facts.numbers.findings)
-    told = []
+    collapsed_runs = []
     for run in facts.experiment.runs:
         end = ends.get(run.name)
         if end is None or run.failed:  # a divergence is told among the failures
             continue
         events = facts.numbers.findings[run.name].events if run.name in facts.numbers.findings else ()
-        shown = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
-        evidence = "; ".join(map(str, shown.evidence)) if shown else run.why
-        note = f" ({shown.note})" if shown and shown.note else ""
+        event = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        evidence = "; ".join(map(str, event.evidence)) if event else run.why
+        note = f" ({event.note})" if event and event.note else ""
         how = f"{words(end.kind)} at update {end.step}"
         how += f", stopped at {run.step}" if run.collapsed else ""
-        told.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
-    return told
+        collapsed_runs.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
+    return collapsed_runs
 
 
 def borne(facts: Facts) -> list[str]:
@@ -82,37 +79,39 @@ def borne(facts: Facts) -> list[str]:
     axes = axes_of(facts.experiment.sweep_values)
     if axes is None:
         return []
-    told = []
+    lines = []
     what = sweep_values_in_words([axes.key])
     ran = arms_run(facts.numbers.grid)
-    for one in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
-        where = f" at {sweep_values_in_words(axes.others)} {level_name(one.level)}" if axes.others else ""
-        if not one.measured:
-            said = f"no run at the smallest {what} has a result"
-        elif one.at is None:
-            said = f"more than a third of the seeds collapse at the smallest {what}"
+    for frontier in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
+        where = (
+            f" at {sweep_values_in_words(axes.others)} {level_name(frontier.level)}" if axes.others else ""
+        )
+        if not frontier.measured:
+            reach = f"no run at the smallest {what} has a result"
+        elif frontier.at is None:
+            reach = f"more than a third of the seeds collapse at the smallest {what}"
         else:
-            said = (
+            reach = (
                 f"the highest {what} at which at most a third of the seeds collapse is "
-                f"{sweep_value(one.at.sweep_value)}"
+                f"{sweep_value(frontier.at.sweep_value)}"
             )
-            said += f"{', the largest of the grid' * one.beyond}; {learned_words(one.at)}"
-        best = one.best
+            reach += f"{', the largest of the grid' * frontier.beyond}; {learned_words(frontier.at)}"
+        best = frontier.best
         best_words = (
             (f"; the highest accuracy is at {sweep_value(best.sweep_value)}, {_share(best)}") if best else ""
         )
-        told.append(f"{one.arm}{where}, {one.task}: {said}{best_words}.")
-    return told
+        lines.append(f"{frontier.arm}{where}, {frontier.task}: {reach}{best_words}.")
+    return lines
 
 
 def learned_words(cell: Cell) -> str:
     """How many runs at a sweep value collapsed and how many learned: a run that does neither has
     learned nothing."""
     learned = f" and {cell.learned}" if cell.learned else ", but none"
-    told = (
+    text = (
         f"there {cell.collapsed} of {cell.finished_runs} collapsed{learned} of {cell.finished_runs} learned"
     )
-    return f"{told} (accuracy {_share(cell)})"
+    return f"{text} (accuracy {_share(cell)})"
 
 
 def _share(cell: Cell) -> str:
@@ -160,17 +159,18 @@ def sweep_values_given(axes: SweepAxes) -> str:
         key: tuple(dict.fromkeys(level[i] for level in axes.levels)) for i, key in enumerate(axes.others)
     }
     return "; ".join(
-        (f"{sweep_values_in_words([key])} {', '.join(map(sweep_value, own))}") for key, own in values.items()
+        (f"{sweep_values_in_words([key])} {', '.join(map(sweep_value, value_list))}")
+        for key, value_list in values.items()
     )
 
 
 def planned(facts: Facts) -> str:
     """How every planned run stands, in numbers that add up, and how many were not planned; where nothing says
     what was planned, how every run stands that is there."""
-    told = ", ".join(f"{n} {run_status}" for run_status, n in facts.accounting.items())
+    counts = ", ".join(f"{n} {run_status}" for run_status, n in facts.accounting.items())
     extra = sum(not run.planned for run in facts.experiment.runs)
     kind = "planned" if facts.experiment.described else "found"
-    planned = f"{sum(facts.accounting.values())} {kind}: {told}"
+    planned = f"{sum(facts.accounting.values())} {kind}: {counts}"
     return f"{planned}; and {extra} that were not planned" if extra else planned
 
 
@@ -198,7 +198,9 @@ def _common(settings: Sequence[Setting], key: str) -> str:
 
 def outlook(facts: Facts) -> list[str]:
     """What this many seeds can decide at all, and where another reading says otherwise, a paragraph each."""
-    return [told for told in (decidable(facts), crossed_words(facts), axes_words(facts)) if told]
+    return [
+        paragraph for paragraph in (decidable(facts), crossed_words(facts), axes_words(facts)) if paragraph
+    ]
 
 
 def decidable(facts: Facts) -> str:
@@ -242,22 +244,22 @@ def decidable(facts: Facts) -> str:
 
 def axes_words(facts: Facts) -> str:
     """Where the answer depends on what is held equal, in a sentence; else empty."""
-    told = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
-    if not told:
+    pairs = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
+    if not pairs:
         return ""
     return (
         "The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
-        f"of them is held equal for {listed(told)}: see the verdicts at equal budgets."
+        f"of them is held equal for {listed(pairs)}: see the verdicts at equal budgets."
     )
 
 
 def crossed_words(facts: Facts) -> str:
     """Where the interval over seeds × problems says otherwise than the verdict, in a sentence; else empty."""
-    told = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
-    if not told:
+    pairs = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
+    if not pairs:
         return ""
-    count = f"{len(told)} of {len(facts.numbers.compared)} comparisons"
-    return f"Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."
+    count = f"{len(pairs)} of {len(facts.numbers.compared)} comparisons"
+    return f"Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(pairs)}."
 
 
 CITED = re.compile(r"(?P<title>[^;]+?), arXiv:(?P<number>\d{4}\.\d{4,5})")
@@ -288,13 +290,13 @@ def _algorithm(config: Mapping[str, object]) -> str:
 
 def versions(experiment: Experiment) -> dict[str, list[str]]:
     """Library -> the versions that the runs' last attempts had."""
-    found: dict[str, dict[str, None]] = {}
+    known: dict[str, dict[str, None]] = {}
     for run in experiment.runs:
         tried = attempts(run)
-        told = tried[-1].get("versions") if tried else None
-        for name, version in (told if isinstance(told, Mapping) else {}).items():
-            found.setdefault(str(name), {})[str(version)] = None
-    return {name: sorted(known) for name, known in sorted(found.items())}
+        recorded = tried[-1].get("versions") if tried else None
+        for name, version in (recorded if isinstance(recorded, Mapping) else {}).items():
+            known.setdefault(str(name), {})[str(version)] = None
+    return {name: sorted(ordered) for name, ordered in sorted(known.items())}
 
 
 def methods(facts: Facts, papers: Mapping[str, str]) -> str:
@@ -307,28 +309,28 @@ def methods(facts: Facts, papers: Mapping[str, str]) -> str:
         return "" if one is None or one.differs else next(iter(one.values.values()))
 
     seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
-    told = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
-    told += f", from the policy {common('model.name')}" if common("model.name") else ""
-    told += f", for {common('train.steps')} updates" if common("train.steps") else ""
+    text = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
+    text += f", from the policy {common('model.name')}" if common("model.name") else ""
+    text += f", for {common('train.steps')} updates" if common("train.steps") else ""
     if common("train.prompts_per_step") and common("train.group_size"):
-        told += (
+        text += (
             f" of {common('train.prompts_per_step')} prompts with {common('train.group_size')} "
             f"completions each"
         )
     cited = used_papers(experiment, papers)
     sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
-    told += f". The algorithms are those of {sources}" if sources else ""
+    text += f". The algorithms are those of {sources}" if sources else ""
     modes = sorted({decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks})
     splits = sorted({headline_of(experiment, task).split for task in experiment.tasks})
     how = f"the {' and '.join(splits)} split by {' and '.join(modes)}"
-    told += f". Accuracy is that on {how} after the last update"
+    text += f". Accuracy is that on {how} after the last update"
     if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
-        told += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
-        told += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
-        told += "with Holm's correction over the pairs of a task"
-    found = versions(experiment)
-    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in found.items())
-    return told + (f". Software: {with_them}." if with_them else ".")
+        text += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
+        text += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
+        text += "with Holm's correction over the pairs of a task"
+    installed = versions(experiment)
+    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())
+    return text + (f". Software: {with_them}." if with_them else ".")
 
 
 def bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
@@ -336,8 +338,8 @@ def bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
     authors are not: the entry's address has them."""
     entries: dict[str, str] = {}
     for paper in used_papers(experiment, papers).values():
-        for found in CITED.finditer(paper):
-            entries.setdefault(found["number"], found["title"].strip())
+        for citation in CITED.finditer(paper):
+            entries.setdefault(citation["number"], citation["title"].strip())
     for name in versions(experiment):
         if name in LIBRARIES:
             title, number = LIBRARIES[name]

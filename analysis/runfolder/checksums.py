@@ -115,11 +115,11 @@ def read_sums(run: Path) -> dict[str, dict[str, Any]]:
 def absent(run: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The files of `kept` that are not there any more, or have another size, in words that begin with the
     path. Nothing is read."""
-    told = []
+    faults = []
     for name, one in files.items():
         path = run / name
         if not path.is_file():
-            told.append(f"{path}: is missing, and the run's result counts on it; restore it")
+            faults.append(f"{path}: is missing, and the run's result counts on it; restore it")
         elif (size := path.stat().st_size) != one["bytes"]:
-            told.append(f"{path}: holds {size} bytes and was written with {one['bytes']}; restore it")
-    return told
+            faults.append(f"{path}: holds {size} bytes and was written with {one['bytes']}; restore it")
+    return faults

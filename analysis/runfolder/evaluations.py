@@ -1,8 +1,7 @@
-"""Evaluations made after the runs (`grpobench eval`), as they were recorded.
+"""Evaluations that `grpobench eval` made after the runs.
 
-Read from ``<folder>/*/evals/*.json`` with the rows beside each; a subfolder is a run of the experiment or
-a model
-that was evaluated into it. Nothing here changes what a run logged.
+They are read from ``<folder>/*/evals/*.json`` and the rows beside each file. The subfolder is a run of the
+experiment, or a model that was evaluated into it. Reading them changes no number that a run logged.
 """
 
 from __future__ import annotations
@@ -73,16 +72,16 @@ def read_later(experiment: Experiment, faults: list[str] | None = None) -> tuple
         - runs.keys()
         - experiment.strangers.keys()
     )
-    found = []
+    evaluations = []
     for name in [*runs, *models]:
         for path in sorted((experiment.folder / name / "evals").glob("*.json")):
             try:
-                found.append(_evaluation(path, runs.get(name)))
+                evaluations.append(_evaluation(path, runs.get(name)))
             except LogError as error:
                 if faults is None:
                     raise
                 faults.append(str(error))
-    return tuple(found)
+    return tuple(evaluations)
 
 
 def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:

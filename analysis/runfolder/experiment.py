@@ -1,14 +1,8 @@
-"""An experiment of runs as it was read: the types that all else in `analysis` is computed from.
+"""An experiment as it was read: the types from which the rest of `analysis` computes everything.
 
-What provenance.json says of a run that was imported from a log of another library.
-
-What changed while a run ran: settings, data, models, versions and code, and from which step.
-
-Rows of tidy frames: those of each run, those of each arm on a task, and their mean.
-
-Completions that were trained on, from the folder `rollouts` of a run.
-
-The digests of the problems that the runs of an experiment could train on and evaluated.
+The file begins with `Run` and `Experiment`. Functions follow that read one aspect of a run: what provenance
+says of imported logs and of changes between attempts, its rows in a tidy frame, its kept completions, and the
+digests of its problems.
 """
 
 from __future__ import annotations
@@ -160,7 +154,8 @@ class Experiment:
         """The names of the metrics that runs of each task logged."""
         pairs = self.metrics[["task", "metric"]].drop_duplicates()
         return {
-            str(task): frozenset(map(str, own)) for task, own in pairs.groupby("task", sort=False)["metric"]
+            str(task): frozenset(map(str, metrics))
+            for task, metrics in pairs.groupby("task", sort=False)["metric"]
         }
 
     def only(self, arms: Sequence[str]) -> Experiment:
@@ -196,8 +191,8 @@ class Experiment:
 
 def imported(run: Run) -> Mapping[str, Any]:
     """How it was imported: format, names, files, rows, faults; empty for a run of our own."""
-    found = run.provenance.get("imported")
-    return found if isinstance(found, Mapping) else {}
+    record = run.provenance.get("imported")
+    return record if isinstance(record, Mapping) else {}
 
 
 @dataclass(frozen=True)
@@ -228,13 +223,17 @@ def histories(run: Run) -> dict[str, tuple[Stretch, ...]]:
     for name, value in current.items():
         if past[name][-1].value != value and not any("resumed_at" in one for one in attempts(run)):
             past[name].append(Stretch(None, value))
-    return {_key(name): tuple(found) for name, found in past.items() if len(found) > 1}
+    return {_key(name): tuple(stretches) for name, stretches in past.items() if len(stretches) > 1}
 
 
 def attempts(run: Run) -> Sequence[Mapping[str, Any]]:
     """The attempts at a run that provenance.json records."""
-    found = run.provenance.get("attempts")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    recorded = run.provenance.get("attempts")
+    return (
+        [attempt for attempt in recorded if isinstance(attempt, Mapping)]
+        if isinstance(recorded, list)
+        else []
+    )
 
 
 def _resumed(past: Sequence[Stretch], start: int, value: str) -> list[Stretch]:
@@ -249,11 +248,11 @@ def _key(name: str) -> str:
 
 def describe(stretches: Sequence[Stretch]) -> str:
     """``0.0001 until step 17, then 0.001``."""
-    told = plain_value(stretches[0].value)
+    text = plain_value(stretches[0].value)
     for stretch in stretches[1:]:
         when = "until a step that is not recorded" if stretch.after is None else f"until step {stretch.after}"
-        told += f" {when}, then {plain_value(stretch.value)}"
-    return told
+        text += f" {when}, then {plain_value(stretch.value)}"
+    return text
 
 
 def plain_value(value: str) -> str:
@@ -277,8 +276,8 @@ def by_cell(frame: pd.DataFrame) -> Callable[[str, str], pd.DataFrame]:
 
 
 def _parted(frame: pd.DataFrame, keys: Sequence[str]) -> Callable[..., pd.DataFrame]:
-    places = frame.groupby([*keys], sort=False).indices if len(frame) else {}
-    return lambda *key: frame.iloc[places.get(key, [])]
+    row_indices = frame.groupby([*keys], sort=False).indices if len(frame) else {}
+    return lambda *key: frame.iloc[row_indices.get(key, [])]
 
 
 def finite_mean(values: pd.Series) -> float:
@@ -292,8 +291,8 @@ NAME = re.compile(r"step-(\d+)\.jsonl\.zst")
 
 def rollout_steps(run: Path) -> dict[int, Path]:
     """The steps of which a run kept rollouts, in order, and their files."""
-    found = [(NAME.fullmatch(path.name), path) for path in (run / "rollouts").glob("step-*.jsonl.zst")]
-    return dict(sorted((int(match[1]), path) for match, path in found if match))
+    matches = [(NAME.fullmatch(path.name), path) for path in (run / "rollouts").glob("step-*.jsonl.zst")]
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
@@ -316,11 +315,11 @@ def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
 
 def read_digests(experiment: Experiment) -> tuple[dict[str, dict[str, dict[str, str]]], list[str]]:
     """By run, as `problem_digests` has them; and which files are damaged, whose runs have none."""
-    found, faults = {}, []
+    digests, faults = {}, []
     for run in experiment.runs:
         if run.state != "missing":
             try:
-                found[run.name] = problem_digests(experiment.folder / run.name)
+                digests[run.name] = problem_digests(experiment.folder / run.name)
             except LogError as error:
                 faults.append(str(error))
-    return found, faults
+    return digests, faults

@@ -1,6 +1,6 @@
-"""The files of a run folder, read strictly: what is damaged is an error that names file and line.
+"""Read the files of a run folder strictly: damage raises an error that names file and line.
 
-Only a last line that was cut while it was written is tolerated, and counted.
+Only a last line that was cut off while it was written is tolerated, and counted.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def demand_written(path: Path, content: bytes, marks: bytes, kept: str) -> None:
     the sum `kept` over all of it."""
     if kept and hashlib.sha256(content).hexdigest() == kept:
         return
-    found = checksums.check(content, marks)
-    if found.what:
+    result = checksums.check(content, marks)
+    if result.what:
         raise LogError(
-            f"{path}, line {found.line}: {found.what}, by {path.name}{checksums.SIDE}; restore the file"
+            f"{path}, line {result.line}: {result.what}, by {path.name}{checksums.SIDE}; restore the file"
         )
     if kept:
         raise LogError(f"{path}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
@@ -95,7 +95,7 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
         content: Any = json.loads(zstandard.ZstdDecompressor().decompress(read_bytes(path)))
     except (zstandard.ZstdError, ValueError, RecursionError) as error:
         raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
-    if not isinstance(content, dict) or not all(isinstance(own, dict) for own in content.values()):
+    if not isinstance(content, dict) or not all(isinstance(digests, dict) for digests in content.values()):
         raise LogError(f"{path}: holds no digests by split and problem; restore or delete the file")
     return dict(content)
 
@@ -128,6 +128,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_bytes(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:  # which says at which line and column
-        found = re.search(r"line (\d+)", str(error))
-        line = f", line {found[1]}" if found else ""
+        match = re.search(r"line (\d+)", str(error))
+        line = f", line {match[1]}" if match else ""
         raise LogError(f"{path}{line}: not TOML ({error}); restore the file") from error

@@ -1,4 +1,4 @@
-"""The plan by which seeds are added to an experiment: interim.json, written before the first look."""
+"""The plan by which seeds are added to an experiment: interim.json, written before the first analysis."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class InterimPlan:
     @property
     def words(self) -> str:
         """The plan in a sentence."""
-        told = [f"{n} seeds {self.alpha * w:.2g}" for n, w in zip(self.analyses, self.weights, strict=True)]
+        levels = [f"{n} seeds {self.alpha * w:.2g}" for n, w in zip(self.analyses, self.weights, strict=True)]
         return (
             "Seeds are added by a plan that was fixed before the first look. Each look may spend its share "
-            f"of the level {self.alpha:g}: at {', '.join(told)}."
+            f"of the level {self.alpha:g}: at {', '.join(levels)}."
         )
 
 

@@ -1,9 +1,7 @@
-"""status.json and provenance.json of a run folder, read strictly.
+"""Load the folder of an experiment into tidy frames, without torch and without the trainer.
 
-Read the folder of an experiment of runs into tidy frames; from logs alone, without torch or the harness.
-
-A run that diverged, crashed, was preempted or never started is kept: it is listed with its state, never
-dropped. A folder whose run.toml is another run's is none of the experiment's runs, and is told apart.
+Every planned run is kept and listed with its state, also one that diverged, crashed, was preempted or never
+started. A folder whose run.toml belongs to another run is listed separately and not counted.
 """
 
 from __future__ import annotations
@@ -47,8 +45,8 @@ def read_status(run: Path) -> dict[str, Any]:
                 f"{path}: `{name}` must be a whole number; found {status[name]!r}; restore the file"
             )
     if had and status.get("state") not in STATES:
-        told = f"`state` is {status['state']!r}" if "state" in status else "holds no `state`"
-        raise LogError(f"{path}: {told}; the run had a result: restore the file")
+        fault = f"`state` is {status['state']!r}" if "state" in status else "holds no `state`"
+        raise LogError(f"{path}: {fault}; the run had a result: restore the file")
     return status
 
 
@@ -97,20 +95,20 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
     damage: list[str] = []
     described = _attempt(lambda: _described(folder / "experiment.json"), {}, damage)
-    found = {path.parent.name for path in folder.glob("*/run.toml")}
-    names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
+    folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
+    names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(folder_names)]))
     if not names:
-        told = "".join(f"; {fault}" for fault in damage)
+        causes = "".join(f"; {fault}" for fault in damage)
         raise LogError(
-            f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`{told}"
+            f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`{causes}"
         )
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
     strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
     read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
     if not read:
-        told = "; ".join(damage) or f"only folders of others: {', '.join(strangers)}"
-        raise LogError(f"{folder}: holds no run of its own, {told}")
+        causes = "; ".join(damage) or f"only folders of others: {', '.join(strangers)}"
+        raise LogError(f"{folder}: holds no run of its own, {causes}")
     damage += [fault for one in folders.values() for fault in one.faults]
     if strict and damage:
         raise LogError("\n".join(damage))
@@ -137,8 +135,8 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         described="runs" in described,
         strangers=strangers,
         sweep_values={
-            str(arm): SweepPoint(str(own["arm"]), own["values"])
-            for arm, own in described.get("sweep_values", {}).items()
+            str(arm): SweepPoint(str(point["arm"]), point["values"])
+            for arm, point in described.get("sweep_values", {}).items()
         },
         damage=tuple(damage),
         unimported=tuple(map(str, described.get("faults", ()))),
@@ -180,22 +178,22 @@ def _described(path: Path) -> dict[str, Any]:
 def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:
     """Every run with its rows. A folder that says nothing of whose it is, and a second one of a run, are
     noted in `damage` and left out."""
-    found: dict[tuple[str, str, int], ReadRun] = {}
+    runs: dict[tuple[str, str, int], ReadRun] = {}
     for one in folders:
         try:
             who = one.who
         except LogError as error:
             damage.append(str(error))
             continue
-        if who in found:
+        if who in runs:
             arm, task, seed = who
             damage.append(
-                f"{folder / found[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
+                f"{folder / runs[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
                 f"move the copy out of {folder}. Only the first counts"
             )
         else:
-            found[who] = one.read()
-    return list(found.values())
+            runs[who] = one.read()
+    return list(runs.values())
 
 
 @dataclass(frozen=True)
@@ -220,8 +218,8 @@ class Folder:
         task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
         if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
             return ""
-        own = f"{arm}-{task.replace(':', '-')}-s{seed}"
-        return "" if own == self.path.name else own
+        held = f"{arm}-{task.replace(':', '-')}-s{seed}"
+        return "" if held == self.path.name else held
 
     @property
     def who(self) -> tuple[str, str, int]:
@@ -323,8 +321,10 @@ def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, in
         values = row if plain else {name: _number(value, path, number, name) for name, value in row.items()}
         step = values.get("step", math.nan)
         if not 0 <= step < LAST_STEP or step != int(step):
-            found = row.get("step")
-            raise LogError(f"{path}, line {number}: `step` must be a whole number from 0; found {found!r}")
+            logged_step = row.get("step")
+            raise LogError(
+                f"{path}, line {number}: `step` must be a whole number from 0; found {logged_step!r}"
+            )
         while rows and rows[-1]["step"] >= step:
             rows.pop()
             rewritten += 1
@@ -417,11 +417,11 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
             steps.append(int(row["step"]))
             lengths.append(len(row) - 1)
         of_run.append(len(names) - before)
-    place = {name: number for number, name in enumerate(sorted(set(names)))}
-    codes = np.fromiter(map(place.__getitem__, names), dtype=np.int32, count=len(names))
+    code_of = {name: number for number, name in enumerate(sorted(set(names)))}
+    codes = np.fromiter(map(code_of.__getitem__, names), dtype=np.int32, count=len(names))
 
-    def repeated(told: Sequence[Any], kind: Any) -> Any:
-        return np.repeat(np.array(told, dtype=kind), of_run)
+    def repeated(values_by_run: Sequence[Any], kind: Any) -> Any:
+        return np.repeat(np.array(values_by_run, dtype=kind), of_run)
 
     return pd.DataFrame(
         {
@@ -429,7 +429,7 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
             "task": repeated([run.task for run, _ in read], object),
             "seed": repeated([run.seed for run, _ in read], np.int64),
             "step": np.repeat(np.array(steps, dtype=np.int64), lengths),
-            "metric": pd.Categorical.from_codes(codes, categories=list(place)),  # codes compare fast
+            "metric": pd.Categorical.from_codes(codes, categories=list(code_of)),  # codes compare fast
             "value": np.array(values, dtype=np.float64),
         }
     )
@@ -438,7 +438,7 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
 def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.DataFrame:
     """A row per evaluated answer. Columns are made whole, as there are hundreds of thousands of rows."""
     counts = [len(lines) for _, lines in read]
-    lines = [line for _, own in read for line in own]
+    lines = [line for _, run_lines in read for line in run_lines]
     if not lines:
         return pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
     columns: dict[str, Any] = {
@@ -474,6 +474,6 @@ def _statuses_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame([{column: getattr(run, column) for column in columns} for run in runs])
 
 
-def _ordered(declared: Sequence[Any], found: Sequence[str]) -> tuple[str, ...]:
+def _ordered(declared: Sequence[Any], present: Sequence[str]) -> tuple[str, ...]:
     """The order of the recipe first, then what is only found in folders."""
-    return tuple(name for name in dict.fromkeys([*map(str, declared), *found]) if name in set(found))
+    return tuple(name for name in dict.fromkeys([*map(str, declared), *present]) if name in set(present))

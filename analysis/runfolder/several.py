@@ -1,4 +1,4 @@
-"""The runs of several experiments as those of one, for figures across result folders."""
+"""Combine the runs of several experiments into one, for figures across result folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def together(experiments: Sequence[Experiment]) -> Experiment:
         raise LogError(f"{', '.join(maps)}: a map, whose arms are sweep values; draw it on its own")
     common = Path(os.path.commonpath([one.folder.resolve() for one in experiments]))
     labels = _labels(experiments, common)
-    parts = [_part(one, own, common) for one, own in zip(experiments, labels, strict=True)]
+    parts = [_part(one, arm_labels, common) for one, arm_labels in zip(experiments, labels, strict=True)]
     runs = tuple(run for part in parts for run in part.runs)
     return Experiment(
         name=" and ".join(dict.fromkeys(one.name for one in experiments)),
@@ -59,17 +59,19 @@ def together(experiments: Sequence[Experiment]) -> Experiment:
 def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str, str]]:
     """For each experiment what its arms are called among all."""
     arms = Counter(arm for one in experiments for arm in one.arms)
-    named = Counter((arm, one.name) for one in experiments for arm in one.arms)
-    found: list[Mapping[str, str]] = []
+    named_alike = Counter((arm, one.name) for one in experiments for arm in one.arms)
+    labels: list[Mapping[str, str]] = []
     for one in experiments:
-        place = os.path.relpath(one.folder.resolve(), common)
-        found.append(
+        folder = os.path.relpath(one.folder.resolve(), common)
+        labels.append(
             {
-                arm: arm if arms[arm] == 1 else f"{arm} ({one.name if named[arm, one.name] == 1 else place})"
+                arm: arm
+                if arms[arm] == 1
+                else f"{arm} ({one.name if named_alike[arm, one.name] == 1 else folder})"
                 for arm in one.arms
             }
         )
-    return found
+    return labels
 
 
 def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Experiment:
@@ -100,18 +102,24 @@ def _apart(experiments: Sequence[Experiment]) -> str:
         asked = [_problems(one, task) for one in experiments if task in one.tasks]
         if len(asked) > 1 and not all(asked):
             unknown.append(task)
-        elif any(len({own[split] for own in asked if split in own}) > 1 for split in ("validation", "test")):
+        elif any(
+            len({problems[split] for problems in asked if split in problems}) > 1
+            for split in ("validation", "test")
+        ):
             differ.append(task)
-    told = f"Runs of {len(experiments)} experiments, which nothing pairs."
+    text = f"Runs of {len(experiments)} experiments, which nothing pairs."
     if differ:
-        told += f" On {', '.join(differ)} they were evaluated on different problems, "
-        told += "so accuracies do not compare."
+        text += f" On {', '.join(differ)} they were evaluated on different problems, "
+        text += "so accuracies do not compare."
     if unknown:
-        told += f" On {', '.join(unknown)} not all logs say on which problems they were evaluated."
-    return told
+        text += f" On {', '.join(unknown)} not all logs say on which problems they were evaluated."
+    return text
 
 
 def _problems(experiment: Experiment, task: str) -> Mapping[str, frozenset[str]]:
     """The problems that were evaluated, by split; nothing where the logs do not say."""
-    own = experiment.evaluations[experiment.evaluations["task"] == task]
-    return {str(split): frozenset(map(str, rows.unique())) for split, rows in own.groupby("split")["problem"]}
+    rows = experiment.evaluations[experiment.evaluations["task"] == task]
+    return {
+        str(split): frozenset(map(str, problems.unique()))
+        for split, problems in rows.groupby("split")["problem"]
+    }

@@ -1,11 +1,10 @@
-"""When Python looks for objects that only refer to each other.
+"""Garbage collection for programs that make many objects, and a crew of helper processes.
 
-Calls of one function, shared out among this process and helpers of it; results in the order of the calls.
-
-Helpers are new interpreters, not forks: a process that trained or sampled has threads, and a fork would have
-their locks but not them. Nor do they import the program that started them, whatever that does on import. What
-they are sent and what they return lies in files without names, who does which call is drawn from a pipe; all
-of it is gone when this process is, and a helper then ends with the call that it is at.
+A `Crew` shares the calls of one function among this process and its helpers, and returns the results in the
+order of the calls. Helpers are new interpreters, not forks: a process that trained or sampled has threads,
+and a fork would copy their locks without the threads. Helpers do not import the program that started them.
+Jobs and results pass through unnamed files, and each helper draws job numbers from a pipe. When the first
+process ends, files and pipe vanish, and each helper ends with its current call.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Crew:
         for _ in range(helpers):
             made = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             files = (self._read, self._sent.fileno(), made.fileno())
-            path = json.dumps([str(place) for place in sys.path])
+            path = json.dumps([str(entry) for entry in sys.path])
             command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, (os.getpid(), *files))]
             helper = subprocess.Popen(
                 command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -136,7 +135,7 @@ class Crew:
                 failed |= theirs[1]
         # What failed, and what a helper had that ended otherwise, is done again in order: an error is raised
         # here as if there were no helpers, and it is that of the first job, whichever failed first.
-        return [done[place] if place in done else function(job) for place, job in enumerate(jobs)]
+        return [done[number] if number in done else function(job) for number, job in enumerate(jobs)]
 
     def close(self) -> None:
         """End the helpers that are still at work, and let go of the files."""
@@ -193,10 +192,10 @@ def _draw_all(
     failed: set[int] = set()
     ticket = first or os.read(tickets, 1)
     while ticket and asker in (None, os.getppid()):
-        place = ticket[0]
+        number = ticket[0]
         try:
-            done[place] = function(jobs[place])
+            done[number] = function(jobs[number])
         except Exception:  # `share` does it again, and raises
-            failed.add(place)
+            failed.add(number)
         ticket = os.read(tickets, 1)
     return done, failed

@@ -1,12 +1,9 @@
-"""Text of others made safe to show: what a model wrote, what an arm or a run is called, what an error says.
+"""Text: untrusted text made safe to show, text for LaTeX, and numbers in words.
 
-A control character moves the cursor of a terminal, makes a file no XML, or turns the direction of what
-follows; a spreadsheet runs a cell that begins like a formula. Whatever leaves for a page, a figure, a table
-or a terminal goes through here.
-
-Text for LaTeX.
-
-Numbers, lists of names and missing folders in words, as reports, kept tables and messages have them.
+Untrusted text is what a model wrote, the name of an arm or a run, or the message of an error. A control
+character in it can move the cursor of a terminal, make an SVG file invalid, or reverse the direction of the
+text that follows, and a spreadsheet runs a cell that begins like a formula. All text for a page, a figure, a
+table or a terminal passes through `visible` or `cell`.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ NUMBERS: Final = re.compile(r"[+-]?[\d.,eE\s()\[\]%;:–−+-]*")
 
 def visible(text: str) -> str:
     """The text with such characters as the escapes by which Python writes them; tabs and line feeds stay."""
-    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def cell(value: Any) -> Any:
@@ -45,7 +42,7 @@ def cell(value: Any) -> Any:
 
 def json_text(text: str) -> str:
     """JSON as it is, with such characters in its strings as JSON's own escapes."""
-    return HIDDEN.sub(lambda found: "".join(f"\\u{unit:04x}" for unit in units(found[0])), text)
+    return HIDDEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in units(match[0])), text)
 
 
 def units(character: str) -> list[int]:
@@ -176,8 +173,8 @@ def each_seed(values: Sequence[float]) -> str:
 
 def listed(names: Sequence[Any], most: int = 8) -> str:
     """Names with commas, the first `most` of them."""
-    shown = ", ".join(map(str, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    text = ", ".join(map(str, names[:most]))
+    return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
 def sweep_value(value: Any) -> str:

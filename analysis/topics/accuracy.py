@@ -1,8 +1,7 @@
-"""Which evaluation of a task the report's accuracies come from, and that evaluation in words.
+"""Final accuracies: of every run, and of every arm on a task over its seeds.
 
-Final accuracies: of every run, and of every arm on a task over its seeds.
-
-Tables of final accuracies, and of the states of the runs that they come from.
+`headline_of` chooses the evaluation that the report quotes. `finals` computes one row per run, `accuracies`
+one per task and arm. The tables print them; the figures are in `topics.results`.
 """
 
 from __future__ import annotations
@@ -65,15 +64,17 @@ def decoding(experiment: Experiment, mode: str) -> str:
     settings tell none of evaluation were evaluated at the sampler's."""
     if mode != "sampled":
         return f"{mode} decoding" if mode == "greedy" else mode
-    found: dict[str, list[str]] = {}
+    arms_by_temperature: dict[str, list[str]] = {}
     for run in experiment.runs:
-        told = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
-        if isinstance(value := told.get("temperature"), int | float):
-            found.setdefault(f"{value:g}", []).append(run.arm)
-    if len(found) < 2:
-        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in found)])
-    each = "; ".join(f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in found.items())
-    return f"sampled decoding at different temperatures ({each})"
+        settings = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
+        if isinstance(value := settings.get("temperature"), int | float):
+            arms_by_temperature.setdefault(f"{value:g}", []).append(run.arm)
+    if len(arms_by_temperature) < 2:
+        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in arms_by_temperature)])
+    parts = "; ".join(
+        f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in arms_by_temperature.items()
+    )
+    return f"sampled decoding at different temperatures ({parts})"
 
 
 WITHOUT_DATA = "finished without data"
@@ -104,9 +105,9 @@ def finals(
         tested, validated = by_run(accuracy), by_run(validation)
         logged = bool((accuracy["task"] == task).any())
         for run in (run for run in experiment.runs if run.task == task):
-            own = tested(run)
-            base = _at_start(own)
-            final = _at_end(own, run) if run.finished or run.collapsed else math.nan
+            tested_rows = tested(run)
+            base = _at_start(tested_rows)
+            final = _at_end(tested_rows, run) if run.finished or run.collapsed else math.nan
             collapse = fallen.get(run.name)
             trained = validated(run)
             trained = trained[trained["step"] > 0]
@@ -138,17 +139,17 @@ def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
     return COLLAPSED if run.finished and collapse else run.state
 
 
-def _at_start(own: pd.DataFrame) -> float:
-    values = own.loc[own["step"] == 0, "value"]
+def _at_start(rows: pd.DataFrame) -> float:
+    values = rows.loc[rows["step"] == 0, "value"]
     return float(values.iloc[0]) if len(values) else math.nan
 
 
-def _at_end(own: pd.DataFrame, run: Run) -> float:
+def _at_end(rows: pd.DataFrame, run: Run) -> float:
     """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
     last one that its log has: others do not always evaluate at the end."""
     last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
     last = run.step if run.collapsed else last
-    trained = own[(own["step"] > 0) & (own["step"] >= last)]
+    trained = rows[(rows["step"] > 0) & (rows["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 
 
@@ -174,10 +175,14 @@ def _item_intervals(experiment: Experiment, mode: str | None) -> pd.DataFrame:
     frame, rows = graded(experiment), []
     if frame.empty:
         return pd.DataFrame(columns=columns)
-    for task, own in frame.groupby("task", sort=False):
+    for task, task_rows in frame.groupby("task", sort=False):
         chosen = headline_of(experiment, str(task), mode)
-        own = own[(own["split"] == chosen.split) & (own["mode"] == chosen.mode) & (own["step"] > 0)]
-        for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
+        task_rows = task_rows[
+            (task_rows["split"] == chosen.split)
+            & (task_rows["mode"] == chosen.mode)
+            & (task_rows["step"] > 0)
+        ]
+        for (arm, seed), run in task_rows.groupby(["arm", "seed"], sort=False):
             last = run[run["step"] == run["step"].max()]
             shares = last.groupby("problem")["score/correct"].mean()
             interval, _ = item_interval(shares, clusters_of(last, shares.index))
@@ -206,30 +211,30 @@ def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows, cell = [], by_cell(runs)
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = cell(arm, task)
-            if own.empty:
+            seeds = cell(arm, task)
+            if seeds.empty:
                 continue
-            counted = own.dropna(subset=["counted"])
+            counted = seeds.dropna(subset=["counted"])
             mean = seed_mean(counted["counted"])
-            base = finite_mean((counted if len(counted) else own)["base"])  # of the same seeds
+            base = finite_mean((counted if len(counted) else seeds)["base"])  # of the same seeds
             rows.append(
                 {
                     "task": task,
                     "arm": arm,
-                    "split": own["split"].iloc[0],
-                    "mode": own["mode"].iloc[0],
+                    "split": seeds["split"].iloc[0],
+                    "mode": seeds["mode"].iloc[0],
                     "base": base,
                     "final": mean.value,
                     "low": float(np.maximum(mean.low, 0.0)),  # an accuracy is from 0 to 1; NaN stays NaN
                     "high": float(np.minimum(mean.high, 1.0)),
-                    "final_of_finished": finite_mean(own.loc[own["run_status"] == FINISHED, "counted"]),
+                    "final_of_finished": finite_mean(seeds.loc[seeds["run_status"] == FINISHED, "counted"]),
                     "gain": mean.value - base,
                     "seeds": len(counted),
-                    "failed": int((own["state"] == DIVERGED).sum()),
-                    "collapsed": int((own["run_status"] == COLLAPSED).sum()),
-                    "waiting": int(own["counted"].isna().sum()),
-                    "validation_best": finite_mean(own["validation_best"]),
-                    "validation_last": finite_mean(own["validation_last"]),
+                    "failed": int((seeds["state"] == DIVERGED).sum()),
+                    "collapsed": int((seeds["run_status"] == COLLAPSED).sum()),
+                    "waiting": int(seeds["counted"].isna().sum()),
+                    "validation_best": finite_mean(seeds["validation_best"]),
+                    "validation_last": finite_mean(seeds["validation_last"]),
                 }
             )
     return pd.DataFrame(rows)
@@ -242,7 +247,7 @@ def accuracy_table(
     frame = accuracies(experiment, runs)
     rows, cell = [], by_cell(runs)
     for row in frame.to_dict("records"):
-        own = cell(row["arm"], row["task"]).sort_values("seed")
+        seeds = cell(row["arm"], row["task"]).sort_values("seed")
         rows.append(
             [
                 row["task"],
@@ -251,7 +256,7 @@ def accuracy_table(
                 percent(row["final"]),
                 points(row["gain"]),
                 interval(row["low"], row["high"]),
-                _seeds_text(own),
+                _seeds_text(seeds),
                 percent(row["validation_best"]),
                 percent(row["validation_last"]),
             ]
@@ -271,8 +276,10 @@ def accuracy_table(
             "Validation best is the best evaluation during "
             "training, optimiztic for that."
         )
-    seeds = runs.drop(columns=["split", "mode"])
-    return Table(name, title, header, rows, frame.merge(_wide_seeds(seeds), on=["task", "arm"]), note=note)
+    seed_columns = runs.drop(columns=["split", "mode"])
+    return Table(
+        name, title, header, rows, frame.merge(_wide_seeds(seed_columns), on=["task", "arm"]), note=note
+    )
 
 
 def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
@@ -282,12 +289,12 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _seeds_text(own: pd.DataFrame) -> str:
+def _seeds_text(seeds: pd.DataFrame) -> str:
     """The final accuracy of every seed; of many the range, and how many stand how."""
-    if len(own) <= MOST_SEEDS:
-        return "  ".join(_seed_text(run) for run in own.to_dict("records"))
-    run_status = own["run_status"].value_counts()
-    return f"{each_seed(list(own['counted']))} ({', '.join(f'{n} {how}' for how, n in run_status.items())})"
+    if len(seeds) <= MOST_SEEDS:
+        return "  ".join(_seed_text(run) for run in seeds.to_dict("records"))
+    run_status = seeds["run_status"].value_counts()
+    return f"{each_seed(list(seeds['counted']))} ({', '.join(f'{n} {how}' for how, n in run_status.items())})"
 
 
 def _seed_text(run: Mapping[str, Any]) -> str:

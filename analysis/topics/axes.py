@@ -40,16 +40,16 @@ def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = A
     """Every pair of arms on every task by validation accuracy at equal budgets. Holm's correction is over the
     pairs of a task on one axis: the axes are three questions, each asked by itself."""
     values = runs_at_equal_budgets(experiment)
-    found: dict[tuple[str, str, str], dict[str, Comparison]] = {}
+    by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}
     for task in experiment.tasks:
-        late = waiting_of(experiment, runs, task)
+        waiting = waiting_of(experiment, runs, task)
         for axis in AXES:
-            own = values[(values["task"] == task) & (values["axis"] == axis)]
+            axis_rows = values[(values["task"] == task) & (values["axis"] == axis)]
             by_arm = {
                 arm: dict(zip(rows["seed"].astype(int), rows["accuracy"].astype(float), strict=True))
                 for arm in experiment.arms
-                if len(rows := own[own["arm"] == arm])
+                if len(rows := axis_rows[axis_rows["arm"] == arm])
             }
-            for pair in compare(task, by_arm, late, alpha, experiment.margin, experiment.plan):
-                found.setdefault((task, pair.first, pair.second), {})[axis] = pair
-    return [OnAxes(*key, by_axis) for key, by_axis in found.items()]
+            for pair in compare(task, by_arm, waiting, alpha, experiment.margin, experiment.plan):
+                by_pair.setdefault((task, pair.first, pair.second), {})[axis] = pair
+    return [OnAxes(*key, by_axis) for key, by_axis in by_pair.items()]

@@ -1,10 +1,7 @@
-"""Metrics of social bias that the runs logged: at both ends of training, and over the validations.
+"""Social bias: what runs log during training, and what probe tasks measure in later evaluations.
 
-What tasks that probe for social bias report, from later evaluations, with what is known against them.
-
-Tables of social bias: what the runs logged, and later probes.
-
-Figures of social bias, by category and against updates.
+`bias_metrics`, `bias_curves` and `probe_metrics` collect the numbers, and `caveats` the known weaknesses of
+each task. Two tables print them. Two figures draw bias by category and bias against updates.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
     over the one that was trained on: label -> columns as `Experiment.select`. Only what was measured three
     times.
     """
-    found: dict[str, pd.DataFrame] = {}
+    curves_by_label: dict[str, pd.DataFrame] = {}
     for suffix, where in (("", ""), (TRAINED_CATEGORY, ",\nown category")):
         for metric in ("accuracy_ambiguous", "bias_ambiguous", "lean_ambiguous", "accuracy_disambiguated"):
             frames = []
@@ -84,8 +81,8 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
                 frames += [frame[frame["task"] == task] for frame in map(experiment.select, names)]
             frame = pd.concat(frames) if frames else pd.DataFrame(columns=["step"])
             if frame["step"].nunique() >= 3:
-                found[metric.replace("_", ",\n") + where] = frame
-    return found
+                curves_by_label[metric.replace("_", ",\n") + where] = frame
+    return curves_by_label
 
 
 PUBLISHED = (
@@ -117,8 +114,8 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     through, metric, category, arm, seed, policy (`base`, `final`, `model`), value."""
     rows = []
     for evaluation in later:
-        for policy, told in evaluation.content["policies"].items():
-            for name, value in told["numbers"].items():
+        for policy, record in evaluation.content["policies"].items():
+            for name, value in record["numbers"].items():
                 parts = name.split("/", 4)
                 if len(parts) < 4 or parts[0] != "eval" or parts[3] not in PUBLISHED or value is None:
                     continue
@@ -144,9 +141,9 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 
 def caveats(experiment: Experiment, later: Sequence[LaterEvaluation] = ()) -> dict[str, str]:
     """What is known against a task's numbers, by task, as the runs and the evaluations recorded it."""
-    told = {run.task: run.provenance.get("caveat") for run in experiment.runs}
-    told |= {evaluation.task: evaluation.content.get("caveat") for evaluation in later}
-    return {task: str(caveat) for task, caveat in told.items() if caveat}
+    recorded = {run.task: run.provenance.get("caveat") for run in experiment.runs}
+    recorded |= {evaluation.task: evaluation.content.get("caveat") for evaluation in later}
+    return {task: str(caveat) for task, caveat in recorded.items() if caveat}
 
 
 def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
@@ -175,19 +172,19 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
     rows = []
     whole = frame[frame["category"] == "all"]
     keys = ["place", "split", "mode", "through", "arm", "metric"]
-    for (place, split, mode, through, arm), own in whole.groupby(keys[:-1], sort=False):
-        means = own.groupby(["metric", "policy"])["value"].mean()
-        seeds = str(own["seed"].nunique())
+    for (label, split, mode, through, arm), group in whole.groupby(keys[:-1], sort=False):
+        means = group.groupby(["metric", "policy"])["value"].mean()
+        seeds = str(group["seed"].nunique())
         for metric in PUBLISHED:
-            told = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
-            if told:
-                text = " → ".join(two(value) for value in told.values())
-                rows.append([place, f"{split}, {mode}, {through}", arm, metric, seeds, text])
+            values = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
+            if values:
+                text = " → ".join(two(value) for value in values.values())
+                rows.append([label, f"{split}, {mode}, {through}", arm, metric, seeds, text])
     header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or the model's"]
     note = "All categories together, mean over seeds; by category in tables/probes.csv. "
     asked = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
-    told = {task: text for task, text in caveats(experiment, later).items() if task in asked}
-    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(told))
+    values = {task: text for task, text in caveats(experiment, later).items() if task in asked}
+    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values))
 
 
 def _warnings(caveats: Mapping[str, str]) -> str:
@@ -232,8 +229,8 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     for index, task in enumerate(tasks):
         for position, (metric, label) in enumerate(columns):
             axes = figure.add_subplot(spec[index * down + position // across, position % across])
-            own = frame[(frame["task"] == task) & (frame["metric"] == metric)]
-            _bias_panel(axes, own, lines[task], experiment.arms, style)
+            panel_rows = frame[(frame["task"] == task) & (frame["metric"] == metric)]
+            _bias_panel(axes, panel_rows, lines[task], experiment.arms, style)
             axes.set_yticklabels(lines[task] if position % across == 0 else [])
             axes.set_title(f"{task}: {label}" if len(tasks) > 1 else label)
             axes.set_xlabel("accuracy (share)" if metric.startswith("accuracy") else "bias score (−1 to 1)")
@@ -275,10 +272,10 @@ def _categories(frame: pd.DataFrame) -> list[str]:
     return ["all", *sorted(set(frame["category"]) - {"all"})]
 
 
-def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[str], style: Look) -> None:
+def _bias_panel(axes: Axes, rows: pd.DataFrame, lines: list[str], arms: Sequence[str], style: Look) -> None:
     step = 0.7 / max(len(arms), 1)
     for position, category in enumerate(lines):
-        cell = own[own["category"] == category]
+        cell = rows[rows["category"] == category]
         base = cell.loc[cell["when"] == "base", "value"]
         if len(base):
             axes.plot(base.mean(), position, "|", color=BASE_COLOR, markersize=min(24, 8 * len(arms)))
@@ -289,9 +286,9 @@ def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[
                 color = style.color[arm]
                 axes.plot(values, [height] * len(values), "o", color=color, markersize=2, alpha=0.5)
                 axes.plot(values.mean(), height, style.marker[arm], color=color, markersize=4.5)
-    if str(own["metric"].iloc[0]).startswith("bias"):
+    if str(rows["metric"].iloc[0]).startswith("bias"):
         axes.axvline(0, color=BASE_COLOR, linewidth=0.6, zorder=0)
-        reach = max(0.1, 1.15 * float(own["value"].abs().max()))
+        reach = max(0.1, 1.15 * float(rows["value"].abs().max()))
         axes.set_xlim(-reach, reach)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)))

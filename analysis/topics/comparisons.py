@@ -1,8 +1,7 @@
-"""Comparisons of arms over seeds × problems, from the rows of the final evaluations.
+"""Arms against each other: every pair on every task, and all tasks together.
 
-Arms against each other: every pair on every task, and all tasks together.
-
-Tables of arms against each other.
+`compare_arms` tests pairs of arms over paired seeds, and `cross` adds an interval over seeds × problems.
+`aggregate_tasks` combines tasks. The tables print both; the figures of pairs are in `topics.results`.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ def cross(
 ) -> list[Comparison]:
     """The comparisons of a task, each with its interval over seeds × problems; `runs` are rows of `finals`,
     whose split and mode are taken. As they were where no problem was logged for all runs of a pair."""
-    own = runs[(runs["task"] == task) & runs["counted"].notna()]
+    counted = runs[(runs["task"] == task) & runs["counted"].notna()]
     frame = graded(experiment)
-    if own.empty or frame.empty:
+    if counted.empty or frame.empty:
         return list(pairs)
-    split, mode = own["split"].iloc[0], own["mode"].iloc[0]
+    split, mode = counted["split"].iloc[0], counted["mode"].iloc[0]
     frame = frame[(frame["task"] == task) & (frame["split"] == split) & (frame["mode"] == mode)]
-    failed = {(r.arm, int(r.seed)) for r in own.itertuples() if r.state == DIVERGED}
+    failed = {(r.arm, int(r.seed)) for r in counted.itertuples() if r.state == DIVERGED}
     after, before = _by_problem(frame[frame["step"] > 0]), _by_problem(frame[frame["step"] == 0])
-    found = []
+    crossed = []
     for pair in pairs:
         table, problems = _differences(pair, after, before, failed)
         clusters = clusters_of(frame, problems)
         shared = clusters if len(set(clusters)) < len(clusters) else None
-        found.append(pair.beside(len(problems), crossed_interval(table, shared)) if table.size else pair)
-    return found
+        crossed.append(pair.beside(len(problems), crossed_interval(table, shared)) if table.size else pair)
+    return crossed
 
 
 def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
@@ -85,14 +84,14 @@ def _differences(
 
 def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
     """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for task in experiment.tasks:
         values = by_seed(experiment, runs, task, "counted")
         pairs = compare(
             task, values, waiting_of(experiment, runs, task), alpha, experiment.margin, experiment.plan
         )
-        found += cross(experiment, runs, task, pairs)
-    return found
+        comparisons += cross(experiment, runs, task, pairs)
+    return comparisons
 
 
 def compare_arms_with_base(
@@ -100,26 +99,26 @@ def compare_arms_with_base(
 ) -> list[Comparison]:
     """Every arm on every task against what its runs scored before training; Holm's correction is over the
     arms of one task."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for task in experiment.tasks:
         values, bases = (by_seed(experiment, runs, task, column) for column in ("counted", "base"))
-        late = waiting_of(experiment, runs, task)
-        pairs = compare_with_base(task, values, bases, late, alpha, experiment.margin, experiment.plan)
-        found += cross(experiment, runs, task, pairs)
-    return found
+        waiting = waiting_of(experiment, runs, task)
+        pairs = compare_with_base(task, values, bases, waiting, alpha, experiment.margin, experiment.plan)
+        comparisons += cross(experiment, runs, task, pairs)
+    return comparisons
 
 
 def by_seed(
     experiment: Experiment, runs: pd.DataFrame, task: str, column: str
 ) -> dict[str, dict[int, float]]:
     """Arm -> seed -> a number of the rows of `finals`, where there is one."""
-    found: dict[str, dict[int, float]] = {}
+    scores: dict[str, dict[int, float]] = {}
     for arm in experiment.arms:
-        own = runs[(runs["task"] == task) & (runs["arm"] == arm)]
-        if len(own):
-            own = own.dropna(subset=[column])
-            found[arm] = dict(zip(own["seed"].astype(int), own[column].astype(float), strict=True))
-    return found
+        rows = runs[(runs["task"] == task) & (runs["arm"] == arm)]
+        if len(rows):
+            rows = rows.dropna(subset=[column])
+            scores[arm] = dict(zip(rows["seed"].astype(int), rows[column].astype(float), strict=True))
+    return scores
 
 
 def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
@@ -258,8 +257,10 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
         for pair in compared
     ]
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
-    said = "Why each verdict, and what one would take"
-    return Table(name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=said)
+    heading = "Why each verdict, and what one would take"
+    return Table(
+        name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=heading
+    )
 
 
 def _margin(compared: Sequence[Comparison]) -> str:
@@ -288,8 +289,8 @@ def _detectable(pair: Comparison) -> str:
 def _levels(compared: Sequence[Comparison]) -> str:
     """The levels of a single pair: (.0083 for 6 pairs)."""
     counts = sorted({pair.pairs for pair in compared})
-    told = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
-    return f" ({', '.join(told)})" if told else ""
+    levels = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
+    return f" ({', '.join(levels)})" if levels else ""
 
 
 def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
@@ -331,11 +332,11 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
 def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:
     """What is left out of means over all tasks, in sentences; empty where nothing is."""
     counted = runs.dropna(subset=["counted"])
-    there = set(zip(counted["task"], counted["arm"], strict=True))
-    tasks = [task for task in experiment.tasks if any((task, arm) not in there for arm in experiment.arms)]
-    late, told = len(runs) - len(counted), ""
-    if late:
-        told += f" Left out: {late} run{'s' * (late > 1)} without a result."
+    present = set(zip(counted["task"], counted["arm"], strict=True))
+    tasks = [task for task in experiment.tasks if any((task, arm) not in present for arm in experiment.arms)]
+    missing, text = len(runs) - len(counted), ""
+    if missing:
+        text += f" Left out: {missing} run{'s' * (missing > 1)} without a result."
     if tasks:
-        told += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
-    return told
+        text += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
+    return text

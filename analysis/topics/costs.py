@@ -1,10 +1,7 @@
-"""Seconds of each phase of an update, tokens per second and peak memory.
+"""What updates cost: seconds per phase, tokens per second, peak memory, and the gap of separate samplers.
 
-How far samplers with weights of their own were from the trainer.
-
-Tables of what the runs cost, of accuracy at equal cost, and of samplers with weights of their own.
-
-Figures of time, throughput and memory.
+`update_costs` and `sampler_gaps` compute one row per task and arm. The tables print these rows next to total
+budgets and accuracies at equal budgets. Two figures draw seconds by phase, and throughput with memory.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 from grpobench.analysis.topics.axes import OnAxes
-from grpobench.analysis.topics.budgets import AXES, at_equal_budgets, spent
+from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_costs
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
 PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
@@ -43,18 +40,18 @@ def update_costs(experiment: Experiment) -> pd.DataFrame:
     tokens = by_cell(experiment.select("cost/generated_tokens"))
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = {name: cell(arm, task) for name, cell in phases.items()}
+            by_phase = {name: cell(arm, task) for name, cell in phases.items()}
             total, spent = step(arm, task), tokens(arm, task)
-            if total.empty and spent.empty and all(frame.empty for frame in own.values()):
+            if total.empty and spent.empty and all(frame.empty for frame in by_phase.values()):
                 continue
             generated = float(spent.groupby("seed")["value"].max().sum()) if len(spent) else math.nan
             peak = memory(arm, task)["value"]
             rows.append(
                 {"task": task, "arm": arm, "seconds": finite_mean(total["value"])}
-                | {phase: finite_mean(frame["value"]) for phase, frame in own.items()}
+                | {phase: finite_mean(frame["value"]) for phase, frame in by_phase.items()}
                 | {
                     "tokens_per_second": _ratio(generated, float(total["value"].sum())),
-                    "sampling_tokens_per_second": _ratio(generated, float(own["sample"]["value"].sum())),
+                    "sampling_tokens_per_second": _ratio(generated, float(by_phase["sample"]["value"].sum())),
                     "peak_memory_gb": float(peak.max()) if len(peak) else math.nan,
                 }
             )
@@ -88,15 +85,18 @@ def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
     rows = []
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
-            if any(len(values) for values, _ in own.values()):
-                rows.append({"task": task, "arm": arm} | {name: v.agg(how) for name, (v, how) in own.items()})
+            values_by_name = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
+            if any(len(values) for values, _ in values_by_name.values()):
+                rows.append(
+                    {"task": task, "arm": arm}
+                    | {name: v.agg(how) for name, (v, how) in values_by_name.items()}
+                )
     return pd.DataFrame(rows, columns=["task", "arm", *GAPS])
 
 
 def budgets_table(experiment: Experiment) -> Table:
     """Updates, tokens and seconds of a run, a row per task and arm."""
-    frame = spent(experiment)
+    frame = sum_costs(experiment)
     rows = [
         [
             r["task"],
@@ -116,24 +116,24 @@ def budgets_table(experiment: Experiment) -> Table:
 
 def equal_budgets_table(experiment: Experiment) -> Table:
     """Validation accuracy where all runs had spent the same, a row per task and axis."""
-    frame = at_equal_budgets(experiment)
-    rows, many = [], len(experiment.arms) > MOST_COLUMNS
-    for (task, axis, budget), own in frame.groupby(["task", "axis", "budget"], sort=False):
-        accuracy = dict(zip(own["arm"], own["accuracy"], strict=True))
-        what = [task, f"{count(budget)} {AXES[axis]}"]
-        if many:  # an arm below the other
-            rows += [[*what, arm, percent(share)] for arm, share in accuracy.items()]
+    frame = mean_at_equal_budgets(experiment)
+    rows, is_long = [], len(experiment.arms) > MOST_COLUMNS
+    for (task, axis, budget), group in frame.groupby(["task", "axis", "budget"], sort=False):
+        accuracy = dict(zip(group["arm"], group["accuracy"], strict=True))
+        labels = [task, f"{count(budget)} {AXES[axis]}"]
+        if is_long:  # an arm below the other
+            rows += [[*labels, arm, percent(share)] for arm, share in accuracy.items()]
         else:
-            rows.append([*what, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
+            rows.append([*labels, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
     note = (
         "Validation accuracy in percent at the largest budget that every finished run of the task "
         "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
         "counts as 0. Equal updates, equal generated "
         "tokens and equal seconds are three different comparisons."
     )
-    header = ["task", "at equal budget", *(("arm", "accuracy") if many else experiment.arms)]
+    header = ["task", "at equal budget", *(("arm", "accuracy") if is_long else experiment.arms)]
     return Table(
-        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if many else 2, note=note
+        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if is_long else 2, note=note
     )
 
 
@@ -192,9 +192,9 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         "task on one axis. Depends: whether the word is another on another axis. Seconds are those of the "
         "machines that the runs had, and of what ran beside."
     )
-    told = [one.sentence for one in pairs if one.depends]
-    if told:
-        note += f" The answer depends on the axis: {listed(told)}."
+    dependent = [one.sentence for one in pairs if one.depends]
+    if dependent:
+        note += f" The answer depends on the axis: {listed(dependent)}."
     frame = pd.DataFrame(
         [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.comparisons.items()]
     )
@@ -210,7 +210,7 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
     figure, grid = rows_of_names(tasks, experiment.arms, sheet)
     ramp = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(PHASES) + 2)[1:-1])[:, :3]
     half = (len(PHASES) + 1) // 2  # neighbors are half of the ramp apart, so that they differ in grey too
-    tints = {phase: ramp[place // 2 + (place % 2) * half] for place, phase in enumerate(PHASES)}
+    tints = {phase: ramp[index // 2 + (index % 2) * half] for index, phase in enumerate(PHASES)}
     for (_, task), axes in grid.items():
         for row in frame[frame["task"] == task].to_dict("records"):
             left = 0.0

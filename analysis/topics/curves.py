@@ -1,4 +1,4 @@
-"""Curves against updates, tokens or seconds: the mean of an arm, a band of its seeds, every seed faint."""
+"""Curves against updates, tokens or seconds: the mean of each arm, a band over its seeds, and faint seeds."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def curves(
     stopped = False
     for (index, task), axes in grid.items():
         row = rows[index]
-        own = row.frame[row.frame["task"] == task]
+        task_rows = row.frame[row.frame["task"] == task]
         for arm in experiment.arms:
-            arm_rows = own[own["arm"] == arm]
+            arm_rows = task_rows[task_rows["arm"] == arm]
             if len(arm_rows):
                 drawn.add(arm)
                 stopped |= _arm_curve(axes, experiment, arm_rows, style, points, row.percent)
-        scale = scale_of(_compared(rows, row, own), row.log)
+        scale = scale_of(_compared(rows, row, task_rows), row.log)
         _set_up(axes, row, scale, label, first=task == leftmost(tasks, task, sheet))
         if index == len(rows) - 1:
             axes.set_xlabel(label)
-        if own.empty:
+        if task_rows.empty:
             axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color="#767676")
-        mark_outside(axes, own["x"], own["value"])
+        mark_outside(axes, task_rows["x"], task_rows["value"])
         if index == 0:
             axes.set_title(task)
     arms = [arm for arm in experiment.arms if arm in drawn]
@@ -89,11 +89,11 @@ def _drawable(row: Row) -> Row:
     return replace(row, frame=row.frame.assign(value=values.clip(-FURTHEST, FURTHEST)))
 
 
-def _compared(rows: Sequence[Row], row: Row, own: pd.DataFrame) -> Any:
+def _compared(rows: Sequence[Row], row: Row, panel_rows: pd.DataFrame) -> Any:
     """The values that decide the scale of a panel."""
     if row.shared == "figure":
         return np.concatenate([other.frame["value"].to_numpy(dtype=float) for other in rows])
-    return (row.frame if row.shared == "row" else own)["value"].to_numpy(dtype=float)
+    return (row.frame if row.shared == "row" else panel_rows)["value"].to_numpy(dtype=float)
 
 
 def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None:
@@ -150,11 +150,11 @@ def _by_step_and_seed(rows: pd.DataFrame) -> tuple[Any, Any]:
     """`x` and `value` of an arm's rows, (steps, seeds), both ascending; NaN where a seed has none."""
     steps, row = np.unique(rows["step"].to_numpy(), return_inverse=True)
     seeds, column = np.unique(rows["seed"].to_numpy(), return_inverse=True)
-    places = row * len(seeds) + column
-    if len(np.unique(places)) < len(places):
+    indices = row * len(seeds) + column
+    if len(np.unique(indices)) < len(indices):
         raise ValueError("a seed has two values at a step")
     tables = np.full((2, len(steps) * len(seeds)), np.nan)
-    tables[:, places] = rows["x"], rows["value"]
+    tables[:, indices] = rows["x"], rows["value"]
     x, values = tables.reshape(2, len(steps), len(seeds))
     return x, values
 
@@ -167,9 +167,9 @@ def _means(table: Any, known: Any) -> Any:
 def curve_tip(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: bool) -> str:
     """The values of a curve for who points at it; of a long one every so many."""
     every = max(1, -(-len(along) // MOST_TIP_VALUES))
-    places = sorted({*range(0, len(along), every), len(along) - 1})
+    indices = sorted({*range(0, len(along), every), len(along) - 1})
     factor = 100 if percent else 1
-    values = ", ".join(f"{along[i]:.4g}: {plain(float(f'{factor * mean[i]:.3g}'))}" for i in places)
+    values = ", ".join(f"{along[i]:.4g}: {plain(float(f'{factor * mean[i]:.3g}'))}" for i in indices)
     return f"{arm} on {task}, mean of {seeds} seed{'s' * (seeds > 1)}. {values}"
 
 
@@ -187,6 +187,6 @@ def _mark_stopped(axes: Axes, experiment: Experiment, rows: pd.DataFrame, color:
 
 def _ends(axes: Axes) -> Mapping[str, tuple[float, float]]:
     """Where the thick curve of each arm ends."""
-    named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
-    points = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float)[-1] for line in named}
+    arm_lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    points = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float)[-1] for line in arm_lines}
     return {arm: (float(x), float(y)) for arm, (x, y) in points.items()}

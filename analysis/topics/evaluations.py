@@ -1,8 +1,7 @@
-"""Later evaluations as scores with their intervals: a row per question, subject and policy.
+"""Later evaluations (`grpobench eval`): scores with intervals, and agreement between our sampler and lm-eval.
 
-Where a question was asked in two ways, through our sampler and through lm-eval: do they agree?
-
-Tables of later evaluations, and of questions that were asked in two ways.
+`later_scores` computes one row per evaluation, mode, score and policy. `agreements` compares evaluations of
+the same items that were made in both ways. Each has one table. These evaluations have no figure of their own.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     task has it, else there is a row for each."""
     rows = []
     for evaluation in later:
-        for policy, told in evaluation.content["policies"].items():
+        for policy, record in evaluation.content["policies"].items():
             for mode in dict.fromkeys(row["mode"] for row in evaluation.rows):
-                own = evaluation.of(policy, mode)
-                names = sorted({name for row in own for name in row["scores"]})
+                graded = evaluation.of(policy, mode)
+                names = sorted({name for row in graded for name in row["scores"]})
                 for name in ["correct"] if "correct" in names else names:
-                    found = mean_score(own, name)
+                    score = mean_score(graded, name)
                     rows.append(
                         {
                             "place": evaluation.label,
@@ -54,13 +53,13 @@ def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                             "arm": evaluation.arm,
                             "seed": evaluation.seed,
                             "policy": policy,
-                            "step": told["step"],
-                            "value": found.estimate.value,
-                            "low": found.estimate.low,
-                            "high": found.estimate.high,
-                            "interval": found.interval,
-                            "items": found.items,
-                            "samples": len(own) / found.items if found.items else math.nan,
+                            "step": record["step"],
+                            "value": score.estimate.value,
+                            "low": score.estimate.low,
+                            "high": score.estimate.high,
+                            "interval": score.interval,
+                            "items": score.items,
+                            "samples": len(graded) / score.items if score.items else math.nan,
                             "caveat": evaluation.content.get("caveat", ""),
                         }
                     )
@@ -108,7 +107,7 @@ def agree(
 ) -> list[Agreement]:
     """Compare rows of one policy, mode by mode. Sampled answers are left out: the two ways draw different
     random numbers, so their accuracies agree within sampling error only."""
-    found = []
+    agreements = []
     for mode in dict.fromkeys(row["mode"] for row in first if row["mode"] != "sampled"):
         ours, theirs = (
             {row["problem"]: row for row in rows if row["mode"] == mode and row["outcome"] != "infra_error"}
@@ -121,10 +120,12 @@ def agree(
             float(np.mean([pair[side]["scores"].get(score, math.nan) for pair in pairs])) for side in (0, 1)
         ]
         written = [pair for pair in pairs if all("completion" in row for row in pair)]
-        same = sum(one["completion"] == other["completion"] for one, other in written)
+        same_text = sum(one["completion"] == other["completion"] for one, other in written)
         differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
-        found.append(Agreement(mode, len(pairs), means[0], means[1], differing, same if written else None))
-    return found
+        agreements.append(
+            Agreement(mode, len(pairs), means[0], means[1], differing, same_text if written else None)
+        )
+    return agreements
 
 
 def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
@@ -146,17 +147,17 @@ def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                 {
                     "place": evaluation.label,
                     "split": evaluation.split,
-                    "mode": found.mode,
+                    "mode": agreement.mode,
                     "arm": evaluation.arm,
                     "seed": evaluation.seed,
                     "policy": policy,
-                    "items": found.items,
-                    "grpobench": found.first,
-                    "lm_eval": found.second,
-                    "differing": len(found.differing),
-                    "same_text": found.same_text,
+                    "items": agreement.items,
+                    "grpobench": agreement.first,
+                    "lm_eval": agreement.second,
+                    "differing": len(agreement.differing),
+                    "same_text": agreement.same_text,
                 }
-                for found in agree(ours, others)
+                for agreement in agree(ours, others)
             ]
     return pd.DataFrame(rows)
 
@@ -168,21 +169,21 @@ def later_table(later: Sequence[LaterEvaluation]) -> Table:
     if len(frame):
         frame = by_place(frame)
         keys = ["place", "split", "mode", "through", "question", "score", "arm"]
-        for (place, split, mode, through, _, score, arm), own in frame.groupby(keys, sort=False):
-            last = own[own["policy"] != "base"].sort_values("seed")
-            before = own.loc[own["policy"] == "base", "value"].mean()
+        for (label, split, mode, through, _, score, arm), group in frame.groupby(keys, sort=False):
+            last = group[group["policy"] != "base"].sort_values("seed")
+            before = group.loc[group["policy"] == "base", "value"].mean()
             mean = last["value"].mean()
             cells = [
-                place,
+                label,
                 arm,
                 f"{split}, {mode}, {through}",
                 score,
-                f"{own['items'].iloc[0]} × {own['samples'].iloc[0]:g}",
+                f"{group['items'].iloc[0]} × {group['samples'].iloc[0]:g}",
                 percent(before),
                 percent(mean),
                 points(mean - before),
                 "  ".join(f"{percent(r.value)} ({interval(r.low, r.high)})" for r in last.itertuples()),
-                ", ".join(dict.fromkeys(own["interval"])),
+                ", ".join(dict.fromkeys(group["interval"])),
             ]
             rows.append(cells)
     header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]

@@ -40,20 +40,20 @@ def histories(experiment: Experiment) -> dict[str, History]:
     logged = dict(iter(kept.groupby(KEYS, sort=False)))
     last = metrics.groupby(KEYS, sort=False)["step"].max()
     answers = Answered(experiment.evaluations)
-    found = {}
+    by_name = {}
     for run in experiment.runs:
         key = (run.arm, run.task, run.seed)
         if run.rows and key in last.index:
             rows = logged.get(key, kept.iloc[:0])
-            found[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
-    return found
+            by_name[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
+    return by_name
 
 
 def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, str], Answers]) -> History:
     """A run's rows (step, metric, value) as detectors read them."""
     series, holes = {}, {}
-    for name, own in rows.groupby("metric", sort=False, observed=True):
-        steps, values = own["step"].to_numpy(np.int64), own["value"].to_numpy(np.float64)
+    for name, logged in rows.groupby("metric", sort=False, observed=True):
+        steps, values = logged["step"].to_numpy(np.int64), logged["value"].to_numpy(np.float64)
         finite = np.isfinite(values)
         if finite.any():
             series[str(name)] = Series(str(name), steps[finite], values[finite])
@@ -99,22 +99,22 @@ class Answered:
     @cached_property
     def row_indices(self) -> Mapping[Any, Any]:
         """Positions of rows by (arm, task, seed, mode)."""
-        places: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
-        return places
+        indices: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
+        return indices
 
     def of(self, run: Run) -> Callable[[str, str], Answers]:
         """The answers of a run."""
 
         def answers(split: str, mode: str) -> Answers:
-            places = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
-            found: dict[int, dict[str, list[float]]] = {}
-            if not len(places):  # no answers, as of most imported runs: then there are no columns either
-                return found
-            own = self.graded.iloc[places]
-            columns = (own["step"], own["problem"], own["score/correct"])
+            indices = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
+            scores: dict[int, dict[str, list[float]]] = {}
+            if not len(indices):  # no answers, as of most imported runs: then there are no columns either
+                return scores
+            rows = self.graded.iloc[indices]
+            columns = (rows["step"], rows["problem"], rows["score/correct"])
             for step, problem, score in zip(*columns, strict=True):
-                found.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))
-            return found
+                scores.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))
+            return scores
 
         return answers
 
@@ -129,8 +129,8 @@ def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
     event = findings.collapse()
     if run.collapsed:
         stops = run.config.get("stop_on", ())
-        named = [one for one in findings.events if one.kind in stops and one.recovered is None]
-        event = named[0] if named else event
+        stopping = [one for one in findings.events if one.kind in stops and one.recovered is None]
+        event = stopping[0] if stopping else event
         if event is None:
             return Collapse(run.step, "stopped")
     return Collapse(event.onset, event.kind) if event else None
@@ -138,5 +138,5 @@ def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
 
 def collapses(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[str, Collapse]:
     """By run, of those that collapsed."""
-    found = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
-    return {name: end for name, end in found.items() if end is not None}
+    ends = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
+    return {name: end for name, end in ends.items() if end is not None}

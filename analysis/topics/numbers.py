@@ -1,4 +1,4 @@
-"""The numbers of an experiment: its logs with what several figures and tables are made from."""
+"""All numbers of one experiment, each computed when a table or figure first asks for it, and only once."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Numbers:
         """The cells of a map; none where the experiment is no map."""
         if not self.experiment.sweep_values:
             return ()
-        found = outcomes(self.experiment, self.runs)
-        return cells(self.experiment.sweep_values, self.experiment.tasks, found.to_dict("records"))
+        classified = outcomes(self.experiment, self.runs)
+        return cells(self.experiment.sweep_values, self.experiment.tasks, classified.to_dict("records"))
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:
@@ -122,8 +122,8 @@ class Numbers:
             high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
             chosen = (arms[0], *ranked[:high], *ranked[-low:])
             how = f"{arms[0]}, the {high} with the highest and the {low} with the lowest final accuracy"
-        told = f" Drawn are {MOST_DRAWN} of {len(arms)} arms: {how}; the tables have all."
-        return self.only(chosen), told
+        note = f" Drawn are {MOST_DRAWN} of {len(arms)} arms: {how}; the tables have all."
+        return self.only(chosen), note
 
     @cached_property
     def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:

@@ -1,4 +1,7 @@
-"""Figures of accuracy: at the end, of each pair of arms, and during training."""
+"""Figures of accuracy: at the end, between pairs of arms, and during training.
+
+The numbers and tables behind them are in `topics.accuracy` and `topics.comparisons`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
     figure, grid = rows_of_names(tasks, experiment.arms, sheet)
     color, apart = look(experiment.arms).color, False
     for (_, task), axes in grid.items():
-        own = counted[counted["task"] == task]
+        task_rows = counted[counted["task"] == task]
         base = runs[runs["task"] == task].groupby("arm")["base"].mean().dropna()
         begun: dict[str, Any] = {"color": BASE_COLOR, "linewidth": 0.8, "linestyle": BASE_DASH}
         if len(base) and base.max() - base.min() > ALIKE:  # arms of other models, or of several experiments
@@ -89,7 +92,7 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
         elif len(base):
             axes.axvline(100 * runs.loc[runs["task"] == task, "base"].mean(), **begun)
         for row, arm in enumerate(experiment.arms):
-            seeds = own[own["arm"] == arm]
+            seeds = task_rows[task_rows["arm"] == arm]
             broken = seeds["final"].isna()
             seeds_and_mean(axes, row, 100 * seeds["counted"], color[arm], broken, name=f"{arm} on {task}")
         axes.set_xlabel("accuracy (%)")
@@ -113,25 +116,25 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
 
 def draw_differences(experiment: Experiment, compared: Sequence[Comparison], sheet: Sheet) -> Drawing | None:
     """Paired differences between arms, in points."""
-    shown = [pair for pair in compared if pair.seeds]
-    if not shown:
+    pairs = [pair for pair in compared if pair.seeds]
+    if not pairs:
         return None
     only = ""
     if len(experiment.arms) > MOST_ARMS:
-        shown = [pair for pair in shown if pair.first == experiment.arms[0]]
+        pairs = [pair for pair in pairs if pair.first == experiment.arms[0]]
         only = f" Only the pairs with {experiment.arms[0]} are drawn; the table has all."
-    tasks = [task for task in experiment.tasks if any(pair.task == task for pair in shown)]
-    names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in shown))
+    tasks = [task for task in experiment.tasks if any(pair.task == task for pair in pairs)]
+    names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in pairs))
     figure, grid = rows_of_names(tasks, names, sheet)
     for (_, task), axes in grid.items():
         axes.axvline(0, color=BASE_COLOR, linewidth=0.8)
-        for pair in (pair for pair in shown if pair.task == task):
+        for pair in (pair for pair in pairs if pair.task == task):
             row = names.index(f"{pair.first} − {pair.second}")
             settled = pair.verdict != "unresolved"
             tint = "#000000" if settled else "#777777"
             values = 100 * np.array(pair.differences)
-            told = f"{names[row]} on {task} (points)"
-            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=told)
+            label = f"{names[row]} on {task} (points)"
+            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=label)
         axes.set_xlabel("difference (points)")
         widen(axes)
     handles = [

@@ -1,8 +1,7 @@
-"""The resolved settings of every arm, from run.toml.
+"""How the runs were made: settings of every arm, provenance, and the table of all runs.
 
-What the runs were made with, from provenance.json: code, versions and machines.
-
-The table of every run, with the state that it ended in.
+`all_settings` reads run.toml and `run_provenance` reads provenance.json. The page prints both as they are.
+`runs_table` lists every run with the state that it ended in.
 """
 
 from __future__ import annotations
@@ -50,7 +49,10 @@ class Setting:
         arms: dict[str, list[str]] = {}
         for arm, value in self.values.items():
             arms.setdefault(value, []).append(arm)
-        return [(value, listed(own)) for value, own in sorted(arms.items(), key=lambda one: -len(one[1]))]
+        return [
+            (value, listed(with_value))
+            for value, with_value in sorted(arms.items(), key=lambda one: -len(one[1]))
+        ]
 
 
 def all_settings(experiment: Experiment) -> list[Setting]:
@@ -60,17 +62,17 @@ def all_settings(experiment: Experiment) -> list[Setting]:
     by_run = [(run, resolved_settings(run)) for run in experiment.runs]
     altered = {run.name: histories(run) for run in experiment.runs}
     for run, config in by_run:
-        config |= {key: describe(own) for key, own in altered[run.name].items() if key in config}
+        config |= {key: describe(stretches) for key, stretches in altered[run.name].items() if key in config}
     keys = dict.fromkeys(key for _, config in by_run for key in config if key not in IDENTITY)
     by_arm: dict[str, list[tuple[Run, dict[str, Any]]]] = {arm: [] for arm in experiment.arms}
     for pair in by_run:
         by_arm[pair[0].arm].append(pair)
-    found = []
+    settings = []
     for key in keys:
-        values = {arm: _setting(key, own, experiment.tasks) for arm, own in by_arm.items()}
+        values = {arm: _setting(key, stretches, experiment.tasks) for arm, stretches in by_arm.items()}
         arms = frozenset(run.arm for run in experiment.runs if key in altered[run.name])
-        found.append(Setting(key, values, len(set(values.values())) > 1, arms))
-    return sorted(found, key=lambda setting: (not setting.changed, not setting.differs))
+        settings.append(Setting(key, values, len(set(values.values())) > 1, arms))
+    return sorted(settings, key=lambda setting: (not setting.changed, not setting.differs))
 
 
 def resolved_settings(run: Run) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def resolved_settings(run: Run) -> dict[str, Any]:
 def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
     """A row per run: its `name`, and the value of every setting that is none of `IDENTITY`."""
     return [
-        {"name": run.name} | {key: own for key, own in resolved_settings(run).items() if key not in IDENTITY}
+        {"name": run.name}
+        | {key: value for key, value in resolved_settings(run).items() if key not in IDENTITY}
         for run in experiment.runs
     ]
 
@@ -90,11 +93,11 @@ def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
 def _setting(key: str, runs: Sequence[tuple[Run, Mapping[str, Any]]], tasks: Sequence[str]) -> str:
     by_task: dict[str, str] = {}
     for task in tasks:
-        said = dict.fromkeys(
+        texts = dict.fromkeys(
             value_text(config[key]) for run, config in runs if run.task == task and key in config
         )
-        if said:
-            by_task[task] = " | ".join(said)
+        if texts:
+            by_task[task] = " | ".join(texts)
     if not by_task:
         return "–"
     if len(set(by_task.values())) == 1:
@@ -138,15 +141,15 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
     left to provenance.json.
     """
     counted: dict[str, Counter[str]] = {}
-    everywhere = {file: next(iter(found)) for file, found in digests(experiment).items() if len(found) == 1}
+    everywhere = {file: next(iter(names)) for file, names in digests(experiment).items() if len(names) == 1}
     for run in experiment.runs:
         tried = attempts(run)
-        told = {**run.provenance, **(tried[-1] if tried else {})}
+        record = {**run.provenance, **(tried[-1] if tried else {})}
         if code := source_files(run):
-            told["code"] = hashlib.sha256(
+            record["code"] = hashlib.sha256(
                 json.dumps({**everywhere, **code}, sort_keys=True).encode()
             ).hexdigest()[:12]
-        kept = {key: value for key, value in told.items() if key not in ATTEMPT_ONLY and value != {}}
+        kept = {key: value for key, value in record.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
             kept["attempts"] = len(tried)
         if logs := imported(run):
@@ -161,17 +164,17 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
 def source_files(run: Run) -> Mapping[str, str]:
     """Digest by source file of the run's last attempt."""
     tried = attempts(run)
-    found = tried[-1].get("code") if tried else run.provenance.get("code")
-    return found if isinstance(found, Mapping) else {}
+    code = tried[-1].get("code") if tried else run.provenance.get("code")
+    return code if isinstance(code, Mapping) else {}
 
 
 def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     """Source file -> digest -> the runs that were made with it."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_file: dict[str, dict[str, list[str]]] = {}
     for run in experiment.runs:
         for file, digest in source_files(run).items():
-            found.setdefault(file, {}).setdefault(digest, []).append(run.name)
-    return found
+            by_file.setdefault(file, {}).setdefault(digest, []).append(run.name)
+    return by_file
 
 
 def runs_table(experiment: Experiment) -> Table:

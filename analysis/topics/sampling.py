@@ -1,8 +1,7 @@
-"""pass@k and majority votes against k: from what the runs sampled themselves, and from later evaluations.
+"""What many samples of a problem give: pass@k and majority votes against k.
 
-Tables of what many samples of a problem tell.
-
-The figure of what more samples of a problem bring.
+`sample_curves` computes both curves from samples of the runs and of later evaluations. Two tables print the
+curves, and one figure draws them before and after training.
 """
 
 from __future__ import annotations
@@ -55,24 +54,26 @@ def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd
     A model that was asked the same question stands beside the runs.
     """
     rows: list[tuple[Any, ...]] = []
-    for (task, arm, seed, step), own in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
-        if own.groupby("problem").size().min() >= LEAST:
+    for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
+        if rows_of_run.groupby("problem").size().min() >= LEAST:
             head = (
-                f"{task}\n{own['split'].iloc[0]}, in the runs",
+                f"{task}\n{rows_of_run['split'].iloc[0]}, in the runs",
                 "run",
                 arm,
                 seed,
                 "final" if step else "base",
             )
-            rows += _curves(head, *_by_problem(own.to_dict("records"), lambda row: row["score/correct"]))
+            rows += _curves(
+                head, *_by_problem(rows_of_run.to_dict("records"), lambda row: row["score/correct"])
+            )
     labels = _labels(later)
     for evaluation in later:
         for policy in evaluation.content["policies"]:
             sampled = evaluation.of(policy, "sampled")
             if all("correct" in row["scores"] for row in sampled):
                 answers, correct = _by_problem(sampled, lambda row: row["scores"]["correct"])
-                for place in labels.get(evaluation.path, ()):
-                    head = (place, evaluation.through, evaluation.arm, evaluation.seed, policy)
+                for label in labels.get(evaluation.path, ()):
+                    head = (label, evaluation.through, evaluation.arm, evaluation.seed, policy)
                     rows += _curves(head, answers, correct)
     return pd.DataFrame(rows, columns=["place", "source", "arm", "seed", "policy", "kind", "k", "value"])
 
@@ -85,16 +86,16 @@ def _labels(later: Sequence[LaterEvaluation]) -> dict[Path, list[str]]:
     for evaluation in sampled:
         if evaluation.trained_task:
             beside.setdefault(evaluation.question, []).append(_label(evaluation))
-    found = {}
+    labels = {}
     for evaluation in sampled:
         runs = [] if evaluation.trained_task else beside.get(evaluation.question, [])
-        found[evaluation.path] = list(dict.fromkeys(runs or [_label(evaluation)]))
-    return found
+        labels[evaluation.path] = list(dict.fromkeys(runs or [_label(evaluation)]))
+    return labels
 
 
 def _label(evaluation: LaterEvaluation) -> str:
-    told = evaluation.content["settings"]
-    how = f"{evaluation.split}, {told['samples']} samples, T = {told['temperature']:g}"
+    settings = evaluation.content["settings"]
+    how = f"{evaluation.split}, {settings['samples']} samples, T = {settings['temperature']:g}"
     return f"{evaluation.label}\n{how}{', lm-eval' if evaluation.through == 'lm-eval' else ''}"
 
 
@@ -105,9 +106,11 @@ def _by_problem(
     problems: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         problems.setdefault(row["problem"], []).append(row)
-    ordered = [sorted(own, key=lambda row: row["sample"]) for own in problems.values()]
-    answers = [[row["answer"] if isinstance(row["answer"], str) else None for row in own] for own in ordered]
-    return answers, [[float(score(row)) for row in own] for own in ordered]
+    ordered = [sorted(samples, key=lambda row: row["sample"]) for samples in problems.values()]
+    answers = [
+        [row["answer"] if isinstance(row["answer"], str) else None for row in samples] for samples in ordered
+    ]
+    return answers, [[float(score(row)) for row in samples] for samples in ordered]
 
 
 def _curves(
@@ -115,7 +118,7 @@ def _curves(
 ) -> list[tuple[Any, ...]]:
     if min(map(len, correct), default=0) < LEAST:
         return []
-    passed = pass_curve([len(own) for own in correct], [solved(own) for own in correct])
+    passed = pass_curve([len(scores) for scores in correct], [solved(scores) for scores in correct])
     voted = majority_curve(answers, correct)
     return [(*head, "pass", k, value) for k, value in passed.items()] + [
         (*head, "maj", k, value) for k, value in voted.items()
@@ -144,11 +147,11 @@ def samples_table(curves: pd.DataFrame, kind: str) -> Table:
     """pass@k or votes of k: a row for each k."""
     rows = []
     chosen = by_place(curves[curves["kind"] == kind])
-    for (place, arm, k), own in chosen.groupby(["place", "arm", "k"], sort=False):
-        before = own.loc[own["policy"] == "base", "value"].mean()
-        seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
+    for (label, arm, k), group in chosen.groupby(["place", "arm", "k"], sort=False):
+        before = group.loc[group["policy"] == "base", "value"].mean()
+        seeds = group.loc[group["policy"] != "base"].sort_values("seed")["value"]
         after = seeds.mean()
-        cells = [str(place).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
+        cells = [str(label).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
         rows.append([*cells, points(after - before), each_seed(list(seeds))])
     header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
     return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
@@ -168,17 +171,17 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
     if curves is None or curves.empty:
         return None
     kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
-    places = list(dict.fromkeys(curves["place"]))
-    figure, grid = grid_of(len(kinds), places, sheet, panel_height(len(kinds), places, sheet, 1.9))
+    labels = list(dict.fromkeys(curves["place"]))
+    figure, grid = grid_of(len(kinds), labels, sheet, panel_height(len(kinds), labels, sheet, 1.9))
     style = look(experiment.arms)
-    for (row, place), axes in grid.items():
+    for (row, panel_label), axes in grid.items():
         kind, label = kinds[row]
-        own = curves[(curves["place"] == place) & (curves["kind"] == kind)]
-        _sampling_panel(axes, own, experiment.arms, style)
-        if place == leftmost(places, place, sheet):
+        panel_rows = curves[(curves["place"] == panel_label) & (curves["kind"] == kind)]
+        _sampling_panel(axes, panel_rows, experiment.arms, style)
+        if panel_label == leftmost(labels, panel_label, sheet):
             axes.set_ylabel(label)
         if row == 0:
-            axes.set_title(place)
+            axes.set_title(panel_label)
         if row == len(kinds) - 1:
             axes.set_xlabel("samples k")
     drawn = set(curves.loc[curves["policy"] == "final", "arm"])
@@ -203,14 +206,14 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
     )
 
 
-def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
+def _sampling_panel(axes: Axes, panel_rows: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
     """Curves of one place: the mean of an arm (of all, before training), its seeds and their band."""
-    base = own[own["policy"] == "base"]
+    base = panel_rows[panel_rows["policy"] == "base"]
     series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOR, BASE_DASH, None)]
     for arm in arms:
-        trained = own[(own["policy"] == "final") & (own["arm"] == arm)]
+        trained = panel_rows[(panel_rows["policy"] == "final") & (panel_rows["arm"] == arm)]
         series.append((trained, style.color[arm], style.dash[arm], style.marker[arm]))
-    models = own[own["policy"] == "model"]
+    models = panel_rows[panel_rows["policy"] == "model"]
     for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
         series.append((rows, "#000000", "-", MARKERS[index % 10]))
     for rows, color, dash, marker in series:
@@ -223,6 +226,6 @@ def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: L
             axes.add_collection(LineCollection(seeds, colors=[color], linewidths=0.5, alpha=FAINT))
         axes.plot(mean.index, mean, color=color, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
     axes.set_xscale("log", base=2)
-    ticks = sorted(set(own["k"]))
+    ticks = sorted(set(panel_rows["k"]))
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))

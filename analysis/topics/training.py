@@ -1,10 +1,7 @@
-"""What each arm was paid for, at both ends of training.
+"""What training logs at each update: rewards and their parts, critics, entropy, KL, lengths, gradients.
 
-What critics explained of the returns that they were to predict, from the metrics that arms log.
-
-Tables of training: what was rewarded, and what the critic explained.
-
-Figures of training: what was logged at each update.
+`reward_parts` and `critic_explained` reduce the logs to one row per run. Two tables print them. The figures
+draw logged metrics against updates; `TRAINING` lists these metrics.
 """
 
 from __future__ import annotations
@@ -43,8 +40,8 @@ def reward_parts(experiment: Experiment) -> pd.DataFrame:
     names = [f"reward/{part}" for part in reward_components(experiment)]
     rows = []
     for name in (*names, "reward/mean", VERDICT) if names else ():
-        for (task, arm, seed), own in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
-            values = own.sort_values("step")["value"].to_numpy()
+        for (task, arm, seed), logged in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
+            values = logged.sort_values("step")["value"].to_numpy()
             last = max(1, round(LAST_TENTH * len(values)))
             rows.append((task, arm, seed, name, values[0], values[-last:].mean()))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
@@ -73,7 +70,7 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
     )
     known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
-    own, others, every = (
+    explained, group_explained, trained_rows = (
         by_run(experiment.select(EXPLAINED)),
         by_run(experiment.select(GROUP)),
         by_run(trained),
@@ -81,9 +78,11 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
     for run in experiment.runs:
         if (run.task, run.arm, run.seed) not in known:
             continue
-        steps = every(run)["step"]
+        steps = trained_rows(run)["step"]
         first = _first(int(steps.max()))
-        last, group = (part.loc[part["step"] >= first, "value"] for part in (own(run), others(run)))
+        last, group = (
+            part.loc[part["step"] >= first, "value"] for part in (explained(run), group_explained(run))
+        )
         rows.append((run.task, run.arm, run.seed, len(last), last.mean(), group.mean()))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -96,19 +95,21 @@ def _first(last: int) -> int:
 def critic_warnings(frame: pd.DataFrame) -> Iterator[str]:
     """A sentence for each arm and task some of whose seeds ended with a critic that explains less than
     `LITTLE`."""
-    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
-        dim = own[~(own["explained"] >= LITTLE)]
-        if dim.empty:
+    for (task, arm), seeds_of_arm in frame.groupby(["task", "arm"], sort=False):
+        weak = seeds_of_arm[~(seeds_of_arm["explained"] >= LITTLE)]
+        if weak.empty:
             continue
-        seeds = ", ".join(str(seed) for seed in dim["seed"])
-        where = f"{arm} on {task}, seed{'s' * (len(dim) > 1)} {seeds}"
-        if dim["explained"].isna().all():
+        seeds = ", ".join(str(seed) for seed in weak["seed"])
+        where = f"{arm} on {task}, seed{'s' * (len(weak) > 1)} {seeds}"
+        if weak["explained"].isna().all():
             yield f"{where}: no share of the returns' variance is known that the critic explained"
             continue
-        beside = "" if dim["group"].isna().all() else f"; the group's other rollouts {_share(dim['group'])} %"
+        group_text = (
+            "" if weak["group"].isna().all() else f"; the group's other rollouts {_share(weak['group'])} %"
+        )
         yield (
-            f"{where}: the critic explained {_share(dim['explained'])} % of the variance of the returns over "
-            f"the last quarter of the updates{beside}"
+            f"{where}: the critic explained {_share(weak['explained'])} % of the variance of the returns over "
+            f"the last quarter of the updates{group_text}"
         )
 
 
@@ -129,8 +130,13 @@ def rewards_table(experiment: Experiment) -> Table:
         for name in names:
             both = means.loc[(task, arm, name)] if (task, arm, name) in means.index else None
             cells.append(NONE if both is None else f"{two(both['start'])} → {two(both['end'])}")
-        own = frame[(frame["task"] == task) & (frame["arm"] == arm)]
-        change = (own["end"] - own["start"]).groupby([own["seed"], own["metric"]]).mean().unstack()
+        arm_rows = frame[(frame["task"] == task) & (frame["arm"] == arm)]
+        change = (
+            (arm_rows["end"] - arm_rows["start"])
+            .groupby([arm_rows["seed"], arm_rows["metric"]])
+            .mean()
+            .unstack()
+        )
         parted = (change.get("reward/mean", 0) > 0) & (change.get(VERDICT, 0) < 0)
         rows.append([task, arm, *cells, f"{int(parted.sum())} of {len(change)}"])
     labels = {"reward/mean": "reward", VERDICT: "verdict"}
@@ -149,8 +155,8 @@ def critic_table(experiment: Experiment) -> Table:
     """What each critic explained at the end of training."""
     frame = critic_explained(experiment)
     rows = []
-    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
-        shares = own["explained"]
+    for (task, arm), seeds in frame.groupby(["task", "arm"], sort=False):
+        shares = seeds["explained"]
         little = int((~(shares >= LITTLE)).sum())
         rows.append(
             [
@@ -159,8 +165,8 @@ def critic_table(experiment: Experiment) -> Table:
                 percent(shares.mean()),
                 interval(shares.min(), shares.max()),
                 each_seed(list(shares)),
-                percent(own["group"].mean()),
-                f"{little} of {len(own)}",
+                percent(seeds["group"].mean()),
+                f"{little} of {len(seeds)}",
             ]
         )
     level = f"{LITTLE:.0%}"
@@ -251,11 +257,11 @@ def draw_training(
         return None
     panels = [Row(panel.label, frame, panel.log, panel.shared) for panel, frame in drawn]
     figure = curves(experiment, panels, "updates", sheet)
-    named: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for panel, _ in drawn:
-        named.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
-    told = "; ".join(f"{label}: {text}" for text, label in named.items())
-    return Drawing(name, title, f"{told[0].upper()}{told[1:]}.", figure)
+        labels.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
+    definitions_text = "; ".join(f"{label}: {text}" for text, label in labels.items())
+    return Drawing(name, title, f"{definitions_text[0].upper()}{definitions_text[1:]}.", figure)
 
 
 def words(label: str) -> str:

@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.aggregates import components, crossed_interval
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, Floats
-from grpobench.analysis.topics.budgets import at_equal_budgets, runs_at_equal_budgets
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 
 SMALL = {"steps": 8, "every": 4, "problems": 8}
 
@@ -202,5 +202,5 @@ def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path:
         .set_index("seed")["accuracy"]
     )
     assert own[1] == 0 and own[2] == pytest.approx(0.6)  # seed 1 was last evaluated after 4 of 8 updates
-    mean = at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    mean = mean_at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)

@@ -29,7 +29,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import count, escape, points
 from grpobench.analysis.topics.accuracy import decoding, finals
-from grpobench.analysis.topics.budgets import at_equal_budgets, with_axis
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
 from grpobench.analysis.topics.runs import all_settings, run_provenance
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
@@ -353,7 +353,7 @@ def test_critic_figure_shows_only_the_arm_with_a_critic(tmp_path: Path) -> None:
 
 def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
-    frame = at_equal_budgets(experiment)
+    frame = mean_at_equal_budgets(experiment)
     tokens = experiment.select("cost/generated_tokens")
     ends = tokens.groupby(["arm", "seed"])["value"].max()
     assert set(frame.loc[frame["axis"] == "tokens", "budget"]) == {ends.min()}
