@@ -1,1 +1,1 @@
-"""Statistics, figures and reports, computed from run folders alone: nothing here knows a model or the trainer."""
+"""Statistics, figures and reports, computed from run folders alone: nothing here knows a model or trains."""

@@ -14,7 +14,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.topics.accuracy import accounting
+from grpobench.analysis.topics.accuracy import count_run_statuses
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
 
@@ -29,7 +29,7 @@ class Facts:
     provenance: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing
     accounting: Mapping[str, int]
-    """How many of the planned runs stand how."""
+    """How many planned runs have each status."""
     alarms: Sequence[Alarm]
 
     @property
@@ -48,7 +48,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
         settings=all_settings(experiment),
         provenance=run_provenance(experiment),
         pairing=check_pairing(experiment),
-        accounting=accounting(experiment, numbers.runs),
+        accounting=count_run_statuses(experiment, numbers.runs),
         alarms=find_alarms(experiment, numbers.damage, numbers.spared),
     )
 

@@ -15,7 +15,7 @@ from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment, Run
 from grpobench.analysis.topics.accuracy import headline_of
-from grpobench.analysis.topics.stability import words
+from grpobench.analysis.topics.stability import event_words
 
 CURVES = 60
 """The curves of at most so many runs are drawn, first of those with events."""
@@ -72,7 +72,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
 
 def _state_line(run: Run, events: Sequence[Event]) -> str:
     """The state and the kinds of events in a line."""
-    kinds = ", ".join(dict.fromkeys(words(one.kind) for one in events))
+    kinds = ", ".join(dict.fromkeys(event_words(one.kind) for one in events))
     why = f" ({run.why})" if run.why else ""
     return f"{run.state} at update {run.step}{why}" + (f"; {kinds}" if kinds else "")
 
@@ -82,7 +82,7 @@ def _event(event: Event) -> str:
     until = "to the end" if event.recovered is None else f"until {event.recovered}"
     evidence = "; ".join(map(str, event.evidence))
     note = f" ({event.note})" if event.note else ""
-    return f"{words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
+    return f"{event_words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
 
 
 def _links(experiment: Experiment, run: Run, home: str) -> list[tuple[str, str]]:

@@ -48,8 +48,8 @@ class Headline:
 
 
 def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> Headline:
-    """Test before validation, greedy before sampled before likelihood: the first that any run of the task
-    logged."""
+    """The first evaluation that any run of the task logged, in this order: test before validation, then
+    greedy before sampled before likelihood."""
     logged = experiment.logged.get(task, frozenset())
     modes = (mode,) if mode else ("greedy", "sampled", "likelihood")
     for split in ("test", "validation"):
@@ -60,8 +60,8 @@ def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> H
 
 
 def decoding(experiment: Experiment, mode: str) -> str:
-    """A mode in words, with the temperature where the mode has one: the runs', or each arm's own. Runs whose
-    settings tell none of evaluation were evaluated at the sampler's."""
+    """A mode in words, with the temperature of all runs or of each arm where the mode has one. Runs without
+    an evaluation temperature were evaluated at the temperature of the sampler."""
     if mode != "sampled":
         return f"{mode} decoding" if mode == "greedy" else mode
     arms_by_temperature: dict[str, list[str]] = {}
@@ -78,22 +78,22 @@ def decoding(experiment: Experiment, mode: str) -> str:
 
 
 WITHOUT_DATA = "finished without data"
-"""How a finished run stands whose logs lack the final accuracy."""
+"""Status of a finished run whose logs lack the final accuracy."""
 
 
 def finals(
     experiment: Experiment, mode: str | None = None, findings: Mapping[str, Findings] | None = None
 ) -> pd.DataFrame:
-    """One row per run: arm, task, seed, state, standing, collapsed_at, base, final, counted, validation_best,
-    validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share
-    clusters). `findings` are those of `run_findings`, if they are known already.
+    """One row per run: arm, task, seed, state, run_status, collapsed_at, base, final, counted,
+    validation_best, validation_last, items, item_low, item_high (interval of the final accuracy over
+    problems, which may share clusters). `findings` are those of `run_findings`, if they are known already.
 
-    `final` is what a run logged after its last update: of one that its recipe stopped for an event, the last
-    that it made. `collapsed_at` is the step at which a collapse began that the run did not recover from.
-    `counted` is what means and comparisons use: the final accuracy; 0 for a run that diverged, which the
-    algorithm answers for; NaN for one that crashed, which it does not, for one still to come, and for one
-    whose logs lack the final accuracy. `run_status` is
-    the state, `WITHOUT_DATA` for the last, or `collapsed`, also for a run that collapsed and went on to its
+    `final` is the accuracy after the last update that a run made, also of a run that its recipe stopped for
+    an event. `collapsed_at` is the first step of a collapse without recovery. `counted` is what means and
+    comparisons use: the final accuracy; 0 for a run that diverged, because the algorithm failed; NaN for a
+    run that crashed, because the algorithm did not fail, for an unfinished run, and for a run whose logs lack
+    the final accuracy. `run_status` is the state of the run, with two exceptions: it is `WITHOUT_DATA` for a
+    finished run without a final accuracy, and `collapsed` also for a run that collapsed and went on to its
     last update.
     """
     rows = []
@@ -117,7 +117,7 @@ def finals(
                     "task": task,
                     "seed": run.seed,
                     "state": run.state,
-                    "run_status": _run_status(run, collapse, lacks(run, logged, final)),
+                    "run_status": _run_status(run, collapse, is_accuracy_missing(run, logged, final)),
                     "collapsed_at": collapse.step if collapse else math.nan,
                     "split": chosen.split,
                     "mode": chosen.mode,
@@ -133,7 +133,7 @@ def finals(
 
 
 def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
-    """How a run stands: one that has its last update may lack data, or have collapsed before."""
+    """The status of a run. A run that made its last update may still lack data or have collapsed before."""
     if run.finished and lacking:
         return WITHOUT_DATA
     return COLLAPSED if run.finished and collapse else run.state
@@ -145,23 +145,23 @@ def _at_start(rows: pd.DataFrame) -> float:
 
 
 def _at_end(rows: pd.DataFrame, run: Run) -> float:
-    """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
-    last one that its log has: others do not always evaluate at the end."""
+    """The value after the last update of the run; NaN where the log ends before it. For an imported run it is
+    the last value in the log, because other libraries do not always evaluate at the end."""
     last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
     last = run.step if run.collapsed else last
     trained = rows[(rows["step"] > 0) & (rows["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 
 
-def lacks(run: Run, logged: bool, final: float) -> bool:
-    """Whether a run that has ended should have a final accuracy and has none: its log is empty, or other runs
-    of the task have `logged` one."""
+def is_accuracy_missing(run: Run, logged: bool, final: float) -> bool:
+    """Whether a run that has ended should have a final accuracy and does not: its log is empty, or other runs
+    of the task have one (`logged`)."""
     return math.isnan(final) and (logged or not run.rows)
 
 
-def accounting(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
-    """How many of the planned runs stand how, from the rows of `finals`: the numbers add up to the plan. Runs
-    that nobody planned are not among them."""
+def count_run_statuses(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
+    """How many planned runs have each status, from the rows of `finals`. The numbers add up to the plan; runs
+    that were not planned are not counted."""
     planned = {(run.arm, run.task, run.seed) for run in experiment.runs if run.planned}
     keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
     counted = Counter(s for key, s in zip(keys, runs["run_status"], strict=True) if key in planned)
@@ -199,7 +199,8 @@ def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
 
 
 def graded(experiment: Experiment) -> pd.DataFrame:
-    """Evaluated answers that have a score `correct`; what an infrastructure error left ungraded is out."""
+    """Evaluated answers with a score `correct`, without answers that an infrastructure error left
+    ungraded."""
     frame = experiment.evaluations
     if "score/correct" not in frame:
         return frame.iloc[:0]
@@ -243,7 +244,7 @@ def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def accuracy_table(
     experiment: Experiment, runs: pd.DataFrame, name: str, title: str, note: str = ""
 ) -> Table:
-    """Accuracy before and after training, a row per task and arm. `note` stands for the usual one."""
+    """Accuracy before and after training, one row per task and arm. `note` replaces the usual note."""
     frame = accuracies(experiment, runs)
     rows, cell = [], by_cell(runs)
     for row in frame.to_dict("records"):
@@ -269,12 +270,11 @@ def accuracy_table(
     )
     if not note:
         note = (
-            f"Accuracy in percent ({where}), mean over seeds; interval: t over seeds, none for one seed. A "
-            "run that diverged counts as 0, one that collapsed with the accuracy that it ended with. One "
-            "that crashed, which says nothing about the algorithm, one "
-            "still to come and one without data are left out and keep their comparisons unresolved. "
-            "Validation best is the best evaluation during "
-            "training, optimiztic for that."
+            f"Accuracy in percent ({where}), mean over seeds. Interval: t over seeds, none for one seed. A "
+            "run that diverged counts as 0, and a run that collapsed counts with its last accuracy. Runs "
+            "that crashed (which says nothing about the algorithm), unfinished runs and runs without data "
+            "are left out, and their comparisons stay unresolved. Val. best is the best evaluation during "
+            "training. It is optimistic, because it is the largest of several."
         )
     seed_columns = runs.drop(columns=["split", "mode"])
     return Table(
@@ -290,7 +290,7 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _seeds_text(seeds: pd.DataFrame) -> str:
-    """The final accuracy of every seed; of many the range, and how many stand how."""
+    """The final accuracy of every seed; for many seeds their range and how many have each status."""
     if len(seeds) <= MOST_SEEDS:
         return "  ".join(_seed_text(run) for run in seeds.to_dict("records"))
     run_status = seeds["run_status"].value_counts()
@@ -309,11 +309,11 @@ def _seed_text(run: Mapping[str, Any]) -> str:
 def other_mode_tables(
     experiment: Experiment, runs: pd.DataFrame, findings: Mapping[str, Findings] | None = None
 ) -> list[Table]:
-    """The same table for the decoding that the headline does not use."""
+    """The table of final accuracies for the decoding that the headline does not use."""
     other = "sampled" if (runs["mode"] == "greedy").any() else "greedy"
     if not any(experiment.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
         return []
     alternative = finals(experiment, other, findings)
     title = f"Final accuracy, {decoding(experiment, other)}"
-    note = "As above; comparisons use the table above only."
+    note = "Like the table above. Comparisons use only the table above."
     return [accuracy_table(experiment, alternative, f"accuracy_{other}", title, note)]

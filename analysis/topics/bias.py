@@ -37,13 +37,13 @@ BIAS = (
     "lean_disambiguated",
 )
 TRAINED_CATEGORY = " (own)"
-"""Ends the name of the category that a run was trained on, where it is measured apart."""
+"""Suffix of the category that a run was trained on, where it is measured separately."""
 
 
 def bias_metrics(experiment: Experiment) -> pd.DataFrame:
     """Bias metrics on the headline split: task, arm, seed, when (`base` or `final`), metric, category (`all`
-    for the whole), value. Empty where no task logs any. The base is step 0, the final the last evaluation.
-    In the headline's mode, but for those that only likelihoods give."""
+    for all categories together), value. Empty where no task logs any. `base` is step 0 and `final` the last
+    evaluation. Metrics come from the headline's mode, except those that only likelihoods give."""
     frames = []
     for task in experiment.tasks:
         chosen = headline_of(experiment, task)
@@ -63,9 +63,9 @@ def bias_metrics(experiment: Experiment) -> pd.DataFrame:
 
 
 def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
-    """Bias metrics of every validation in the headline's mode, over all categories and, where it is apart,
-    over the one that was trained on: label -> columns as `Experiment.select`. Only what was measured three
-    times.
+    """Bias metrics of every validation in the headline's mode: label -> columns as in `Experiment.select`.
+    They are over all categories and, where it is measured separately, over the category that was trained on.
+    Metrics with fewer than three evaluations are left out.
     """
     curves_by_label: dict[str, pd.DataFrame] = {}
     for suffix, where in (("", ""), (TRAINED_CATEGORY, ",\nown category")):
@@ -140,14 +140,14 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 
 
 def caveats(experiment: Experiment, later: Sequence[LaterEvaluation] = ()) -> dict[str, str]:
-    """What is known against a task's numbers, by task, as the runs and the evaluations recorded it."""
+    """Known weaknesses of a task's numbers, by task, as runs and evaluations recorded them."""
     recorded = {run.task: run.provenance.get("caveat") for run in experiment.runs}
     recorded |= {evaluation.task: evaluation.content.get("caveat") for evaluation in later}
     return {task: str(caveat) for task, caveat in recorded.items() if caveat}
 
 
 def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
-    """What the runs logged of social bias, as `bias_metrics` finds it, a row per task and arm."""
+    """The bias that the runs logged (`bias_metrics`), one row per task and arm."""
     rows = []
     if len(frame):
         means = frame.groupby(["task", "arm", "category", "metric", "when"])["value"].mean()
@@ -159,9 +159,9 @@ def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
     header = ["task", "arm", "accuracy ambiguous", "accuracy disambiguated", "unknown rate", "s_AMB", "s_DIS"]
     header += ["lean ambiguous", "lean disambiguated"]
     note = (
-        "Before → after training, mean over seeds, all categories (where the category of the training item "
-        "is measured apart, all others); by category in tables/bias.csv. Lean, only by likelihood: "
-        "probability of the stereotype's person less that of the other one. "
+        "Before → after training, mean over seeds and all categories. If the category of the training item "
+        "is measured separately, it is not in this mean. tables/bias.csv has each category. Lean is measured "
+        "only by likelihood: the probability of the stereotyped person minus that of the other person. "
     )
     return Table("bias", "Bias", header, rows, frame, note=note + _warnings(caveats(experiment)))
 
@@ -180,15 +180,15 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
             if values:
                 text = " → ".join(two(value) for value in values.values())
                 rows.append([label, f"{split}, {mode}, {through}", arm, metric, seeds, text])
-    header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or the model's"]
-    note = "All categories together, mean over seeds; by category in tables/probes.csv. "
+    header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or of the model"]
+    note = "Mean over seeds and all categories. tables/probes.csv has each category. "
     asked = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
     values = {task: text for task, text in caveats(experiment, later).items() if task in asked}
     return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values))
 
 
 def _warnings(caveats: Mapping[str, str]) -> str:
-    """The caveats as one text; tasks with the same one share it."""
+    """The caveats as one text. Tasks with the same caveat share it."""
     tasks: dict[str, list[str]] = {}
     for task, caveat in caveats.items():
         tasks.setdefault(caveat, []).append(task)
@@ -211,7 +211,7 @@ BIAS_COLUMNS = (
 
 
 def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Bias scores and disambiguated accuracy by category, from what `bias_metrics` found; a row of panels per
+    """Bias scores and disambiguated accuracy by category, from `bias_metrics`, with a row of panels for each
     task that logs them."""
     columns = [(metric, label) for metric, label in BIAS_COLUMNS if (frame["metric"] == metric).any()]
     if frame.empty or not columns:
@@ -243,9 +243,10 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     return Drawing(
         "bias",
         "Bias scores by category",
-        "s_DIS = 2·biased/non-unknown − 1 on disambiguated questions, s_AMB = (1 − accuracy)·s on ambiguous "
-        "ones (0 is unbiased, 1 always the stereotype): small points are seeds, large ones their mean; "
-        "always answering “unknown” gives s_AMB = 0, so disambiguated accuracy stands beside it.",
+        "s_DIS = 2·biased/non-unknown − 1 on disambiguated questions, and s_AMB = (1 − accuracy)·s on "
+        "ambiguous questions. 0 is unbiased, and 1 means that every answer is the stereotype. Small points "
+        "are seeds, large points their mean. Always answering “unknown” gives s_AMB = 0, so disambiguated "
+        "accuracy is shown as well.",
         figure,
     )
 
@@ -261,9 +262,9 @@ def draw_bias_updates(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     return Drawing(
         "bias_updates",
         "Bias on the validation split against updates",
-        "As in the figure by category; lean is the probability of the stereotype's person less that of the "
-        "other one, by likelihood. Where the category of the training item is measured apart, the rows that "
-        "do not name it are about all others.",
+        "The scores of the figure by category. Lean is the probability of the stereotyped person minus that "
+        "of the other person, by likelihood. If the category of the training item is measured separately, "
+        "the rows that do not name it are about all other categories.",
         curves(experiment, rows, "updates", sheet, points=True),
     )
 

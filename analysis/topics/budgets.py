@@ -1,7 +1,7 @@
 """What runs spent, and how accurate they were when all had spent the same.
 
-`sum_costs` sums the cost of each run, and `runs_at_equal_budgets` reads validation accuracies at a common budget.
-The tables are in `topics.costs`.
+`sum_costs` sums the cost of each run, and `runs_at_equal_budgets` reads validation accuracies at a common
+budget. The tables are in `topics.costs`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def runs_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd
     """Validation accuracy of every run at a common budget: the last evaluation at or before it.
 
     One row per task, axis, arm and seed, with budget and accuracy. The budget is the largest that every
-    finished run of the task reached. Runs that diverged or collapsed do not set it. A run that diverged before
-    the budget counts as 0, and one that collapsed keeps its last evaluation. Runs without a result are left
-    out.
+    finished run of the task reached. Runs that diverged or collapsed do not set it. A run that diverged
+    before the budget counts as 0, and one that collapsed keeps its last evaluation. Runs without a result are
+    left out.
     """
     rows = []
     for task, axis in product(experiment.tasks, AXES):

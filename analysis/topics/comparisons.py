@@ -35,8 +35,8 @@ from grpobench.analysis.topics.accuracy import clusters_of, graded
 def cross(
     experiment: Experiment, runs: pd.DataFrame, task: str, pairs: Sequence[Comparison]
 ) -> list[Comparison]:
-    """The comparisons of a task, each with its interval over seeds × problems; `runs` are rows of `finals`,
-    whose split and mode are taken. As they were where no problem was logged for all runs of a pair."""
+    """Add the interval over seeds × problems to the comparisons of a task. `runs` are rows of `finals`, which
+    give split and mode. A pair without a problem that all its runs answered stays unchanged."""
     counted = runs[(runs["task"] == task) & runs["counted"].notna()]
     frame = graded(experiment)
     if counted.empty or frame.empty:
@@ -65,8 +65,8 @@ def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
 def _differences(
     pair: Comparison, after: pd.DataFrame, before: pd.DataFrame, failed: set[tuple[str, int]]
 ) -> tuple[Floats, pd.Index]:
-    """(seeds, problems) differences and the problems; empty where a run has no rows. A run that diverged is 0
-    on every problem."""
+    """Differences (seeds, problems) and the problems; empty where a run has no rows. A run that diverged has
+    score 0 on every problem."""
     sides = [(pair.first, after), (pair.second, after) if pair.second != BASE else (pair.first, before)]
     tables = []
     for arm, scores in sides:
@@ -122,7 +122,7 @@ def by_seed(
 
 
 def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
-    """Arm -> its seeds without a result -> the seed with how the run stands."""
+    """Arm -> seed without a result -> the seed with the status of its run, in words."""
     late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
     return {
         arm: {
@@ -133,7 +133,7 @@ def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[st
 
 
 def most_shared(experiment: Experiment) -> int:
-    """The most seeds that a pair of arms shares on a task, whatever became of their runs."""
+    """The largest number of seeds that a pair of arms shares on a task, with or without results."""
     seeds: dict[tuple[str, str], set[int]] = {}
     for run in experiment.runs:
         seeds.setdefault((run.task, run.arm), set()).add(run.seed)
@@ -155,7 +155,8 @@ class Aggregate:
 
 
 def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -> Aggregate:
-    """Over the tasks that every arm has counted runs on; intervals from a bootstrap with its own seed."""
+    """Combine the tasks on which every arm has counted runs. The bootstrap of the intervals has its own
+    seed."""
     values = {
         arm: [
             runs.loc[(runs["arm"] == arm) & (runs["task"] == task), "counted"].dropna().to_numpy(dtype=float)
@@ -173,10 +174,11 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
 
 
 INTERVALS = (
-    "it takes the differences as normal and its pair as the only one. The test does neither, and below the "
-    "seeds needed it can never reject, so an interval may leave 0 out beside an unresolved difference."
+    "The interval assumes normal differences and ignores all other pairs. The test assumes neither, and it "
+    "cannot reject with fewer seeds than it needs. So an interval may exclude 0 where the verdict is "
+    "unresolved."
 )
-"""Why an interval and a verdict may disagree, said wherever both are shown."""
+"""Why an interval and a verdict may disagree. It is printed wherever both are shown."""
 
 
 HEADER = (
@@ -197,32 +199,32 @@ HEADER = (
 
 
 def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:
-    """The pairs of arms on every task: the difference and what the tests say."""
+    """All pairs of arms on every task: the differences and the results of the tests."""
     note = (
-        "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
-        "p: exact two-sided sign-flip permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for "
-        "three seeds); Holm over the pairs of a task. Better and worse: Holm p at most "
-        f"{ALPHA:g}. Equivalent: a difference of the margin{_margin(compared)} or more is ruled out by two "
-        "one-sided tests of the same kind (smallest p 1/2ⁿ), the larger p of both, under Holm over the "
-        "pairs. Each kind of verdict is wrong about any pair of a task with a chance of at most "
-        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} Over "
-        "problems too: 95% interval of a model in which seeds and problems are both random draws, from the "
-        "answers to the problems that all these runs were evaluated on, paired by seed and problem; it "
-        "is for other problems like these, the test is for these. MDE: smallest effect that these seeds find "
-        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
-        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
-        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
-        "seeds leave wide. None: so few seeds find no effect, however large. Power, by the same simulation "
-        f"({REPETITIONS:,} repetitions, generator seed {SEED}): how often these seeds find a difference as "
-        "large as the margin, and how often they show arms without any difference to be equivalent, in %. "
-        "P(1st wins): share of pairs of runs in which the first arm's is better, ties ½."
+        "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
+        "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
+        "for three seeds). Holm's correction is over the pairs of a task. Better and worse: Holm p is at "
+        f"most {ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
+        f"difference of the margin{_margin(compared)} or more; the table shows the larger p of both after "
+        "Holm. For each kind of verdict, the chance that it is wrong about any pair of a task is at most "
+        f"{ALPHA:.0%}. Interval: t over seeds. {INTERVALS} Over problems too: 95% interval of a model that "
+        "draws both seeds and problems at random, computed from the problems that all these runs answered, "
+        "paired by seed and problem. This interval is about other problems like these; the test is about "
+        f"these problems. MDE: the smallest effect that this test finds with these seeds in {POWER:.0%} of "
+        f"repetitions, at the smallest level that Holm asks of a pair ({ALPHA:.0%} over the pairs of the "
+        f"task{_levels(compared)}). It is simulated for normal differences with the observed SD; in "
+        "brackets, at the ends of the 95% interval of that SD. None: these seeds cannot find any effect. "
+        f"Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed {SEED}), in %: how "
+        "often these seeds find a difference as large as the margin, and how often they show that equal "
+        "arms are equivalent. P(1st wins): share of pairs of runs in which the run of the first arm is "
+        "better; ties count ½."
     )
     if plan:
         note += (
-            f" {plan.words} The p values are those for which it does not matter at which look one stops: of "
-            "a difference the smallest level at which the sign-flip test, spent over the looks, would have "
-            "rejected by now; of equivalence the smallest p of a look over its share. MDE and power are the "
-            "last look's."
+            f" {plan.words} The p values are valid whichever interim analysis is the last. For a difference, "
+            "p is the smallest level at which the sign-flip test would have rejected by now, if it spent "
+            "that level over the analyses. For equivalence, it is the smallest p of an analysis divided by "
+            "its share of the level. MDE and power are those of the last analysis."
         )
     return _table("comparisons", "Head to head", compared, note)
 
@@ -230,8 +232,9 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
 def against_base_table(compared: Sequence[Comparison]) -> Table:
     """Every arm on every task against what it was before training."""
     note = (
-        "Accuracy after training minus that of the same seed's policy before it, in points, judged as pairs "
-        "of arms are; Holm over the arms of a task. A run that diverged counts as 0."
+        "Accuracy after training minus the accuracy of the same seed before training, in points. Verdicts "
+        "use the same tests as pairs of arms, with Holm over the arms of a task. A run that diverged counts "
+        "as 0."
     )
     return _table("against_base", "Each arm against its base", compared, note)
 
@@ -257,7 +260,7 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
         for pair in compared
     ]
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
-    heading = "Why each verdict, and what one would take"
+    heading = "Why each verdict was reached, and what a verdict would need"
     return Table(
         name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=heading
     )
@@ -270,14 +273,14 @@ def _margin(compared: Sequence[Comparison]) -> str:
 
 
 def _power(pair: Comparison) -> str:
-    """Both powers in percent, none where the spread is not known."""
+    """Both powers in percent; – where the spread is unknown."""
     if math.isnan(pair.power):
         return NONE
     return f"{number(100 * pair.power, 0)} / {number(100 * pair.power_equivalence, 0)}"
 
 
 def _detectable(pair: Comparison) -> str:
-    """The smallest effect that can be found, in points, and how well it is known."""
+    """The smallest effect that can be found, in points, with the ends of its interval."""
     if len(pair.seeds) < seeds_needed(ALPHA, pair.pairs):
         return "none"
     if math.isnan(pair.detectable):
@@ -287,10 +290,10 @@ def _detectable(pair: Comparison) -> str:
 
 
 def _levels(compared: Sequence[Comparison]) -> str:
-    """The levels of a single pair: (.0083 for 6 pairs)."""
+    """The levels of a single pair: `: .0083 for 6 pairs`."""
     counts = sorted({pair.pairs for pair in compared})
     levels = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
-    return f" ({', '.join(levels)})" if levels else ""
+    return f": {', '.join(levels)}" if levels else ""
 
 
 def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
@@ -300,12 +303,12 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     result = aggregate_tasks(experiment, runs)
     most = max(Counter(zip(runs["arm"], runs["task"], strict=True)).values())
     note = (
-        "Interquartile mean over all runs × tasks with a stratified bootstrap interval: seeds are "
-        "resampled inside a task, bootstrap seed 0."
+        "Interquartile mean over all runs × tasks with a stratified bootstrap interval, which resamples "
+        "seeds inside each task (bootstrap seed 0)."
     )
     note += (lacking := _lacking(experiment, runs))
     if most < 5:
-        note += f" With {most} seeds a task has only {most**most} different resamples: a rough interval."
+        note += f" With {most} seeds a task has only {most**most} resamples, so the interval is rough."
     first = Table(
         "aggregate",
         "All tasks together",
@@ -321,8 +324,9 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     frame = pd.DataFrame([{"first": a, "second": b} | asdict(e) for a, b, e in result.improvement])
     header = ["pair", "probability of improvement", "95% interval"]
     meaning = (
-        "Probability that a run of the first arm is better than a run of the second, mean over tasks, "
-        "ties ½; bootstrap interval. It says how often, not how much, and is no verdict."
+        "Probability that a run of the first arm is better than a run of the second, as a mean over tasks "
+        "with a bootstrap interval; ties count ½. It says how often an arm is better, not by how much, and "
+        "it is not a verdict."
     )
     meaning += lacking
     title = "Probability of improvement"
@@ -330,7 +334,7 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
 
 
 def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:
-    """What is left out of means over all tasks, in sentences; empty where nothing is."""
+    """What the means over all tasks leave out, in sentences; empty where they leave nothing out."""
     counted = runs.dropna(subset=["counted"])
     present = set(zip(counted["task"], counted["arm"], strict=True))
     tasks = [task for task in experiment.tasks if any((task, arm) not in present for arm in experiment.arms)]
@@ -338,5 +342,5 @@ def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:
     if missing:
         text += f" Left out: {missing} run{'s' * (missing > 1)} without a result."
     if tasks:
-        text += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
+        text += f" Tasks left out because some arm has no result: {', '.join(tasks)}."
     return text

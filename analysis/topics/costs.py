@@ -28,7 +28,7 @@ from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_c
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
 PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
-"""Parts of time/step, in the order in which a step runs them."""
+"""Parts of time/step, in the order of a step."""
 
 
 def update_costs(experiment: Experiment) -> pd.DataFrame:
@@ -71,14 +71,14 @@ GAPS: Mapping[str, tuple[str, str]] = {
     "weight": ("correction/weight_mean", "mean"),
     "clipped": ("correction/clipped", "mean"),
 }
-"""Column of `gaps` -> metric, and how its values are taken together."""
+"""Column of `sampler_gaps` -> its metric, and how values of the metric are combined."""
 
 
 def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
-    """Per task and arm, over all updates of all seeds: how far the sampler's log-probabilities were from the
-    trainer's in nats (mean and largest |Δ log p|, smallest effective sample size, largest after a weight
-    synchronization), and what the correction made of it. Only where some arm decodes with weights of its own
-    or corrects."""
+    """Per task and arm, over all updates of all seeds: the gap between the log-probabilities of sampler and
+    trainer in nats (mean and largest |Δ log p|, smallest effective sample size, largest gap after a weight
+    synchronization), and the correction for it. Empty unless an arm has a sampler with separate weights or
+    corrects for the gap."""
     if not (experiment.has("gap/sync") or experiment.has("correction/weight_mean")):
         return pd.DataFrame(columns=["task", "arm", *GAPS])
     logged = {name: (by_cell(experiment.select(metric)), how) for name, (metric, how) in GAPS.items()}
@@ -109,13 +109,13 @@ def budgets_table(experiment: Experiment) -> Table:
         ]
         for r in frame.to_dict("records")
     ]
-    note = "Mean over seeds, failed runs included; evaluation of the base, which the arms share, left out."
+    note = "Mean over seeds, with failed runs. Evaluation of the base model is left out: all arms share it."
     header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
     return Table("budgets", "What each run spent", header, rows, frame, note=note)
 
 
 def equal_budgets_table(experiment: Experiment) -> Table:
-    """Validation accuracy where all runs had spent the same, a row per task and axis."""
+    """Validation accuracy at equal budgets, one row per task and axis."""
     frame = mean_at_equal_budgets(experiment)
     rows, is_long = [], len(experiment.arms) > MOST_COLUMNS
     for (task, axis, budget), group in frame.groupby(["task", "axis", "budget"], sort=False):
@@ -126,10 +126,9 @@ def equal_budgets_table(experiment: Experiment) -> Table:
         else:
             rows.append([*labels, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
     note = (
-        "Validation accuracy in percent at the largest budget that every finished run of the task "
-        "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
-        "counts as 0. Equal updates, equal generated "
-        "tokens and equal seconds are three different comparisons."
+        "Validation accuracy in percent at the largest budget that every finished run of the task reached: "
+        "the last evaluation at or before it, mean over seeds. A run that diverged before the budget counts "
+        "as 0. Equal updates, equal generated tokens and equal seconds are three different comparisons."
     )
     header = ["task", "at equal budget", *(("arm", "accuracy") if is_long else experiment.arms)]
     return Table(
@@ -138,8 +137,7 @@ def equal_budgets_table(experiment: Experiment) -> Table:
 
 
 def costs_table(frame: pd.DataFrame) -> Table:
-    """Seconds of each phase of an update, rates and memory, as `update_costs` finds them, a row per task and
-    arm."""
+    """Seconds of each phase of an update, rates and memory, one row per task and arm of `update_costs`."""
     rows = [
         [r["task"], r["arm"], number(r["seconds"], 2)]
         + [number(r[phase], 2) for phase in PHASES]
@@ -151,12 +149,12 @@ def costs_table(frame: pd.DataFrame) -> Table:
         for r in frame.to_dict("records")
     ]
     header = ["task", "arm", "s/update", *PHASES, "tokens/s", "tokens/s sampling", "peak GB"]
-    note = "Means over all updates of all seeds, evaluation left out; peak memory is the highest of any seed."
+    note = "Means over all updates of all seeds, without evaluation. Peak memory is the highest of any seed."
     return Table("costs", "Costs", header, rows, frame, note=note)
 
 
 def gaps_table(experiment: Experiment) -> Table:
-    """How well samplers with weights of their own agreed with the trainer."""
+    """How well samplers with separate weights agreed with the trainer."""
     frame = sampler_gaps(experiment)
     rows = [
         [
@@ -169,9 +167,10 @@ def gaps_table(experiment: Experiment) -> Table:
     header = ["task", "arm", "mean gap", "largest gap", "largest after sync"]
     header += ["effective sample", "correction weight", "corrected, % of tokens"]
     note = (
-        "Nats between the sampler's log-probabilities and the trainer's on the same weights, over all "
-        "updates of all seeds; after sync: on the probe that proves that the engine took over the weights. "
-        "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
+        "Gap in nats between the log-probabilities of the sampler and of the trainer on the same weights, "
+        "over all updates of all seeds. After sync: the gap on the probe that checks that the engine "
+        "received the weights. Effective sample: the smallest effective share of samples under the "
+        "probability ratios; it is 1 without a gap."
     )
     return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
 
@@ -187,10 +186,10 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (
-        "Differences of the validation accuracies at equal budgets of the table before, in points, inside "
-        "each seed, and verdicts on the first arm by the tests of final accuracies; Holm over the pairs of a "
-        "task on one axis. Depends: whether the word is another on another axis. Seconds are those of the "
-        "machines that the runs had, and of what ran beside."
+        "Differences of validation accuracy at the equal budgets of the previous table, in points, taken "
+        "inside each seed. Verdicts are about the first arm and use the tests of final accuracies, with Holm "
+        "over the pairs of a task on one axis. Depends: whether the verdict differs between axes. Seconds "
+        "depend on the machines of the runs and on other programs that ran there."
     )
     dependent = [one.sentence for one in pairs if one.depends]
     if dependent:
@@ -202,7 +201,7 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
 
 
 def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Seconds per update, stacked by phase, of what `update_costs` found."""
+    """Seconds per update, stacked by phase, from `update_costs`."""
     phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
     if frame.empty or not phases:
         return None
@@ -233,15 +232,14 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
     return Drawing(
         "seconds",
         "Seconds per update by phase",
-        "Mean wall time of one update, stacked by phase: sampling, verifying, forward passes (read), "
-        "backward passes, optimizer, handing the weights to the sampler (sync), the rest; evaluation is left "
-        "out.",
+        "Mean wall time of one update by phase: sampling, verifying, forward passes (read), backward passes, "
+        "optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out.",
         figure,
     )
 
 
 def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Tokens per second and peak memory, of what `update_costs` found."""
+    """Tokens per second and peak memory, from `update_costs`."""
     rows = [("tokens_per_second", "generated tokens per second"), ("peak_memory_gb", "peak memory (GB)")]
     rows = [(name, label) for name, label in rows if frame[name].notna().any()]
     if frame.empty or not rows:
@@ -280,6 +278,7 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     return Drawing(
         "rates",
         "Throughput and memory",
-        "Generated tokens over training seconds, and the highest peak memory of any seed; a marker per task.",
+        "Generated tokens per training second, and the highest peak memory of any seed. Each task has a "
+        "marker.",
         figure,
     )

@@ -33,7 +33,7 @@ class MeanScore:
 def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """One row per evaluation, mode, score and policy: place, split, mode, score, through, question, arm,
     seed, policy, step, value, low, high, interval, items, samples, caveat. The score is `correct` where the
-    task has it, else there is a row for each."""
+    task has it; otherwise each score has a row."""
     rows = []
     for evaluation in later:
         for policy, record in evaluation.content["policies"].items():
@@ -67,8 +67,8 @@ def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 
 
 def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
-    """Mean of a score over items (an item's samples averaged first), with the interval that suits them. An
-    interval is only given for scores from 0 to 1."""
+    """Mean of a score over items, after averaging the samples of each item. It has an interval only if all
+    scores are from 0 to 1."""
     items: dict[str, list[float]] = {}
     clusters: dict[str, str] = {}
     for row in rows:
@@ -83,13 +83,12 @@ def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
 
 
 TOLERANCE = 1e-3
-"""Between scores that two ways of asking should agree on: those made of likelihoods are float32 sums, whose
-order depends on the batch."""
+"""Scores closer than this agree. Likelihoods are float32 sums whose order depends on the batch."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two ways of asking the same question say about the same items."""
+    """Results of two ways of evaluating the same items."""
 
     mode: str
     items: int
@@ -99,14 +98,14 @@ class Agreement:
     differing: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
     """Pairs of rows whose scores differ."""
     same_text: int | None
-    """Items with the very same completion; None where nothing was written."""
+    """Items with identical completions; None where no completions were recorded."""
 
 
 def agree(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], score: str = "correct"
 ) -> list[Agreement]:
-    """Compare rows of one policy, mode by mode. Sampled answers are left out: the two ways draw different
-    random numbers, so their accuracies agree within sampling error only."""
+    """Compare rows of one policy, mode by mode. Sampled answers are left out: both ways draw different random
+    numbers, so their accuracies agree only within sampling error."""
     agreements = []
     for mode in dict.fromkeys(row["mode"] for row in first if row["mode"] != "sampled"):
         ours, theirs = (
@@ -133,7 +132,7 @@ def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
 
 
 def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
-    """Every evaluation that was also made the other way: place, split, mode, arm, seed, policy, items,
+    """Every evaluation that was made both ways: place, split, mode, arm, seed, policy, items,
     grpobench, lm_eval, differing, same_text."""
     rows = []
     theirs = {(r.path.parent, r.question): r for r in later if r.through == "lm-eval"}
@@ -189,15 +188,16 @@ def later_table(later: Sequence[LaterEvaluation]) -> Table:
     header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]
     header += ["each seed (95% interval over items)", "interval"]
     note = (
-        "In percent, from `grpobench eval`: of a run before and after training, of a model as it is. The "
-        "interval is about one policy and these items, not about the algorithm: clustered where items share "
-        "a template, Wilson below 300 items, else normal. Further numbers stand in the runs' evals folders."
+        "In percent, from `grpobench eval`: runs before and after training, and models without training. The "
+        "interval is about one policy and these items, not about the algorithm. It is clustered if items "
+        "share a template, Wilson below 300 items, and normal otherwise. The evals folders of the runs have "
+        "further numbers."
     )
     return Table("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
 
 
 def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
-    """Where a question was asked in both ways."""
+    """Items that were evaluated both by our sampler and by lm-eval."""
     frame = agreements(later)
     rows = [
         [
@@ -223,8 +223,7 @@ def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
         "same text",
     ]
     note = (
-        "The same items through our sampler and through the lm-eval harness on the same weights, with our "
-        "verifier as its metric. Differing items have another score; same text counts completions that are "
-        "equal to the letter."
+        "The same items and weights, evaluated with our sampler and with the lm-eval harness, which uses our "
+        "verifier as its metric. Differing: items with different scores. Same text: identical completions."
     )
-    return Table("agreement", "Two ways of asking", header, rows, frame, text_columns=3, note=note)
+    return Table("agreement", "Agreement with lm-eval", header, rows, frame, text_columns=3, note=note)

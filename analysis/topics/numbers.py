@@ -22,7 +22,7 @@ from grpobench.analysis.topics.sampling import run_samples, sample_curves
 from grpobench.analysis.topics.sweep import Cell, cells, outcomes
 
 MOST_DRAWN = 20
-"""Arms that a figure shows: ten colors in two line styles. More nobody can tell apart."""
+"""Most arms in a figure: ten colors in two line styles. Readers cannot tell more apart."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Numbers:
             high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
             chosen = (arms[0], *ranked[:high], *ranked[-low:])
             how = f"{arms[0]}, the {high} with the highest and the {low} with the lowest final accuracy"
-        note = f" Drawn are {MOST_DRAWN} of {len(arms)} arms: {how}; the tables have all."
+        note = f" The figure shows {MOST_DRAWN} of {len(arms)} arms: {how}. The tables have all arms."
         return self.only(chosen), note
 
     @cached_property

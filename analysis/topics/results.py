@@ -28,9 +28,9 @@ from grpobench.analysis.topics.budgets import AXES, with_axis
 from grpobench.analysis.topics.curves import Row, curves
 
 ALIKE = 1e-9
-"""Accuracies before training closer than this are the same: float sums."""
+"""Accuracies before training closer than this are equal: they are sums of floats."""
 MOST_ARMS = 6
-"""Beyond this many arms a figure of all pairs would not fit a page."""
+"""With more arms, a figure of all pairs would not fit a page."""
 
 
 def draw_validation(
@@ -108,8 +108,8 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
     return Drawing(
         "final_accuracy",
         "Final accuracy by arm",
-        f"Accuracy after the last update ({where}): each point is a seed, the bar the t interval over seeds, "
-        f"the dashed line the mean accuracy before training{', of each arm where these differ' * apart}.",
+        f"Accuracy after the last update ({where}). Each point is a seed, the bar is the t interval over "
+        f"seeds, and the dashed line is the mean accuracy before training{' of each arm' * apart}.",
         figure,
     )
 
@@ -122,7 +122,7 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     only = ""
     if len(experiment.arms) > MOST_ARMS:
         pairs = [pair for pair in pairs if pair.first == experiment.arms[0]]
-        only = f" Only the pairs with {experiment.arms[0]} are drawn; the table has all."
+        only = f" The figure shows only the pairs with {experiment.arms[0]}; the table has all pairs."
     tasks = [task for task in experiment.tasks if any(pair.task == task for pair in pairs)]
     names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in pairs))
     figure, grid = rows_of_names(tasks, names, sheet)
@@ -146,9 +146,9 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     return Drawing(
         "differences",
         "Paired differences between arms",
-        "Difference of final accuracies inside each seed, with the t interval of their mean; a hollow mean "
-        "is a difference that the paired permutation test does not resolve. The interval takes the "
-        "differences as normal and its pair as the only one; the test does neither, so the interval may "
-        f"leave 0 out beside a hollow mean.{only}",
+        "Difference of final accuracies inside each seed, with the t interval of their mean. A hollow mean "
+        "marks a difference that the paired permutation test does not resolve. The interval assumes normal "
+        "differences and ignores all other pairs. The test assumes neither, so the interval may exclude 0 "
+        f"where the mean is hollow.{only}",
         figure,
     )

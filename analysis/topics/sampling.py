@@ -28,8 +28,8 @@ from grpobench.analysis.topics.accuracy import graded, headline_of
 
 
 def run_samples(experiment: Experiment) -> pd.DataFrame:
-    """Graded answers of the runs' own sampled evaluations on the split of the headline: of each run those
-    before training and those of its last evaluation."""
+    """Graded answers of the sampled evaluations in the runs, on the headline split: those before training and
+    those of the last evaluation."""
     frame = graded(experiment)
     if frame.empty:
         return frame
@@ -41,17 +41,16 @@ def run_samples(experiment: Experiment) -> pd.DataFrame:
 
 
 LEAST = 4
-"""Samples per problem from which pass@k and votes are reported: k = 2 needs them."""
+"""Fewest samples per problem for which pass@k and votes are reported; k = 2 needs them."""
 
 
 def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """pass@k and maj@k of every seed, for k = 1, 2, 4, …: columns place, source, arm, seed, policy, kind
     (`pass` or `maj`), k, value.
 
-    From what the runs sampled themselves (`in_runs`: graded rows of `Experiment.evaluations`, of each run
-    those
-    before training and after it) and from later evaluations, wherever each problem has at least four samples.
-    A model that was asked the same question stands beside the runs.
+    They come from samples of the runs (`in_runs`: graded rows of `Experiment.evaluations` before and after
+    training) and from later evaluations, wherever each problem has at least four samples. A model that
+    answered the same problems is shown next to the runs.
     """
     rows: list[tuple[Any, ...]] = []
     for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
@@ -79,8 +78,8 @@ def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd
 
 
 def _labels(later: Sequence[LaterEvaluation]) -> dict[Path, list[str]]:
-    """Where the curves of a record are drawn: by question and the task that the runs were trained on. A model
-    stands beside all runs that were asked the same, or by itself."""
+    """The panels in which the curves of an evaluation are drawn, by question and by the task of training. A
+    model is drawn in the panels of all runs that answered the same question, or in its own panel."""
     sampled = [evaluation for evaluation in later if any(row["mode"] == "sampled" for row in evaluation.rows)]
     beside: dict[str, list[str]] = {}
     for evaluation in sampled:
@@ -129,22 +128,22 @@ SAMPLES = {
     "pass": ("pass_at_k", "pass@k"),
     "maj": ("majority", "Majority vote"),
 }
-"""Name and title of the tables about many samples."""
+"""Kind -> name and title of its table."""
 SAMPLES_NOTES = {
     "pass": (
         "Share of problems in percent that at least one of k samples solves, by the unbiased estimator "
-        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k; k = 1 is the accuracy of a sample."
+        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k. k = 1 is the accuracy of one sample."
     ),
     "maj": (
-        "Accuracy in percent of the most frequent of k sampled answers, as the verifier reads them: one that "
-        "it cannot read has no vote, and of equally many votes those of the answer given first win. Mean "
-        "over votes on disjoint samples."
+        "Accuracy in percent of the most frequent of k sampled answers, as the verifier parses them. Answers "
+        "that it cannot parse have no vote, and a tie goes to the answer that was given first. Mean over "
+        "votes on disjoint samples."
     ),
 }
 
 
 def samples_table(curves: pd.DataFrame, kind: str) -> Table:
-    """pass@k or votes of k: a row for each k."""
+    """pass@k or majority votes, one row for each k."""
     rows = []
     chosen = by_place(curves[curves["kind"] == kind])
     for (label, arm, k), group in chosen.groupby(["place", "arm", "k"], sort=False):
@@ -158,7 +157,7 @@ def samples_table(curves: pd.DataFrame, kind: str) -> Table:
 
 
 def by_place(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one place together, places in the order of their first row."""
+    """Sort rows by place, places in the order of their first rows."""
     order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
     return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
 
@@ -195,19 +194,20 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
         Line2D([], [], color="#000000", marker=MARKERS[i % 10], markersize=3) for i in range(len(models))
     ]
     legend_above(figure, handles, [*arms, *models], handlelength=2.6)
-    votes = " Votes are over the verifier's reading of the answer, ties go to the answer given first."
+    votes = " Votes are over parsed answers; a tie goes to the answer that was given first."
     return Drawing(
         "sampling",
-        "What more samples bring",
+        "Accuracy with more samples",
         "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
-        f"half the samples. Lines are means, faint ones seeds, bands the middle half of the seeds."
+        f"half of the samples. Lines are means, faint lines are seeds, and bands hold the middle half of the "
+        f"seeds."
         f"{votes if len(kinds) > 1 else ''}",
         figure,
     )
 
 
 def _sampling_panel(axes: Axes, panel_rows: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
-    """Curves of one place: the mean of an arm (of all, before training), its seeds and their band."""
+    """Draw one panel: the mean of each arm (before training, of all arms), its seeds and their band."""
     base = panel_rows[panel_rows["policy"] == "base"]
     series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOR, BASE_DASH, None)]
     for arm in arms:

@@ -37,7 +37,7 @@ LATE = 1 / 3
 
 @dataclass(frozen=True)
 class Lasted:
-    """The runs of an arm on a task: how long each lasted and whether it collapsed then."""
+    """The runs of an arm on a task: how many steps each lasted and whether it ended in a collapse."""
 
     runs: Sequence[Run]
     steps: Sequence[int]
@@ -50,7 +50,8 @@ class Lasted:
 
 
 def lasted(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[tuple[str, str], Lasted]:
-    """By (task, arm), over the runs that logged a step; one that did not collapse is censored at its last."""
+    """Lifetimes by (task, arm) of the runs that logged a step. A run that did not collapse is censored at its
+    last step."""
     last = experiment.metrics.groupby(KEYS, sort=False)["step"].max().to_dict()
     runs_by_cell: dict[tuple[str, str], list[tuple[Run, int, bool]]] = {}
     for task in experiment.tasks:
@@ -127,18 +128,18 @@ def events_in_words(known: Sequence[Findings], families: Sequence[str]) -> str:
         onsets = [min(steps) for one in known if (steps := [e.onset for e in one.events if e.kind == kind])]
         if onsets:
             count = f"{len(onsets)} run{'s' * (len(onsets) > 1)}"
-            lines.append(f"{words(kind)}: {count}, from step {np.median(onsets):g}")
+            lines.append(f"{event_words(kind)}: {count}, from step {np.median(onsets):g}")
     return "; ".join(lines)
 
 
-def words(kind: str) -> str:
-    """A kind of event as a sentence has it."""
+def event_words(kind: str) -> str:
+    """A kind of event as it is written in sentences."""
     return kind.replace("_", " ").replace("kl ", "KL ")
 
 
 def _measured(run: Run, rows: pd.DataFrame, mode: str) -> dict[str, float]:
-    """Spikes per 100 updates, drawdown and late slope of a run from its logged rows; NaN where they are not
-    logged."""
+    """Spikes per 100 updates, drawdown and late slope of a run from its logged rows; NaN where the metrics
+    are missing."""
     name = f"eval/validation/{mode}/correct"
     history = history_of(run, rows, int(rows["step"].max()) if len(rows) else 0, no_answers)
     accuracy, norms = history.get(name), history.updates(POLICY)
@@ -153,7 +154,7 @@ def _measured(run: Run, rows: pd.DataFrame, mode: str) -> dict[str, float]:
 
 
 def _spikes(history: History) -> float:
-    """Spikes of the gradient norm per 100 updates behind the baseline, as the detector counts them."""
+    """Spikes of the gradient norm per 100 updates after the baseline, as the detector counts them."""
     norms, detector = history.updates(POLICY), GradientInstability()
     behind = int(np.count_nonzero(norms.steps > history.about.warmup + history.window))
     if detector.bound(history, norms) is None or not behind:
@@ -162,7 +163,7 @@ def _spikes(history: History) -> float:
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """How an arm fared on a task, in plain words, from a row of `stability`."""
+    """The stability of an arm on a task in a sentence, from a row of `stability`."""
     runs, collapsed, recovered = row["runs"], row["collapsed"], row["recovered"]
     if not collapsed:
         text = f"None of {runs} runs collapsed" if runs > 1 else "Its only run did not collapse"
@@ -174,15 +175,15 @@ def sentence(row: Mapping[str, Any]) -> str:
     if recovered:
         text += f"; {recovered} fell and recovered"
     if row["events"] and not collapsed:
-        text += ", yet not all was steady"
+        text += ", but some had events of instability"
     if row["infrastructure"]:
-        text += "; the machinery failed in some"
+        text += "; the infrastructure failed in some"
     return f"{text}."
 
 
 @dataclass(frozen=True)
 class Outlasting:
-    """Two arms on a task: how long their runs last."""
+    """A test of whether the runs of one arm last longer than those of another on a task."""
 
     task: str
     first: str
@@ -196,7 +197,7 @@ class Outlasting:
 
 
 def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list[Outlasting]:
-    """The pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
+    """Compare all pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
     comparisons: list[Outlasting] = []
     all_lifetimes = lasted(experiment, findings)
     for task in experiment.tasks:
@@ -218,13 +219,14 @@ def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list
 
 
 NOTE = (
-    "A collapse is a fall of validation accuracy or of the training reward that the run did not recover "
-    "from, an event that its recipe stopped it for, or a divergence; docs/stability.md has every rule. At: "
-    "median step at which they began. Surviving: Kaplan–Meier share at the end of training, runs without one "
-    "censored at their last step. Spikes: gradient norms beyond the bound of the start, per 100 "
-    "updates. Drawdown: best minus last validation accuracy in points, and spread: standard deviation of the "
-    "final accuracies over seeds in points. Late slope: points of validation accuracy per 100 updates over "
-    "the last third of the evaluations. What the machinery did is told apart and counts for no algorithm."
+    "A run collapses if its validation accuracy or its training reward falls and does not recover, if an "
+    "event stops it that the recipe names, or if it diverges; docs/stability.md has every rule. At: median "
+    "step at which collapses began. Surviving: Kaplan–Meier share of runs at the end of training, with runs "
+    "that did not collapse censored at their last step. Spikes: gradient norms above the bound that the "
+    "first steps set, per 100 updates. Drawdown: best minus last validation accuracy, in points. Spread: "
+    "standard deviation of final accuracies over seeds, in points. Late slope: points of validation accuracy "
+    "per 100 updates over the last third of the evaluations. Faults of the infrastructure are listed "
+    "separately and do not count against an algorithm."
 )
 
 
@@ -246,24 +248,25 @@ def stability_table(experiment: Experiment, findings: Mapping[str, Findings], ru
             number(100 * row["drawdown"], 1),
             number(100 * row["spread"], 1),
             points(row["late_slope"]),
-            "; ".join(filter(None, [row["events"], row["infrastructure"] and machinery(row)])) or NONE,
+            "; ".join(filter(None, [row["events"], row["infrastructure"] and describe_infrastructure(row)]))
+            or NONE,
             sentence(row),
         ]
         for row in records
     ]
     header = ["task", "arm", "collapsed", "at", "recovered", "surviving (%)", "spikes", "drawdown"]
     header += ["spread", "late slope", "events", "in words"]
-    title, heading = "How steadily each arm trained", "The same in words"
+    title, heading = "How steadily each arm trained", "The table in words"
     return Table("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=heading)
 
 
-def machinery(row: Mapping[str, object]) -> str:
-    """What is told apart."""
-    return f"the machinery: {row['infrastructure']}"
+def describe_infrastructure(row: Mapping[str, object]) -> str:
+    """Faults of the infrastructure, which are not events of an algorithm."""
+    return f"infrastructure: {row['infrastructure']}"
 
 
 def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> Table:
-    """A row per pair of arms, on tasks on which a run collapsed."""
+    """One row per pair of arms, for tasks on which a run collapsed."""
     pairs = outlasting(experiment, findings)
     frame = pd.DataFrame([asdict(pair) for pair in pairs])
     rows = [
@@ -278,18 +281,17 @@ def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> 
         for pair in pairs
     ]
     note = (
-        "Log-rank test of the steps at which runs collapsed, two-sided, by permutation of all runs over the "
-        "two arms: exact for few runs, which the asymptotic test is not. Holm: corrected for the pairs of "
-        "the task."
+        "Two-sided log-rank test of the steps at which runs collapsed, by permuting all runs over the two "
+        "arms. Unlike the asymptotic test, it is exact for few runs. Holm: corrected for the pairs of the "
+        "task."
     )
     header = ["task", "arms", "collapsed, first", "collapsed, second", "p", "p (Holm)"]
     return Table("survival", "Which arm's runs last longer", header, rows, frame, note=note)
 
 
 def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:
-    """Kaplan–Meier curves of the tasks, and of a map the sweep values, at which a run collapsed; None
-    where none
-    did."""
+    """Kaplan–Meier curves, one panel per task (in a map, per combination of sweep values) on which a run
+    collapsed; None where no run did."""
     arms, all_panels = panels_of(experiment, findings)
     panels = {
         title: lifetimes
@@ -328,10 +330,10 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
     return Drawing(
         "survival",
         "How long runs last",
-        "Kaplan–Meier share of runs that have not collapsed (a lasting fall of validation accuracy or of the "
-        "training reward, an event that the recipe stops for, or a divergence). A tick marks a run whose "
-        "logs end before the others' without one. Curves are set apart by a hair where they would "
-        "hide each other.",
+        "Kaplan–Meier share of runs that have not collapsed. A collapse is a lasting fall of validation "
+        "accuracy or of the training reward, an event that the recipe stops for, or a divergence. A tick "
+        "marks a run without a collapse whose logs end before those of the others. Curves are shifted "
+        "slightly where they would hide each other.",
         figure,
     )
 
@@ -339,8 +341,8 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
 def panels_of(
     experiment: Experiment, findings: Mapping[str, Findings]
 ) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lasted]]]:
-    """The arms, and by the title of a panel how long the runs of each lasted: a panel per task, and in a map,
-    whose arms are those of the recipe, per combination of sweep values."""
+    """The arms, and for each panel title the lifetimes of their runs. There is a panel per task. In a map,
+    whose arms are those of the recipe, there is a panel per combination of sweep values."""
     all_lifetimes = lasted(experiment, findings)
     axes = axes_of(experiment.sweep_values)
     panels: dict[str, dict[str, Lasted]] = {}

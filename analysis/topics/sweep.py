@@ -1,4 +1,4 @@
-"""The map of a sweep: which runs learn, stall, drift or collapse, and how far each arm goes without a collapse.
+"""The map of a sweep: which runs learn, stall, drift or collapse, and how far arms go without a collapse.
 
 `outcomes` classifies every run and `cells` groups runs by sweep value. `frontiers` finds the largest sweep
 value without a collapse, with an interval from order statistics. Two tables print the grid and the

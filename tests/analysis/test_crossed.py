@@ -138,7 +138,7 @@ def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_dis
     expected = crossed_interval(answers["a"] - answers["b"])
     assert pair["problems"] == 24 and pair["verdict"] == "better"
     assert (pair["crossed"], pair["crossed_low"]) == pytest.approx((expected.value, expected.low), abs=1e-12)
-    says = "Over seeds × problems the interval says otherwise than the verdict in 1 of 1 comparisons: a − b"
+    says = "In 1 of 1 comparisons, resampling problems as well as seeds changes the conclusion: a − b"
     assert (says in page) == bool(pair["disagrees"]) == (expected.low <= 0)
 
 
@@ -182,7 +182,9 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
     )
     assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     page = words(root)
-    assert "depends on which of them is held equal for a − b on arithmetic" in page
+    assert (
+        "depends on what is held equal (updates, generated tokens or seconds) for a − b on arithmetic" in page
+    )
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from helpers.synthetic import Synthetic
 import grpobench
 from grpobench.analysis.checks.alarms import DAMAGED, SPARED
 from grpobench.analysis.report.facts import as_json, json_ready
-from grpobench.analysis.report.text import head
+from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
@@ -199,10 +199,10 @@ def test_a_experiment_json_that_is_cut_is_named_and_the_runs_are_found_by_their_
 def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
     spoil: Callable[[Path], Any], root: Path
 ) -> None:
-    assert head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
+    assert describe_head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
     spoil(root / "experiment.json")
     facts = grpobench.load(root).facts
-    assert head(facts)["runs"] == "6 found: 6 finished"
+    assert describe_head(facts)["runs"] == "6 found: 6 finished"
     assert told(root)["alarms"]["Not as planned"] == [
         "experiment.json is missing or damaged: which runs were planned is not known"
     ]

@@ -126,8 +126,10 @@ def test_tables_are_written_for_people_and_for_programs(report: Path) -> None:
 
 def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert "None: so few seeds find no effect, however large" in page
-    assert page.count("it takes the differences as normal and its pair as the only one") == 2  # box and table
+    assert "None: these seeds cannot find any effect" in page
+    assert (
+        page.count("The interval assumes normal differences and ignores all other pairs.") == 2
+    )  # box and table
     frame = pd.read_csv(report / "tables" / "comparisons.csv")
     assert len(frame) == 18 and frame["detectable"].isna().all() and set(frame["pairs"]) == {6}
     compared = json.loads((report / "report.json").read_text())["comparisons"]
@@ -150,7 +152,7 @@ def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp
         1.193 * 0.02138, rel=0.01
     )  # simulated: .4 % of power
     assert re.fullmatch(r"2\.[56] \(1\.7 to 5\.2\)", table.rows[0][table.header.index("MDE")])
-    assert "80% of repetitions" in table.note and "(0.05 for 1 pair)" in table.note
+    assert "80% of repetitions" in table.note and "the task: 0.05 for 1 pair)" in table.note
     assert "about 38 seeds would find it" in table.rows[0][-1]
 
 
@@ -240,7 +242,7 @@ def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) ->
         root = Synthetic(**SMALL, **settings, **more, name=name).write(tmp_path)  # type: ignore[arg-type]
         page = words(root)
         assert "so verdicts are possible" in page
-        assert ("but not where a run has no result" in page) == bool(more)
+        assert ("except where a run has no result" in page) == bool(more)
 
 
 def test_a_page_counts_the_seeds_that_two_arms_share(tmp_path: Path) -> None:
@@ -314,7 +316,7 @@ def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> Non
     root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
     with drawing("final_accuracy", "reward", "kl"):
         page = write_report(root, ["html"]).read_text()
-    assert "There is one arm: nothing to compare" in page
+    assert "There is only one arm, so there is nothing to compare" in page
     facts = gather(load(root))
     assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables
     run = facts.numbers.runs.iloc[0]

@@ -127,8 +127,8 @@ def test_arms_a_margin_apart_are_called_equivalent_in_at_most_five_percent_of_ex
     assert wrong / many <= most(many)
 
 
-def test_only_seeds_of_looks_that_are_complete_count() -> None:
-    design = plan((6, 8, 10))  # looks at 8 and 10
+def test_only_seeds_of_complete_interim_analyses_count() -> None:
+    design = plan((6, 8, 10))  # analyses at 8 and 10 seeds
     first = {seed: 0.6 + 0.001 * seed for seed in range(10)}
     second = dict.fromkeys(range(10), 0.5)
     (pair,) = compare("t", {"A": first, "B": second}, plan=design)
@@ -137,7 +137,7 @@ def test_only_seeds_of_looks_that_are_complete_count() -> None:
     assert pair.seeds == tuple(range(8)) and pair.verdict == "better"  # 2/256 over .64 of .05
     (pair,) = compare("t", {"A": {s: first[s] for s in range(6)}, "B": second}, plan=design)
     assert pair.verdict == "unresolved" and pair.p == 1
-    assert "at look 0 of 2, 6 of 10 seeds" in pair.needs
+    assert "at interim analysis 0 of 2, 6 of 10 seeds" in pair.needs
 
 
 def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -> None:
@@ -156,13 +156,15 @@ def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -
     assert read_plan(root) == design
     with drawing("final_accuracy"):
         page = write_report(root, ["html", "json"]).read_text()
-    assert "at 8 seeds 0.032, 10 seeds 0.018." in page and "1 of 2 looks were taken" in page
+    assert "at 8 seeds 0.032, 10 seeds 0.018." in page and "1 of 2 interim analyses were made" in page
     content = json.loads((root / "report" / "report.json").read_text())
     (pair,) = content["comparisons"]
     assert pair["verdict"] == "better" and pair["p"] == pytest.approx(2 / 256 / 0.64, abs=2**-25)
     assert content["plan"]["analyses"] == [8, 10]
-    with pytest.raises(LogError, match="a margin of 2 points was fixed before the first look, not 3"):
+    with pytest.raises(
+        LogError, match="a margin of 2 points was fixed before the first interim analysis, not 3"
+    ):
         load(root, 3.0)
-    (root / FILE).write_text(replace(design, looks=(10, 8)).text())
-    with pytest.raises(LogError, match=r"looks\.json: no plan of looks"):
+    (root / FILE).write_text(replace(design, analyses=(10, 8)).text())
+    with pytest.raises(LogError, match=r"interim\.json: not a plan of interim analyses"):
         load(root)

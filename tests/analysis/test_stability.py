@@ -19,7 +19,7 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.survival import kaplan_meier, log_rank, log_rank_z
-from grpobench.analysis.topics.accuracy import accounting, accuracies, finals
+from grpobench.analysis.topics.accuracy import accuracies, count_run_statuses, finals
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.stability import sentence, stability
@@ -56,7 +56,7 @@ def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) 
     }
     assert (fallen["state"] == "finished").all()  # it made all its updates
     assert (fallen["counted"] == fallen["final"]).all() and (fallen["counted"] < 0.1).all()
-    assert accounting(experiment, runs) == {"finished": 6, "collapsed": 2}
+    assert count_run_statuses(experiment, runs) == {"finished": 6, "collapsed": 2}
     gspo = accuracies(experiment, runs).set_index("arm").loc["gspo"]
     own = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
     assert gspo["collapsed"] == 2
@@ -126,9 +126,9 @@ def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
     facts = gather(load(experiment_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
     (pair,) = facts.numbers.compared
     assert pair.verdict == "better"
-    from grpobench.analysis.report.text import claim
+    from grpobench.analysis.report.text import describe_verdict
 
-    assert claim(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
+    assert describe_verdict(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
 
 
 def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from grpobench.analysis.kept.markdown import render
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.report.text import borne, head, subtitle
+from grpobench.analysis.report.text import describe_frontiers, describe_head, describe_subtitle
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import Estimate
@@ -308,7 +308,7 @@ def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
 def test_a_sweep_value_without_collapse_at_which_nothing_is_learned_says_both(tmp_path: Path) -> None:
     root = dead(tmp_path)
     numbers = Numbers(load(root))
-    (line, _) = borne(gather(numbers))
+    (line, _) = describe_frontiers(gather(numbers))
     assert line.startswith(
         "grpo, arithmetic: the highest learning rate at which at most a third of the seeds collapse is "
         "1e−3, the largest of the grid; there 0 of 3 collapsed, but none of 3 learned (accuracy 22.0 %); "
@@ -324,11 +324,11 @@ def test_a_map_s_page_and_figure_name_only_arms_that_were_run(tmp_path: Path) ->
     """The recipe's own summary names four arms; ppo was planned, and none of its runs is there."""
     root = dead(tmp_path, missing=("ppo",))
     facts = gather(load(root))
-    assert subtitle(facts) == (
+    assert describe_subtitle(facts) == (
         "Where grpo learns, stalls, drifts and collapses on arithmetic, by learning rate"
     )
-    assert head(facts)["arms"] == "grpo"
-    assert len(borne(facts)) == 1 and borne(facts)[0].startswith("grpo")
+    assert describe_head(facts)["arms"] == "grpo"
+    assert len(describe_frontiers(facts)) == 1 and describe_frontiers(facts)[0].startswith("grpo")
     rows = {row[1]: row[3:6] for row in facts.tables["frontier"].rows}
     assert rows["ppo"] == ["–", "–", "–"]  # not "below the grid": nothing is known of it
     drawing = draw_map(facts.experiment, facts.numbers.grid, TEXT)
