@@ -100,8 +100,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     if not names:
         causes = "".join(f"; {fault}" for fault in damage)
         raise LogError(
-            f"{folder}: contains no run; a run is a folder with run.toml, which `grpobench run` "
-            f"writes{causes}"
+            f"{folder}: holds no run; a run is a folder with run.toml, which `grpobench run` writes{causes}"
         )
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
@@ -109,7 +108,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
     if not read:
         causes = "; ".join(damage) or f"only folders of other experiments: {', '.join(strangers)}"
-        raise LogError(f"{folder}: contains no run of this experiment: {causes}")
+        raise LogError(f"{folder}: holds no run of this experiment: {causes}")
     damage += [fault for one in folders.values() for fault in one.faults]
     if strict and damage:
         raise LogError("\n".join(damage))

@@ -114,7 +114,7 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
     assert not pair.beside(64, Estimate(0.0, -0.01, 0.01)).disagrees
     (pair,) = compare("t", {arm: {s: own[s] for s in range(3)} for arm, own in better.items()})
     told = pair.beside(64, Estimate(0.12, 0.01, 0.25))
-    assert "leaves 0 out" in told.disagrees and told.turned().crossed_low == -0.25
+    assert "excludes 0" in told.disagrees and told.turned().crossed_low == -0.25
 
 
 def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_disagree(tmp_path: Path) -> None:

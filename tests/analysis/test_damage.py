@@ -107,7 +107,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "status empty": ("status.json", write(""), ", line 1: not JSON"),
     "status of another shape": ("status.json", write('{"step": "four"}'), ": `step` must be a whole number"),
     "origin cut": ("provenance.json", half, ", line 1: not JSON"),
-    "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": is no origin of a run"),
+    "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": not the provenance of a run"),
     "settings cut": ("run.toml", half, "not TOML"),
     "settings of another shape": ("run.toml", write("train = 3\n"), ": `train` must be a table"),
     "a folder in its place": ("eval.jsonl", replaced, ": cannot be read (Is a directory)"),
@@ -256,5 +256,5 @@ def test_a_experiment_of_which_every_run_is_damaged_still_has_a_page_that_says_s
     (root / "experiment.json").unlink()
     for place in list(root.glob("*-s?")):
         place.rename(root / place.name.replace("-", ""))
-    with pytest.raises(LogError, match=r"holds no run of its own, .*cannot tell arm, task and seed"):
+    with pytest.raises(LogError, match=r"holds no run of this experiment: .*cannot tell arm, task and seed"):
         load(root)

@@ -54,7 +54,7 @@ def test_a_single_look_is_the_plain_test() -> None:
     values = np.random.default_rng(0).normal(0.02, 0.03, size=9)
     one = InterimPlan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
     assert sequential_p(values, one) == pytest.approx(sign_flip_p(values), abs=2**-25)
-    assert sequential_p(values[:8], one) == 1  # before the first look
+    assert sequential_p(values[:8], one) == 1  # before the first analysis
 
 
 def test_two_looks_by_hand() -> None:
@@ -64,7 +64,7 @@ def test_two_looks_by_hand() -> None:
     assert sequential_p(np.ones(8), halves) == pytest.approx(4 / 256, abs=2**-25)
     # a ninth like them: two of 512 patterns, within half the level from 4/512 on
     assert sequential_p(np.ones(9), halves) == pytest.approx(4 / 512, abs=2**-25)
-    # a ninth of the other sign: the mean keeps its own, and the first look's rejection stands
+    # a ninth of the other sign: the mean keeps its own, and the first analysis's rejection stands
     turned = np.array([*np.ones(8), -1.0])
     assert sequential_p(turned, halves) == pytest.approx(4 / 256, abs=2**-25)
 
