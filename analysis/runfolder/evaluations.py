@@ -17,7 +17,7 @@ from grpobench.analysis.runfolder.files import LogError, read_json, read_lines
 
 @dataclass(frozen=True)
 class LaterEvaluation:
-    """One question put to one subject in one way."""
+    """One evaluation of a run or a model on one question."""
 
     path: Path
     arm: str
@@ -41,12 +41,12 @@ class LaterEvaluation:
 
     @property
     def question(self) -> str:
-        """The same for all that asked with the same settings."""
+        """Identifies the settings: equal for all evaluations with the same settings."""
         return self.path.stem.removesuffix(f"-{self.through}")
 
     @property
     def label(self) -> str:
-        """Where it stands in a table: the task, and what the run was trained on where that is another."""
+        """Label in tables: the task, and the task of training if that differs."""
         return (
             self.task
             if self.trained_task in ("", self.task)
@@ -63,9 +63,8 @@ class LaterEvaluation:
 
 
 def read_later(experiment: Experiment, faults: list[str] | None = None) -> tuple[LaterEvaluation, ...]:
-    """Every evaluation recorded below the experiment's folder: of runs in their order, then of models. One
-    that
-    is damaged is noted in `faults` and counts nowhere; without these it raises LogError."""
+    """Every evaluation below the experiment's folder: first of runs in their order, then of models. A damaged
+    one is added to `faults` and not counted; without `faults` it raises LogError."""
     runs = {run.name: run for run in experiment.runs}
     models = sorted(
         {path.parent.parent.name for path in experiment.folder.glob("*/evals/*.json")}

@@ -87,12 +87,7 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
     Raises LogError if there is nothing to read and, if `strict`, for any damage.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise LogError(
-            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
-        )
-    if (folder / "run.toml").exists():
-        raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
+    _demand_experiment(folder)
     damage: list[str] = []
     described = _attempt(lambda: _described(folder / "experiment.json"), {}, damage)
     folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
@@ -141,6 +136,16 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         damage=tuple(damage),
         unimported=tuple(map(str, described.get("faults", ()))),
     )
+
+
+def _demand_experiment(folder: Path) -> None:
+    """Raise LogError for a path that is not a folder, and for the folder of a single run."""
+    if not folder.is_dir():
+        raise LogError(
+            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
+        )
+    if (folder / "run.toml").exists():
+        raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
 
 
 def _margin(points: Any, plan: InterimPlan | None, folder: Path) -> float:

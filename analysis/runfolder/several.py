@@ -15,13 +15,12 @@ from grpobench.analysis.runfolder.files import LogError
 
 
 def together(experiments: Sequence[Experiment]) -> Experiment:
-    """All runs of the experiments, in their order. An arm that several of them have is told apart by the
-    name of
-    its experiment, or by its folder where these are the same too. Nothing pairs runs of different
-    experiments, so
-    there are no comparisons: `apart` says so, and where accuracies are over different problems.
+    """One experiment with all runs of several, in their order. If several experiments have an arm of the same
+    name, the name of the experiment is added to it, or its folder if these names are equal too. Runs of
+    different experiments are not paired, so there are no comparisons. `apart` says this, and whether
+    accuracies are over different problems.
 
-    Raises LogError for a folder that is given twice and for a map among several, whose arms are sweep values.
+    Raises LogError for a folder that is given twice, and for a map among several experiments.
     """
     if len(experiments) == 1:
         return experiments[0]
@@ -57,7 +56,7 @@ def together(experiments: Sequence[Experiment]) -> Experiment:
 
 
 def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str, str]]:
-    """For each experiment what its arms are called among all."""
+    """For each experiment, the names of its arms in the combination."""
     arms = Counter(arm for one in experiments for arm in one.arms)
     named_alike = Counter((arm, one.name) for one in experiments for arm in one.arms)
     labels: list[Mapping[str, str]] = []
@@ -75,7 +74,7 @@ def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str
 
 
 def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Experiment:
-    """An experiment with its arms so called, and its runs by their folders as seen from the common one."""
+    """An experiment with the new names of its arms, and runs named by their path from the common folder."""
     names = {
         run.name: os.path.relpath(experiment.folder.resolve() / run.name, common) for run in experiment.runs
     }
@@ -96,7 +95,7 @@ def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Ex
 
 
 def _apart(experiments: Sequence[Experiment]) -> str:
-    """What a caption says of figures across experiments."""
+    """The sentence that captions add to figures across experiments."""
     differ, unknown = [], []
     for task in dict.fromkeys(task for one in experiments for task in one.tasks):
         asked = [_problems(one, task) for one in experiments if task in one.tasks]
@@ -107,17 +106,17 @@ def _apart(experiments: Sequence[Experiment]) -> str:
             for split in ("validation", "test")
         ):
             differ.append(task)
-    text = f"Runs of {len(experiments)} experiments, which nothing pairs."
+    text = f"The runs of these {len(experiments)} experiments are not paired."
     if differ:
         text += f" On {', '.join(differ)} they were evaluated on different problems, "
-        text += "so accuracies do not compare."
+        text += "so their accuracies cannot be compared."
     if unknown:
-        text += f" On {', '.join(unknown)} not all logs say on which problems they were evaluated."
+        text += f" On {', '.join(unknown)}, some logs do not say on which problems runs were evaluated."
     return text
 
 
 def _problems(experiment: Experiment, task: str) -> Mapping[str, frozenset[str]]:
-    """The problems that were evaluated, by split; nothing where the logs do not say."""
+    """The evaluated problems by split; empty where the logs do not say."""
     rows = experiment.evaluations[experiment.evaluations["task"] == task]
     return {
         str(split): frozenset(map(str, problems.unique()))

@@ -1,4 +1,4 @@
-"""Tests that are looked at while seeds are still added, with error rates that hold under it.
+"""Tests for experiments to which seeds are added between interim analyses, with valid error rates.
 
 Each interim analysis j may spend w_j α, fixed beforehand, Σ w_j = 1. Differences: given the sizes |d| of the
 differences, their signs are fair coins where there is no difference. Every sign pattern of an analysis is

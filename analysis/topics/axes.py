@@ -26,19 +26,19 @@ class OnAxes:
 
     @property
     def depends(self) -> bool:
-        """Whether the answer is another word on another axis."""
+        """Whether the verdict differs between axes."""
         return len({pair.verdict for pair in self.comparisons.values()}) > 1
 
     @property
     def sentence(self) -> str:
-        """`grpo beside ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
+        """`grpo compared with ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
         words = [f"{pair.verdict} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
-        return f"{self.first} beside {self.second} on {self.task} is {', '.join(words)}"
+        return f"{self.first} compared with {self.second} on {self.task} is {', '.join(words)}"
 
 
 def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> Sequence[OnAxes]:
     """Every pair of arms on every task by validation accuracy at equal budgets. Holm's correction is over the
-    pairs of a task on one axis: the axes are three questions, each asked by itself."""
+    pairs of a task on one axis, because the axes are three separate questions."""
     values = runs_at_equal_budgets(experiment)
     by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}
     for task in experiment.tasks:

@@ -20,15 +20,15 @@ from grpobench.analysis.figures.style import BAND, FAINT, Look, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 
 FURTHEST = 1e100
-"""Values beyond it stand at it: scales are computed from sums and ratios of them."""
+"""Larger values are clipped to it, because scales are computed from sums and ratios of values."""
 AROUND = 0.65
-"""Inches of a panel's height that its title and labels take from its curves."""
+"""Inches of a panel's height for title and labels."""
 MARKS = 6
-"""About so many markers stand on a long curve."""
+"""Approximate number of markers on a long curve."""
 MOST_TIP_VALUES = 12
-"""Most values of a curve that its tip tells."""
+"""Most values of a curve in its tooltip."""
 MOST_SEEDS = 10
-"""Seeds of an arm that are drawn one by one; more are a band alone."""
+"""Most seeds of an arm that are drawn one by one; with more, only the band is drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Row:
     log: bool = False
     """Whether a logarithmic axis may be used."""
     shared: Literal["panel", "row", "figure"] = "row"
-    """Which panels have one scale, so that they can be compared."""
+    """Which panels share a scale so that they can be compared."""
     percent: bool = False
 
 
 def curves(
     experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
 ) -> Figure:
-    """A grid: for each block of tasks that stand side by side, one row of panels per metric. With `points`
-    every value has a marker, else a few of them."""
+    """A grid with one row of panels per metric for each block of tasks side by side. With `points` every
+    value has a marker, otherwise a few values have one."""
     rows = [_drawable(row) for row in rows]
     tasks = [task for task in experiment.tasks if any((row.frame["task"] == task).any() for row in rows)]
     height = panel_height(len(rows), tasks, sheet)
@@ -82,7 +82,7 @@ def curves(
 
 
 def _drawable(row: Row) -> Row:
-    """With values that a renderer can place."""
+    """The row with values that a renderer can draw."""
     values = row.frame["value"]
     if not (values.abs() > FURTHEST).any():
         return row
@@ -90,15 +90,15 @@ def _drawable(row: Row) -> Row:
 
 
 def _compared(rows: Sequence[Row], row: Row, panel_rows: pd.DataFrame) -> Any:
-    """The values that decide the scale of a panel."""
+    """The values that determine the scale of a panel."""
     if row.shared == "figure":
         return np.concatenate([other.frame["value"].to_numpy(dtype=float) for other in rows])
     return (row.frame if row.shared == "row" else panel_rows)["value"].to_numpy(dtype=float)
 
 
 def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None:
-    """Scales, ticks and what stands beside them. The metric is named on the left of each block, and numbers
-    are repeated where the scale is the panel's own."""
+    """Set scale, ticks and labels. The metric is named on the left of each block, and numbers are repeated
+    where each panel has its own scale."""
     apply(axes, scale, row.percent)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=label == "updates"))
     if first:
@@ -110,8 +110,9 @@ def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None
 def _arm_curve(
     axes: Axes, experiment: Experiment, rows: pd.DataFrame, style: Look, points: bool, percent: bool
 ) -> bool:
-    """Seeds faint (up to `MOST_SEEDS`), a band from their first to their third quartile, the mean thick, thin
-    from where a seed has no more values. True if a run that stopped early was marked."""
+    """Draw faint seeds (up to `MOST_SEEDS`), a band from their first to their third quartile, and a thick
+    mean that becomes thin where a seed has no more values. Return whether a run that stopped early was
+    marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
     x, table = _by_step_and_seed(rows)
     color, dash = style.color[arm], style.dash[arm]
@@ -165,7 +166,7 @@ def _means(table: Any, known: Any) -> Any:
 
 
 def curve_tip(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: bool) -> str:
-    """The values of a curve for who points at it; of a long one every so many."""
+    """The tooltip of a curve with its values; a long curve shows every n-th value."""
     every = max(1, -(-len(along) // MOST_TIP_VALUES))
     indices = sorted({*range(0, len(along), every), len(along) - 1})
     factor = 100 if percent else 1
@@ -174,7 +175,7 @@ def curve_tip(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: b
 
 
 def _mark_stopped(axes: Axes, experiment: Experiment, rows: pd.DataFrame, color: Any) -> bool:
-    """A cross where a run stopped early; whether there was one."""
+    """Draw a cross where a run stopped early, and return whether there was one."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
     stopped = {run.seed for run in experiment.runs if run.stopped and (run.arm, run.task) == (arm, task)}
     if not stopped:

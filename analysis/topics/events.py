@@ -20,7 +20,7 @@ SPLIT = "validation"
 
 @dataclass(frozen=True)
 class Collapse:
-    """What ended a run's learning."""
+    """The collapse of a run."""
 
     step: int
     kind: str
@@ -28,12 +28,12 @@ class Collapse:
 
 
 def run_findings(experiment: Experiment) -> dict[str, Findings]:
-    """By run, from its logs; without runs of which nothing is logged."""
+    """Findings of the detectors by run; runs without logs are left out."""
     return {name: detect(history) for name, history in histories(experiment).items()}
 
 
 def histories(experiment: Experiment) -> dict[str, History]:
-    """By run, what detectors read of it; without runs of which nothing is logged."""
+    """What detectors read, by run; runs without logs are left out."""
     metrics = experiment.metrics
     names = [name for name in metrics["metric"].unique() if is_read_by_detectors(str(name))]
     kept = metrics[metrics["metric"].isin(names)]
@@ -63,7 +63,7 @@ def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, 
 
 
 def about(config: Mapping[str, Any]) -> About:
-    """What run.toml tells; nothing where it has no such number."""
+    """The settings that detectors need, from run.toml; 0 where it has no such number."""
 
     def setting(section: str, name: str) -> int:
         value = config.get(section, {}).get(name, 0)
@@ -81,7 +81,7 @@ def about(config: Mapping[str, Any]) -> About:
 
 @dataclass(frozen=True)
 class Answered:
-    """The rows of eval.jsonl of all runs, found run by run when they are asked for."""
+    """The rows of eval.jsonl of all runs, looked up by run on request."""
 
     evaluations: pd.DataFrame
 
@@ -108,7 +108,7 @@ class Answered:
         def answers(split: str, mode: str) -> Answers:
             indices = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
             scores: dict[int, dict[str, list[float]]] = {}
-            if not len(indices):  # no answers, as of most imported runs: then there are no columns either
+            if not len(indices):  # no answers, as for most imported runs, which then lack the columns as well
                 return scores
             rows = self.graded.iloc[indices]
             columns = (rows["step"], rows["problem"], rows["score/correct"])
@@ -120,8 +120,8 @@ class Answered:
 
 
 def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
-    """The collapse that a run did not recover from, if any: an event of the family, the one that its recipe
-    stopped it for, or its divergence."""
+    """The collapse that a run did not recover from, or None. It is an event of the family `collapse`, the
+    event for which the recipe stopped the run, or a divergence."""
     if run.failed:
         return Collapse(run.step, "divergence")
     if findings is None:
@@ -137,6 +137,6 @@ def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
 
 
 def collapses(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[str, Collapse]:
-    """By run, of those that collapsed."""
+    """Collapse by run, for runs that collapsed."""
     ends = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
     return {name: end for name, end in ends.items() if end is not None}

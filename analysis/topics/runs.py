@@ -18,9 +18,9 @@ from grpobench.analysis.runfolder.experiment import Experiment, Run, attempts, d
 from grpobench.analysis.tools.text import NONE, listed
 
 MOST_COLUMNS = 12
-"""Arms that stand beside each other in a table."""
+"""Most arms that are columns of a table."""
 IDENTITY = ("experiment", "arm", "seed", "task", "task.name", "observe", "beside")
-"""Keys of run.toml that say which run it is and who is told of it rather than how it was set."""
+"""Keys of run.toml that identify the run or its observers, and are not settings."""
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -36,16 +36,16 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of run.toml over the arms; `values[arm]` is text, `–` where the arm has no such key."""
+    """One key of run.toml in all arms. `values[arm]` is text, or `–` where the arm has no such key."""
 
     key: str
     values: Mapping[str, str]
     differs: bool
     changed: frozenset[str] = frozenset()
-    """The arms in which a run changed it midway; their text says from which step."""
+    """Arms in which a run changed it during training; their text names the step."""
 
     def shared(self) -> list[tuple[str, str]]:
-        """Each value with the arms that have it, that of the most arms first."""
+        """Each value with the arms that have it; the most frequent value comes first."""
         arms: dict[str, list[str]] = {}
         for arm, value in self.values.items():
             arms.setdefault(value, []).append(arm)
@@ -56,9 +56,10 @@ class Setting:
 
 
 def all_settings(experiment: Experiment) -> list[Setting]:
-    """Every resolved setting per arm: those that a run changed midway first, then those that differ between
-    arms. A value that depends on the task is written `task: value; …`; one that depends on the seed, as all
-    its values; one that changed, as ``0.0001 until step 17, then 0.001``."""
+    """Every resolved setting per arm. Settings that a run changed during training come first, then settings
+    that differ between arms. A value that depends on the task is written `task: value; …`, a value that
+    depends on the seed as all its values, and a value that changed as ``0.0001 until step 17, then
+    0.001``."""
     by_run = [(run, resolved_settings(run)) for run in experiment.runs]
     altered = {run.name: histories(run) for run in experiment.runs}
     for run, config in by_run:
@@ -82,7 +83,7 @@ def resolved_settings(run: Run) -> dict[str, Any]:
 
 
 def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
-    """A row per run: its `name`, and the value of every setting that is none of `IDENTITY`."""
+    """One row per run: its `name`, and the value of every setting that is not in `IDENTITY`."""
     return [
         {"name": run.name}
         | {key: value for key, value in resolved_settings(run).items() if key not in IDENTITY}
@@ -127,18 +128,18 @@ ATTEMPT_ONLY = (
     "caveat",
     "imported",
 )
-"""Keys of provenance.json that say nothing about how runs compare."""
-UNPROVED = "none kept (an older version, or imported): a changed digit would not show"
+"""Keys of provenance.json that say nothing about whether runs are comparable."""
+UNPROVED = "none (an older version, or imported): changes of the logs would not be noticed"
 LOGS = ("by", "format", "names", "writer")
-"""What is told of the log that a run was imported from."""
+"""What provenance.json says about the log from which a run was imported."""
 
 
 def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
     """Where the runs come from, by their last attempt: key -> (value, number of runs), most frequent first.
 
-    `code`, the digests of the source files, is shortened to one digest, which differs between runs only where
-    a file that both depend on does; what is the attempt's own (process, start, command, uncommitted diff) is
-    left to provenance.json.
+    `code` combines the digests of the source files into one digest. It differs between runs only if a file
+    differs on which both depend. Facts about a single attempt (process, start, command, uncommitted diff) are
+    only in provenance.json.
     """
     counted: dict[str, Counter[str]] = {}
     everywhere = {file: next(iter(names)) for file, names in digests(experiment).items() if len(names) == 1}
@@ -162,7 +163,7 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
 
 
 def source_files(run: Run) -> Mapping[str, str]:
-    """Digest by source file of the run's last attempt."""
+    """Source file -> digest, from the run's last attempt."""
     tried = attempts(run)
     code = tried[-1].get("code") if tried else run.provenance.get("code")
     return code if isinstance(code, Mapping) else {}
@@ -178,7 +179,7 @@ def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
 
 def runs_table(experiment: Experiment) -> Table:
-    """A row per run, whatever became of it."""
+    """One row per run, in any state."""
     frame = experiment.statuses
     rows = [
         [r["arm"], r["task"], str(r["seed"]), r["state"], str(r["step"]), str(r["attempt"]), r["why"] or NONE]

@@ -33,17 +33,17 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import graded
+from grpobench.analysis.topics.accuracy import graded, headline_of
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Two of n values in ascending order, as indices from 0, between which a quantile lies."""
+    """Two ranks (indices from 0) of n ascending values, between which a quantile lies."""
 
     low: int
     high: int
     coverage: float
-    """The least probability that it does, for values drawn independently."""
+    """A lower bound of the probability that it does, for independent values."""
 
 
 def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
@@ -80,9 +80,9 @@ def exact_share(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
 LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT = "learns", "stalls", "drifts", "collapses", "no result"
 OUTCOMES = (LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT)
 ERRORS = 2.0
-"""Standard errors of the paired difference from the base, beyond which a run learned or drifted."""
+"""A run learned or drifted if it differs from its base by more than this many paired standard errors."""
 CHANCE = 1 / 3
-"""Most of the seeds that may collapse at a sweep value of the frontier, and at every smaller one."""
+"""Largest share of seeds that may collapse at the frontier and at every smaller sweep value."""
 KEYS = ["arm", "task", "seed"]
 
 
@@ -96,11 +96,11 @@ class SweepAxes:
     others: tuple[str, ...]
     levels: tuple[tuple[Any, ...], ...]
     arms: tuple[str, ...]
-    """The recipe's."""
+    """The arms of the recipe."""
 
 
 def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
-    """The grid of an experiment by its arms' sweep values; None where it has none, and is no map."""
+    """The grid of an experiment from the sweep values of its arms; None where it is not a map."""
     if not sweep_values:
         return None
     first = next(iter(sweep_values.values()))
@@ -114,8 +114,8 @@ def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
 
 def outcomes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
-    `outcome`: it collapses (a collapse that it did not recover from, or a divergence), learns or drifts (ends
-    above or below its base by more than `ERRORS` standard errors), or stalls."""
+    `outcome`. A run collapses (without recovery, or by diverging), learns or drifts (ends above or below its
+    base by more than `ERRORS` standard errors), or stalls (none of these)."""
     merged = runs.merge(_changes(experiment, runs), on=KEYS, how="left")
     merged["outcome"] = [_outcome(row) for row in merged.to_dict("records")]
     return merged
@@ -161,10 +161,10 @@ class Cell:
     level: tuple[Any, ...]
     sweep_value: Any
     outcomes: tuple[str, ...]
-    """Of each seed, in their order."""
+    """The outcome of each seed, in the order of `seeds`."""
     seeds: tuple[int, ...]
     accuracy: Estimate
-    """Mean of what counts, with the t interval over seeds within 0 and 1."""
+    """Mean of counted accuracies, with the t interval over seeds cut to 0 and 1."""
 
     @property
     def finished_runs(self) -> int:
@@ -178,7 +178,7 @@ class Cell:
 
     @property
     def learned(self) -> int:
-        """Runs that ended above their base. A run can keep from collapse and learn nothing."""
+        """Runs that ended above their base. A run can avoid a collapse and still learn nothing."""
         return self.outcomes.count(LEARNS)
 
     @property
@@ -190,7 +190,7 @@ class Cell:
 def cells(
     sweep_values: Mapping[str, SweepPoint], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]
 ) -> list[Cell]:
-    """The whole grid from runs (task, arm, seed, outcome, counted), by task, arm, level and sweep value."""
+    """Group runs (task, arm, seed, outcome, counted) into cells, by task, arm, level and sweep value."""
     axes = axes_of(sweep_values)
     if axes is None:
         return []
@@ -224,7 +224,7 @@ def _cell(
 
 
 def arms_run(grid: Sequence[Cell]) -> tuple[str, ...]:
-    """The recipe's arms of which a run has a result: others may be planned, or named by a summary."""
+    """The arms of the recipe that have a run with a result. Others may be planned or in the summary."""
     return tuple(dict.fromkeys(cell.arm for cell in grid if cell.finished_runs))
 
 
@@ -236,24 +236,23 @@ class Frontier:
     task: str
     level: tuple[Any, ...]
     at: Cell | None
-    """The largest sweep value at which, and below which, no more than `CHANCE` of the seeds collapse;
-    None: not even
-    the smallest is."""
+    """The largest sweep value such that at most `CHANCE` of the seeds collapse there and at every smaller
+    value; None if already more collapse at the smallest."""
     low: Any
     high: Any
-    """Sweep values between which the frontier lies; None: below the grid."""
+    """Sweep values between which the frontier lies; None means below the grid."""
     coverage: float
-    """With at least which probability, over seeds."""
+    """Least probability, over seeds, that it lies there."""
     beyond: bool
-    """Whether it is the largest sweep value of the grid, so that the true one may be larger."""
+    """Whether it is the largest sweep value of the grid, so the true frontier may be larger."""
     best: Cell | None
     """The sweep value with the highest mean accuracy."""
     measured: bool
-    """Whether a run at the smallest sweep value has a result: without one nothing is known of a frontier."""
+    """Whether a run at the smallest sweep value has a result; without one the frontier is unknown."""
 
 
 def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
-    """By task, arm and level."""
+    """One frontier per task, arm and level."""
     rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
     for cell in grid:
         rows.setdefault((cell.task, cell.arm, cell.level), []).append(cell)
@@ -282,9 +281,8 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
 
 
 def tolerances(row: Sequence[Cell]) -> list[int]:
-    """Of each seed that has a result at every sweep value, ascending: the index of the largest sweep value
-    at which, and at
-    all smaller ones, it did not collapse; −1 for none."""
+    """For each seed with a result at every sweep value, the index of the largest sweep value up to which it
+    did not collapse, or −1; in ascending order."""
     reached = []
     for seed in dict.fromkeys(seed for cell in row for seed in cell.seeds):
         outcomes_of_seed = [
@@ -300,25 +298,24 @@ def tolerances(row: Sequence[Cell]) -> list[int]:
 
 LETTERS = {name: name[0].upper() for name in OUTCOMES[:-1]}
 NOTE = (
-    "Mean accuracy in %, and a letter for every seed: L learns, D drifts (ends above, below its base by more "
-    "than two standard errors, paired by problem), S stalls, C collapses. A run stopped for its collapse "
-    "counts with the accuracy that it had then, one that diverged with 0."
+    "Mean accuracy in %, and a letter for every seed. L learns: ends above its base by more than two "
+    "standard errors, paired by problem. D drifts: ends below it by as much. S stalls: neither. C collapses. "
+    "A run that was stopped for its collapse counts with its last accuracy, and a run that diverged counts "
+    "as 0."
 )
 FRONTIER = (
-    "Frontier: the largest sweep value at which, and below which, at most a third of the seeds "
-    "collapse; its chance "
-    "of collapse with the exact 95 % interval (Clopper–Pearson), how many seeds learned there (ended above "
-    "their base), and the mean accuracy there. A sweep value without a collapse may still teach "
-    "nothing. From, to: "
-    "sweep values between which the largest sweep value lies up to which two thirds of the seeds do "
-    "not collapse, without "
-    "an assumption on how seeds differ, and the coverage of that interval, which few seeds leave below 95 %. "
-    "Best: the sweep value with the highest mean accuracy."
+    "Frontier: the largest sweep value up to which at most a third of the seeds collapse. The next columns "
+    "show how many seeds collapsed there, the exact 95 % interval of the chance of a collapse "
+    "(Clopper–Pearson), how many seeds learned there (ended above their base), and the mean accuracy there. "
+    "Runs without a collapse may still learn nothing. From, to: an interval for the largest sweep value up "
+    "to which two thirds of the seeds do not collapse, which assumes nothing about how seeds differ. "
+    "Coverage: the probability that it holds, which is below 95 % for few seeds. Best: the sweep value with "
+    "the highest mean accuracy."
 )
 
 
 def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
-    """A row per task, arm and level of the other sweep values; a column per sweep value."""
+    """One row per task, arm and level of the other keys; one column per sweep value."""
     frame = pd.DataFrame(
         [
             {
@@ -358,7 +355,7 @@ def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
 
 
 def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
-    """A row per task, arm and level of the other sweep values."""
+    """One row per task, arm and level of the other keys."""
     edges = frontiers(grid)
     frame = pd.DataFrame(
         [
@@ -426,12 +423,12 @@ def _row(one: Frontier, largest: Any) -> list[str]:
 
 
 def _no_end(one: Frontier) -> str:
-    """What stands for an end that is no sweep value: of an interval that no seed gives, nothing is known."""
+    """Text for an end that is not a sweep value; – where no seed gives an interval."""
     return NONE if math.isnan(one.coverage) else "below the grid"
 
 
 SHADE = {LEARNS: "#ffffff", STALLS: "#f0f0f0", DRIFTS: "#dcdcdc", COLLAPSES: "#bdbdbd"}
-"""Ground of a cell by its most frequent outcome: told apart in grey."""
+"""Background of a cell by its most frequent outcome; the greys can be told apart."""
 MARKS: dict[str, dict[str, Any]] = {
     LEARNS: {"marker": "o", "color": "#0173b2", "markerfacecolor": "#0173b2"},
     STALLS: {"marker": "_", "color": "#333333"},
@@ -441,7 +438,7 @@ MARKS: dict[str, dict[str, Any]] = {
 
 
 def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
-    """A panel per task and arm that was run; None where the experiment is no map."""
+    """One panel per task and arm that was run; None where the experiment is not a map."""
     axes = axes_of(experiment.sweep_values)
     if axes is None or not grid:
         return None
@@ -472,20 +469,16 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     return Drawing(
         "map",
         "Where each arm learns, stalls, drifts and collapses",
-        f"Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
-        f"({_split(experiment)}). "
-        "Learns, drifts: ends above, below its base by more than two standard errors, paired by problem. "
-        "Stalls: neither. Collapses: a collapse that it did not recover from, or a divergence. The frontier "
-        "stands behind the largest sweep value at which, and below which, at most a third of the "
-        "seeds collapse. "
-        "The ground tells the most frequent outcome.",
+        "Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
+        f"({_split(experiment)}). Learns or drifts: ends above or below its base by more than two standard "
+        "errors, paired by problem. Stalls: neither. Collapses: without recovery, or by diverging. The "
+        "frontier is drawn after the largest sweep value up to which at most a third of the seeds collapse. "
+        "The background shows the most frequent outcome.",
         figure,
     )
 
 
 def _split(experiment: Experiment) -> str:
-    from grpobench.analysis.topics.accuracy import headline_of
-
     headlines = {headline_of(experiment, task) for task in experiment.tasks}
     return ", ".join(sorted(f"{one.split} split, {one.mode}" for one in headlines))
 

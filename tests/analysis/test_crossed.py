@@ -178,7 +178,8 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         "worse",
     ] and one.depends
     assert (
-        "a beside b on arithmetic is better at equal updates, worse at equal generated tokens" in one.sentence
+        "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
+        in one.sentence
     )
     assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     page = words(root)

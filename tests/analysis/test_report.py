@@ -229,7 +229,7 @@ def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
     states |= {("ppo", "nanobias", seed): ("crashed", 4) for seed in (1, 2, 3)}
     experiment = experiment_of(tmp_path, states=states)
     facts = gather(experiment)
-    left = " Left out: 4 runs without a result. Left out whole, for want of a result of some arm: nanobias."
+    left = " Left out: 4 runs without a result. Tasks left out because some arm has no result: nanobias."
     for name in ("aggregate", "improvement"):
         assert left in facts.tables[name].note
     assert "Left out" not in gather(experiment_of(tmp_path / "whole")).tables["aggregate"].note

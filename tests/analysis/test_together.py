@@ -56,18 +56,18 @@ def test_experiments_of_one_name_are_told_apart_by_their_folders(tmp_path: Path)
 
 def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path: Path) -> None:
     same = [load(root) for root in folders(tmp_path / "same")]
-    alike = "Runs of 2 experiments, which nothing pairs."
+    alike = "The runs of these 2 experiments are not paired."
     drawing = FIGURES["accuracy_updates"](together(same))
     assert drawing is not None and drawing.caption.endswith(alike)
     more = SMALL | {"test_problems": 9}
     other = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), **more).write(tmp_path / "more"))
     drawing = FIGURES["final_accuracy"](together([same[0], other]))
-    told = "On arithmetic they were evaluated on different problems, so accuracies do not compare."
+    told = "On arithmetic they were evaluated on different problems, so their accuracies cannot be compared."
     assert drawing is not None and drawing.caption.endswith(f"{alike} {told}")
     silent = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), name="silent", **SMALL).write(tmp_path))
     silent = Experiment(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
     assert together([same[0], silent]).apart.endswith(
-        "not all logs say on which problems they were evaluated."
+        "some logs do not say on which problems runs were evaluated."
     )
 
 
@@ -76,7 +76,7 @@ def test_the_command_draws_one_figure_of_several_folders(
 ) -> None:
     roots = [str(root) for root in folders(tmp_path)]
     assert cli.main(["figure", "reward", *roots, "--format", "svg", "--out", str(tmp_path / "paper")]) == 0
-    assert "Runs of 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
+    assert "The runs of these 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
     drawn = (tmp_path / "paper" / "reward.svg").read_text()
     assert "grpo (ours) on arithmetic" in drawn and "grpo (theirs) on arithmetic" in drawn
     for given, message in (
