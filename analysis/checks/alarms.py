@@ -22,7 +22,7 @@ from grpobench.analysis.checks.uniform import (
     find_unplanned_runs,
     find_version_differences,
 )
-from grpobench.analysis.runfolder.experiment import Experiment, imported
+from grpobench.analysis.runfolder.experiment import Experiment, import_record
 from grpobench.analysis.tools.text import listed
 from grpobench.analysis.topics.accuracy import headline_of
 
@@ -35,35 +35,37 @@ SAME_VALUE = 1e-9
 
 
 def find_imported_logs(experiment: Experiment) -> Iterable[str]:
-    """Whose logs the imported runs are, and of which the final accuracy is from before the last update."""
+    """The libraries that wrote the imported logs, and runs whose final accuracy is from before the last
+    update."""
     kinds: Counter[str] = Counter()
     for run in experiment.runs:
-        if record := imported(run):
+        if record := import_record(run):
             names = f"names of {record['names']}" if record.get("names") else "names of no known library"
             writer = f", written by {record['writer']}" if record.get("writer") else ""
             kinds[f"{record.get('format', 'unknown')} logs with {names}{writer}"] += 1
     for kind, count in kinds.most_common():
         runs = "1 run" if count == 1 else f"{count} runs"
-        yield f"{runs} from {kind}: provenance.json says what each metric is there"
+        yield f"{runs} from {kind}: provenance.json says what each metric means there"
     early: dict[str, list[str]] = {}
     for task in experiment.tasks:
         frame = experiment.select(headline_of(experiment, task).metric)
         last = frame[frame["task"] == task].groupby(["arm", "seed"])["step"].max()
         for run in experiment.runs:
             key = (run.arm, run.seed)
-            if run.task != task or not run.finished or not imported(run) or key not in last.index:
+            if run.task != task or not run.finished or not import_record(run) or key not in last.index:
                 continue
             if 0 < int(last[key]) < run.step:
                 early.setdefault(f"step {last[key]} of {run.step}", []).append(run.name)
     for when, run_names in early.items():
-        yield f"the final accuracy is of {when}, the last evaluation in the log: {listed(run_names)}"
+        yield f"the final accuracy is from {when}, the last evaluation in the log: {listed(run_names)}"
 
 
 def find_import_faults(experiment: Experiment) -> Iterable[str]:
-    """What could not be read at all, and of each imported run what was left out: file, line and why."""
+    """Logs that could not be imported, and the rows that each imported run left out: file, line and
+    reason."""
     yield from experiment.unimported
     for run in experiment.runs:
-        faults = [str(fault) for fault in imported(run).get("faults", ())]
+        faults = [str(fault) for fault in import_record(run).get("faults", ())]
         if faults:
             more = f"; and {len(faults) - MOST} more, in its provenance.json" if len(faults) > MOST else ""
             yield f"{run.name}: {'; '.join(faults[:MOST])}{more}"
@@ -121,7 +123,7 @@ def _count_equal(groups: Sequence[tuple[str, bool]]) -> int:
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that a reader must know before the numbers."""
+    """A fact that a reader must know before the numbers, with its details."""
 
     title: str
     lines: Sequence[str]
@@ -134,8 +136,8 @@ SPARED = "Damaged, and needed by no number"
 def find_alarms(
     experiment: Experiment, damage: Sequence[str] = (), spared: Sequence[str] = ()
 ) -> list[Alarm]:
-    """Everything that is damaged, not uniform, not as planned, or missing; empty where nothing is. `damage`
-    and `spared` are what could not be read (of `Numbers`)."""
+    """Everything that is damaged, not uniform, not as planned, or missing. `damage` and `spared` of `Numbers`
+    list files that could not be read."""
     alarms = [Alarm(title, lines) for title, lines in ((DAMAGED, damage), (SPARED, spared)) if lines]
     return alarms + [Alarm(title, lines) for title, find in CHECKS.items() if (lines := [*find(experiment)])]
 
@@ -154,4 +156,4 @@ CHECKS: Mapping[str, Callable[[Experiment], Iterable[str]]] = {
     "Different versions or devices": find_version_differences,
     "Different code": find_code_differences,
 }
-"""Title in the report -> what finds its lines."""
+"""Title in the report -> the check that returns its lines."""

@@ -19,15 +19,17 @@ from grpobench.analysis.runfolder.experiment import (
     by_run,
     describe,
     histories,
-    imported,
+    import_record,
     plain_value,
     read_digests,
 )
 from grpobench.analysis.tools.text import listed
 from grpobench.analysis.topics.runs import IDENTITY, digests, resolved_settings
 
+# Differences between runs
+
 WITHOUT_EFFECT = ("checkpoint.", "checks.")
-"""Settings that change no number."""
+"""Prefixes of settings that do not change results."""
 PINNED_BY: Mapping[str, Sequence[str]] = {
     "train problems": ("task",),
     "validation problems": ("task", "evaluate", "model.long_prompts"),
@@ -40,7 +42,7 @@ PINNED_BY: Mapping[str, Sequence[str]] = {
     "preference file": ("sampler.path",),
     "trl": ("train.backend",),
 }
-"""The settings by which something is chosen: runs that share them must have the same."""
+"""Fingerprint -> the settings that determine it. Runs with equal settings must have equal fingerprints."""
 HASH_DIGITS = 12
 """Characters of a hash that are shown."""
 
@@ -73,7 +75,7 @@ def find_setting_differences(experiment: Experiment) -> Iterable[str]:
 
 
 def find_version_differences(experiment: Experiment) -> Iterable[str]:
-    """Versions and devices, by the last attempt of each run."""
+    """Versions and devices that differ between the last attempts of runs."""
     last_attempts = {run.name: tried[-1] for run in experiment.runs if (tried := attempts(run))}
     installed = {
         name: {**record.get("versions", {}), "device": record.get("device")}
@@ -86,7 +88,7 @@ def find_version_differences(experiment: Experiment) -> Iterable[str]:
 
 
 def find_code_differences(experiment: Experiment) -> Iterable[str]:
-    """Source files that differ between runs which both depend on them."""
+    """Source files that differ between runs that depend on them."""
     for file, runs_by_digest in sorted(digests(experiment).items()):
         yield from _difference_lines(
             file, {name: digest for digest, names in runs_by_digest.items() for name in names}
@@ -94,7 +96,7 @@ def find_code_differences(experiment: Experiment) -> Iterable[str]:
 
 
 def find_data_differences(experiment: Experiment) -> Iterable[str]:
-    """Problems and models that differ between runs whose settings choose the same."""
+    """Problems and models that differ between runs with the same settings."""
     for fingerprint, settings in PINNED_BY.items():
         groups: dict[str, dict[str, str]] = {}
         for run in experiment.runs:
@@ -115,7 +117,7 @@ def _dots(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _difference_lines(what: str, values: Mapping[str, str]) -> Iterable[str]:
-    """One line where runs differ: each value with its runs, the most frequent without names."""
+    """One line if runs differ: each value with its runs; for the most frequent value only their number."""
     runs_by_value = sorted(_by(values).items(), key=lambda pair: -len(pair[1]))
     if len(runs_by_value) > 1:
         parts = [
@@ -136,14 +138,16 @@ def _text(value: Any) -> str:
     return "absent" if value is None else plain_value(str(value))
 
 
+# Missing, misplaced and unplanned files and runs
+
 PROMPT = 10
-"""Characters of a problem's digest that stand for its prompt."""
+"""Characters of a problem's digest that identify its prompt."""
 NONFINITE = "grad/nonfinite"
-"""Updates of a step that were skipped because their loss, a reward or a gradient was not finite."""
+"""Number of updates in a step that were skipped because a loss, reward or gradient was not finite."""
 
 
 def find_incomplete_runs(experiment: Experiment) -> Iterable[str]:
-    """Runs with a result whose folder lacks a part of what every run writes."""
+    """Runs with a result whose folder lacks files or rows that every run writes."""
     steps = experiment.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
     evaluated = by_run(experiment.metrics[experiment.metrics["metric"].isin(experiment.names("eval/"))])
     answered = by_run(experiment.evaluations)
@@ -162,8 +166,8 @@ def find_incomplete_runs(experiment: Experiment) -> Iterable[str]:
 
 def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     if not logged:
-        return ["metrics.jsonl is missing or empty: the run counts nowhere"]
-    if record := imported(run):  # others log some of their steps
+        return ["metrics.jsonl is missing or empty, so the run is not counted"]
+    if record := import_record(run):  # other libraries may log only some steps
         lost_rows = int(record.get("rows", 0)) - len(logged)
         return [f"metrics.jsonl lacks {lost_rows} of {record['rows']} rows"] if lost_rows > 0 else []
     last = resolved_settings(run).get("train.steps", run.step) if run.finished else run.step
@@ -175,7 +179,9 @@ def _lost_steps(run: Run, logged: set[int]) -> list[str]:
 
 def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
     """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
-    if (record := imported(run)) and not record.get("answers"):  # others log what evaluations sum up to
+    if (record := import_record(run)) and not record.get(
+        "answers"
+    ):  # other libraries may log only summaries of evaluations
         return []
     summed = {
         (int(step), *str(metric).split("/")[1:3])
@@ -191,7 +197,7 @@ def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
 
 
 def find_skipped_updates(experiment: Experiment) -> Iterable[str]:
-    """Finished runs some of whose updates were not made; those that diverged are named for it elsewhere."""
+    """Finished runs that skipped updates; the page lists diverged runs separately."""
     frame = experiment.select(NONFINITE)
     skipped = by_run(frame[frame["value"] > 0])
     for run in experiment.runs:
@@ -202,13 +208,13 @@ def find_skipped_updates(experiment: Experiment) -> Iterable[str]:
 
 
 def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
-    """Folders that hold another run than they say, or a copy of one."""
+    """Folders that contain another run than their name says, or a copy of a run."""
     for name, who in experiment.strangers.items():
-        yield f"{name} holds {who}, by its run.toml; nothing in it is counted"
+        yield f"{name} contains {who}, according to its run.toml; it is not counted"
     for run in experiment.runs:
         experiment_name = run.config.get("experiment", experiment.name)
         if experiment_name != experiment.name:
-            yield f"{run.name} was made for the experiment {experiment_name}, by its run.toml; it is counted"
+            yield f"{run.name} was made for the experiment {experiment_name}, according to its run.toml; it is counted"
     owners: dict[tuple[Any, ...], list[str]] = {}
     for run in experiment.runs:
         for attempt in attempts(run):
@@ -221,15 +227,15 @@ def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
                 owners.setdefault(mark, []).append(run.name)
     for names in dict.fromkeys(tuple(sorted(set(names))) for names in owners.values()):
         if len(names) > 1:
-            yield f"{listed(names)} come from one and the same process: all but one are copies, and counted"
+            yield f"{listed(names)} come from the same process, so all but one are copies; all are counted"
 
 
 def find_unplanned_runs(experiment: Experiment) -> Iterable[str]:
-    """What is there and was not planned, and seeds that only some arms of a task have."""
+    """Runs that were not planned, and seeds that only some arms of a task have."""
     if not experiment.described:
-        yield "experiment.json is missing or damaged: which runs were planned is not known"
+        yield "experiment.json is missing or damaged, so it is unknown which runs were planned"
     if extra := [run.name for run in experiment.runs if not run.planned]:
-        yield f"not planned by experiment.json, and counted: {listed(extra)}"
+        yield f"not planned in experiment.json, but counted: {listed(extra)}"
     for task in experiment.tasks:
         arms: dict[str, set[int]] = {}
         for run in experiment.runs:
@@ -242,7 +248,7 @@ def find_unplanned_runs(experiment: Experiment) -> Iterable[str]:
 
 
 def find_leaked_problems(experiment: Experiment) -> Iterable[str]:
-    """Evaluated problems that the same run could train on, by the digests that it kept."""
+    """Evaluated problems that the same run could train on, according to the digests that it stored."""
     leaks: dict[str, list[str]] = {}
     for name, by_split in read_digests(experiment)[0].items():
         trained = {*by_split.get("train", {}).values()}

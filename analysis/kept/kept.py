@@ -29,7 +29,7 @@ from grpobench.analysis.checks.uniform import (
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, Run, by_run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.sweep import outcomes
+from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import LAST_TENTH, critic_explained
 
 VERSION = 1
@@ -185,7 +185,7 @@ def _outcomes(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, st
     """(task, arm, seed) -> what became of a run of a map."""
     if not experiment.sweep_values:
         return {}
-    rows = outcomes(experiment, finals(experiment)).to_dict("records")
+    rows = classify_runs(experiment, finals(experiment)).to_dict("records")
     return {(row["task"], row["arm"], int(row["seed"])): {"outcome": row["outcome"]} for row in rows}
 
 

@@ -21,7 +21,7 @@ from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of an experiment; figures are drawn from `numbers`."""
+    """All facts of a report. Figures are drawn from `numbers`."""
 
     numbers: Numbers
     tables: Mapping[str, Table]
@@ -34,7 +34,7 @@ class Facts:
 
     @property
     def experiment(self) -> Experiment:
-        """The logs that all of it comes from."""
+        """The experiment that was loaded."""
         return self.numbers.experiment
 
 
@@ -54,7 +54,7 @@ def gather(logs: Experiment | Numbers) -> Facts:
 
 
 def as_json(facts: Facts) -> dict[str, Any]:
-    """Everything machine-readable; accuracies are shares."""
+    """The content of report.json; accuracies are shares."""
     experiment = facts.experiment
     return {
         "experiment": {
@@ -99,7 +99,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 
 def json_ready(value: Any) -> Any:
-    """JSON-ready: numpy scalars unwrapped, NaN and infinities as null, other objects as text."""
+    """A value for JSON: numpy scalars become numbers, NaN and infinities null, other objects text."""
     if isinstance(value, Mapping):
         return {str(key): json_ready(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

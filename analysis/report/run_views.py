@@ -18,9 +18,9 @@ from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.stability import event_words
 
 CURVES = 60
-"""The curves of at most so many runs are drawn, first of those with events."""
+"""Most runs whose curves are drawn; runs with events come first."""
 POINTS = 200
-"""Most points of one curve; a longer one is drawn by means of neighbors."""
+"""Most points of one curve; longer curves are drawn as means of neighboring values."""
 FILES = (
     "run.toml",
     "metrics.jsonl",
@@ -36,7 +36,7 @@ PANEL, HEIGHT, GAP = 220, 60, 20
 
 @dataclass(frozen=True)
 class RunView:
-    """What the page tells of one run."""
+    """What the page shows of one run."""
 
     name: str
     state_line: str
@@ -47,7 +47,7 @@ class RunView:
 
 
 def run_views(facts: Facts, home: str) -> list[RunView]:
-    """A view per run, those with events first; `home` is the experiment folder as seen from the page."""
+    """One view per run, runs with events first. `home` is the path from the page to the experiment folder."""
     experiment = facts.experiment
     events = {
         run.name: findings.events if (findings := facts.numbers.findings.get(run.name)) else ()
@@ -86,7 +86,7 @@ def _event(event: Event) -> str:
 
 
 def _links(experiment: Experiment, run: Run, home: str) -> list[tuple[str, str]]:
-    """The files that the run left."""
+    """Links to the files of the run."""
     folder = experiment.folder / run.name
     names = [name for name in FILES if (folder / name).is_file()]
     names += ["rollouts/"] if (folder / "rollouts").is_dir() else []
@@ -97,7 +97,7 @@ Key = tuple[str, str, int]
 
 
 def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
-    """Label -> (steps, values) of the curves that are drawn, by run."""
+    """By run: label -> (steps, values) of each curve."""
     wanted = {(run.arm, run.task, run.seed) for run in experiment.runs if run.name in names}
     series: dict[Key, dict[str, tuple[Any, Any]]] = {}
     metrics = {
@@ -118,7 +118,7 @@ def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, t
 
 
 def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
-    """At most `POINTS` points: means of as many neighbors as it takes."""
+    """At most `POINTS` points, as means of neighboring values."""
     every = -(-len(steps) // POINTS)
     starts = np.arange(0, len(steps), every)
     sizes = np.diff(np.append(starts, len(steps)))
@@ -126,7 +126,7 @@ def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
 
 
 def _curves(series: Mapping[str, tuple[Any, Any]], events: Sequence[Event]) -> Markup:
-    """Small curves side by side, the events as lines across them and in words for who points at one."""
+    """Small curves side by side, with events as vertical lines and their descriptions as tooltips."""
     if not series:
         return Markup("")
     last = max(float(steps[-1]) for steps, _ in series.values()) or 1.0

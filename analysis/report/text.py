@@ -23,12 +23,12 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import decoding, headline_of
-from grpobench.analysis.topics.comparisons import INTERVALS, most_shared
+from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
+from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
 from grpobench.analysis.topics.stability import event_words
-from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_run, axes_of, frontiers
+from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
 
 
 def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
@@ -81,8 +81,8 @@ def describe_frontiers(facts: Facts) -> list[str]:
         return []
     lines = []
     what = sweep_values_in_words([axes.key])
-    ran = arms_run(facts.numbers.grid)
-    for frontier in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
+    ran = arms_with_results(facts.numbers.grid)
+    for frontier in (each for each in find_frontiers(facts.numbers.grid) if each.arm in ran):
         where = (
             f" at {sweep_values_in_words(axes.others)} {level_name(frontier.level)}" if axes.others else ""
         )
@@ -121,7 +121,7 @@ def describe_subtitle(facts: Facts) -> str:
     """The line below the page's title: the recipe's summary. For a map it names the arms that were run,
     because the summary names all arms of the recipe and `--set arms=` may select some of them."""
     axes = axes_of(facts.experiment.sweep_values)
-    arms = arms_run(facts.numbers.grid) if axes else ()
+    arms = arms_with_results(facts.numbers.grid) if axes else ()
     if axes is None or not arms:
         return facts.experiment.summary
     names = f"{', '.join(arms[:-1])} and {arms[-1]}" if len(arms) > 1 else arms[0]
@@ -135,7 +135,7 @@ def describe_head(facts: Facts) -> dict[str, str]:
     experiment = facts.experiment
     axes = axes_of(experiment.sweep_values)
     return {
-        "arms": listed(arms_run(facts.numbers.grid) if axes else experiment.arms, 40),
+        "arms": listed(arms_with_results(facts.numbers.grid) if axes else experiment.arms, 40),
         "sweep_values": list_sweep_values(axes) if axes else "",
         "tasks": ", ".join(experiment.tasks),
         "seeds": listed(experiment.seeds, 40),
@@ -144,7 +144,7 @@ def describe_head(facts: Facts) -> dict[str, str]:
         "updates": _common(facts.settings, "train.steps"),
         "sampler": _common(facts.settings, "sampler.kind"),
         "evaluation": " and ".join(
-            decoding(experiment, mode)
+            describe_decoding(experiment, mode)
             for mode in ("greedy", "sampled", "likelihood")
             if any(name.split("/")[2] == mode for name in experiment.names("eval/"))
         ),
@@ -217,7 +217,7 @@ def describe_decidable(facts: Facts) -> str:
     pairs = len(pairs_of(experiment.arms))
     if not pairs:
         return "There is only one arm, so there is nothing to compare."
-    needed, seeds = seeds_needed(ALPHA, pairs), most_shared(experiment)
+    needed, seeds = seeds_needed(ALPHA, pairs), count_shared_seeds(experiment)
     can = (
         "so verdicts are possible" + (", except where a run has no result" if late else "")
         if seeds >= needed
@@ -325,7 +325,9 @@ def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
     cited = used_papers(experiment, papers)
     sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
     text += f". The algorithms are those of {sources}" if sources else ""
-    modes = sorted({decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks})
+    modes = sorted(
+        {describe_decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks}
+    )
     splits = sorted({headline_of(experiment, task).split for task in experiment.tasks})
     how = f"the {' and '.join(splits)} split by {' and '.join(modes)}"
     text += f". Accuracy is measured on {how} after the last update"

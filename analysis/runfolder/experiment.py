@@ -189,7 +189,7 @@ class Experiment:
         return sorted(str(name) for name in self.metrics["metric"].unique() if str(name).startswith(prefix))
 
 
-def imported(run: Run) -> Mapping[str, Any]:
+def import_record(run: Run) -> Mapping[str, Any]:
     """How a run was imported: format, names, files, rows, faults; empty for a run that was not imported."""
     record = run.provenance.get("imported")
     return record if isinstance(record, Mapping) else {}

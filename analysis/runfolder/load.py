@@ -22,7 +22,7 @@ from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
-from grpobench.analysis.tools.processes import uncollected
+from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
 
 STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted")
@@ -79,7 +79,7 @@ ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
 identity = itemgetter(*EVALUATION_KEYS)
 
 
-@uncollected()
+@pause_garbage_collection()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
     """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and is not counted;
     `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's.
@@ -231,7 +231,7 @@ class Folder:
     @property
     def who(self) -> tuple[str, str, int]:
         """Arm, task and seed. Raises LogError if they are unknown."""
-        return identify(self.path, {} if self.stranger else self.config, self.described)
+        return identify_run(self.path, {} if self.stranger else self.config, self.described)
 
     def read(self) -> ReadRun:
         """The run with its rows of metrics.jsonl and of eval.jsonl. If the folder contains another
@@ -388,7 +388,7 @@ def _demand_score(score: float, path: Path, line: int, name: str) -> None:
         )
 
 
-def identify(
+def identify_run(
     run_folder: Path, config: Mapping[str, Any], described: Mapping[str, Any]
 ) -> tuple[str, str, int]:
     """Arm, task and seed from run.toml if it names them, else from the name of the folder."""

@@ -14,7 +14,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 
 
-def together(experiments: Sequence[Experiment]) -> Experiment:
+def combine_experiments(experiments: Sequence[Experiment]) -> Experiment:
     """One experiment with all runs of several, in their order. If several experiments have an arm of the same
     name, the name of the experiment is added to it, or its folder if these names are equal too. Runs of
     different experiments are not paired, so there are no comparisons. `apart` says this, and whether

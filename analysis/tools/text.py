@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+# Untrusted text
+
 HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and line feed
     "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, and marks of direction
@@ -27,13 +29,13 @@ NUMBERS: Final = re.compile(r"[+-]?[\d.,eE\s()\[\]%;:–−+-]*")
 
 
 def visible(text: str) -> str:
-    """The text with such characters as the escapes by which Python writes them; tabs and line feeds stay."""
+    """The text with hidden characters as Python escapes; tabs and line feeds stay."""
     return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def cell(value: Any) -> Any:
-    """A value for a table that a spreadsheet may open: text that begins like a formula, and is more than
-    numbers, has an apostrophe before it. Other values as they are."""
+    """A value for a table that a spreadsheet may open. Text that begins like a formula and is not a number
+    gets an apostrophe in front. Other values stay as they are."""
     if not isinstance(value, str):
         return value
     text = visible(value)
@@ -41,7 +43,7 @@ def cell(value: Any) -> Any:
 
 
 def json_text(text: str) -> str:
-    """JSON as it is, with such characters in its strings as JSON's own escapes."""
+    """JSON text with hidden characters in its strings as JSON escapes."""
     return HIDDEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in units(match[0])), text)
 
 
@@ -50,6 +52,8 @@ def units(character: str) -> list[int]:
     data = character.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
 
+
+# Text for LaTeX
 
 TEX = {
     "\\": r"\textbackslash{}",
@@ -101,11 +105,14 @@ def escape(text: str) -> str:
     return "".join(TEX.get(character, character) for character in visible(str(text)))
 
 
+# Numbers and names in words
+
 NONE = "–"
+"""Printed for a number that does not exist."""
 
 
 def number(value: float, digits: int) -> str:
-    """With so many decimals; zero has no sign."""
+    """A number with `digits` decimals; zero has no sign."""
     if value is None or not math.isfinite(value):
         return NONE
     text = f"{value:.{digits}f}"
@@ -118,7 +125,7 @@ def small(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent with one decimal, without the sign of percent."""
+    """A share in percent with one decimal, without a percent sign."""
     return number(100 * share, 1)
 
 
@@ -129,18 +136,18 @@ def points(share: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Two decimals, and always a sign."""
+    """A number with two decimals and always a sign."""
     text = two(value)
     return text if text == NONE or text.startswith("−") else f"+{text}"
 
 
 def two(value: float) -> str:
-    """Two decimals."""
+    """A number with two decimals."""
     return number(value, 2)
 
 
 def count(value: float) -> str:
-    """A large number in three figures: 157k, 1.20M."""
+    """A large number with three digits: 157k, 1.20M."""
     if value is None or not math.isfinite(value):
         return NONE
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -150,7 +157,7 @@ def count(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    """Three decimals, four below .01."""
+    """A p value with three decimals, four below .01."""
     return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
@@ -160,11 +167,11 @@ def interval(low: float, high: float, show: Any = percent) -> str:
 
 
 MOST_SEEDS = 10
-"""Seeds whose values a cell shows one by one."""
+"""Most seeds whose values a cell shows one by one."""
 
 
 def each_seed(values: Sequence[float]) -> str:
-    """Shares in percent, in the order given; of more than `MOST_SEEDS` the least and the greatest."""
+    """Shares in percent in the given order; for more than `MOST_SEEDS`, the smallest and the largest."""
     if len(values) <= MOST_SEEDS:
         return "  ".join(map(percent, values))
     known = [value for value in values if math.isfinite(value)]
@@ -172,7 +179,7 @@ def each_seed(values: Sequence[float]) -> str:
 
 
 def listed(names: Sequence[Any], most: int = 8) -> str:
-    """Names with commas, the first `most` of them."""
+    """The first `most` names, separated by commas, and how many more there are."""
     text = ", ".join(map(str, names[:most]))
     return f"{text} and {len(names) - most} more" if len(names) > most else text
 
@@ -191,10 +198,10 @@ def level_name(level: Sequence[Any]) -> str:
 
 
 def sweep_values_in_words(keys: Sequence[str]) -> str:
-    """Keys such as train.learning_rate as an axis has them."""
+    """Keys such as train.learning_rate as axis labels."""
     return ", ".join(key.rpartition(".")[2].replace("_", " ") for key in keys)
 
 
 def why_no_folder(path: Path) -> str:
-    """What is there instead of a folder: nothing, or a file."""
+    """Why a path is not a folder: it does not exist, or it is a file."""
     return "a file, not a folder" if path.exists() else "no such folder"

@@ -27,7 +27,7 @@ from grpobench.analysis.runfolder.experiment import (
     by_cell,
     by_run,
     finite_mean,
-    imported,
+    import_record,
 )
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
 from grpobench.analysis.tools.text import MOST_SEEDS, NONE, each_seed, interval, percent, points
@@ -59,7 +59,7 @@ def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> H
     return Headline("test", modes[0])
 
 
-def decoding(experiment: Experiment, mode: str) -> str:
+def describe_decoding(experiment: Experiment, mode: str) -> str:
     """A mode in words, with the temperature of all runs or of each arm where the mode has one. Runs without
     an evaluation temperature were evaluated at the temperature of the sampler."""
     if mode != "sampled":
@@ -147,7 +147,7 @@ def _at_start(rows: pd.DataFrame) -> float:
 def _at_end(rows: pd.DataFrame, run: Run) -> float:
     """The value after the last update of the run; NaN where the log ends before it. For an imported run it is
     the last value in the log, because other libraries do not always evaluate at the end."""
-    last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
+    last = 0 if import_record(run) else run.config.get("train", {}).get("steps", run.step)
     last = run.step if run.collapsed else last
     trained = rows[(rows["step"] > 0) & (rows["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
@@ -265,7 +265,8 @@ def accuracy_table(
     header = ["task", "arm", "before", "after", "gain", "95% interval", "each seed", "val. best", "val. last"]
     where = " and ".join(
         dict.fromkeys(
-            (f"{r['split']} split, {decoding(experiment, r['mode'])}") for r in frame.to_dict("records")
+            (f"{r['split']} split, {describe_decoding(experiment, r['mode'])}")
+            for r in frame.to_dict("records")
         )
     )
     if not note:
@@ -314,6 +315,6 @@ def other_mode_tables(
     if not any(experiment.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
         return []
     alternative = finals(experiment, other, findings)
-    title = f"Final accuracy, {decoding(experiment, other)}"
+    title = f"Final accuracy, {describe_decoding(experiment, other)}"
     note = "Like the table above. Comparisons use only the table above."
     return [accuracy_table(experiment, alternative, f"accuracy_{other}", title, note)]

@@ -11,7 +11,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison, compare
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
-from grpobench.analysis.topics.comparisons import waiting_of
+from grpobench.analysis.topics.comparisons import find_missing_seeds
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = A
     values = runs_at_equal_budgets(experiment)
     by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}
     for task in experiment.tasks:
-        waiting = waiting_of(experiment, runs, task)
+        waiting = find_missing_seeds(experiment, runs, task)
         for axis in AXES:
             axis_rows = values[(values["task"] == task) & (values["axis"] == axis)]
             by_arm = {

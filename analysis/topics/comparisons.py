@@ -1,7 +1,8 @@
 """Arms against each other: every pair on every task, and all tasks together.
 
-`compare_arms` tests pairs of arms over paired seeds, and `cross` adds an interval over seeds × problems.
-`aggregate_tasks` combines tasks. The tables print both; the figures of pairs are in `topics.results`.
+`compare_arms` tests pairs of arms over paired seeds, and `add_crossed_intervals` adds an interval over seeds
+× problems. `aggregate_tasks` combines tasks. The tables print both; the figures of pairs are in
+`topics.results`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from grpobench.analysis.tools.text import NONE, interval, number, p_value, perce
 from grpobench.analysis.topics.accuracy import clusters_of, graded
 
 
-def cross(
+def add_crossed_intervals(
     experiment: Experiment, runs: pd.DataFrame, task: str, pairs: Sequence[Comparison]
 ) -> list[Comparison]:
     """Add the interval over seeds × problems to the comparisons of a task. `runs` are rows of `finals`, which
@@ -86,11 +87,16 @@ def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPH
     """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
     comparisons: list[Comparison] = []
     for task in experiment.tasks:
-        values = by_seed(experiment, runs, task, "counted")
+        values = scores_by_seed(experiment, runs, task, "counted")
         pairs = compare(
-            task, values, waiting_of(experiment, runs, task), alpha, experiment.margin, experiment.plan
+            task,
+            values,
+            find_missing_seeds(experiment, runs, task),
+            alpha,
+            experiment.margin,
+            experiment.plan,
         )
-        comparisons += cross(experiment, runs, task, pairs)
+        comparisons += add_crossed_intervals(experiment, runs, task, pairs)
     return comparisons
 
 
@@ -101,14 +107,14 @@ def compare_arms_with_base(
     arms of one task."""
     comparisons: list[Comparison] = []
     for task in experiment.tasks:
-        values, bases = (by_seed(experiment, runs, task, column) for column in ("counted", "base"))
-        waiting = waiting_of(experiment, runs, task)
+        values, bases = (scores_by_seed(experiment, runs, task, column) for column in ("counted", "base"))
+        waiting = find_missing_seeds(experiment, runs, task)
         pairs = compare_with_base(task, values, bases, waiting, alpha, experiment.margin, experiment.plan)
-        comparisons += cross(experiment, runs, task, pairs)
+        comparisons += add_crossed_intervals(experiment, runs, task, pairs)
     return comparisons
 
 
-def by_seed(
+def scores_by_seed(
     experiment: Experiment, runs: pd.DataFrame, task: str, column: str
 ) -> dict[str, dict[int, float]]:
     """Arm -> seed -> a number of the rows of `finals`, where there is one."""
@@ -121,7 +127,7 @@ def by_seed(
     return scores
 
 
-def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
+def find_missing_seeds(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
     """Arm -> seed without a result -> the seed with the status of its run, in words."""
     late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
     return {
@@ -132,7 +138,7 @@ def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[st
     }
 
 
-def most_shared(experiment: Experiment) -> int:
+def count_shared_seeds(experiment: Experiment) -> int:
     """The largest number of seeds that a pair of arms shares on a task, with or without results."""
     seeds: dict[tuple[str, str], set[int]] = {}
     for run in experiment.runs:

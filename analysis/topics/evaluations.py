@@ -1,7 +1,8 @@
 """Later evaluations (`grpobench eval`): scores with intervals, and agreement between our sampler and lm-eval.
 
-`later_scores` computes one row per evaluation, mode, score and policy. `agreements` compares evaluations of
-the same items that were made in both ways. Each has one table. These evaluations have no figure of their own.
+`later_scores` computes one row per evaluation, mode, score and policy. `list_agreements` compares evaluations
+of the same items that were made in both ways. Each has one table. These evaluations have no figure of their
+own.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Agreement:
     """Items with identical completions; None where no completions were recorded."""
 
 
-def agree(
+def compare_answers(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], score: str = "correct"
 ) -> list[Agreement]:
     """Compare rows of one policy, mode by mode. Sampled answers are left out: both ways draw different random
@@ -131,7 +132,7 @@ def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return one.keys() == other.keys() and all(abs(one[name] - other[name]) <= TOLERANCE for name in one)
 
 
-def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
+def list_agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """Every evaluation that was made both ways: place, split, mode, arm, seed, policy, items,
     grpobench, lm_eval, differing, same_text."""
     rows = []
@@ -156,7 +157,7 @@ def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                     "differing": len(agreement.differing),
                     "same_text": agreement.same_text,
                 }
-                for agreement in agree(ours, others)
+                for agreement in compare_answers(ours, others)
             ]
     return pd.DataFrame(rows)
 
@@ -198,7 +199,7 @@ def later_table(later: Sequence[LaterEvaluation]) -> Table:
 
 def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
     """Items that were evaluated both by our sampler and by lm-eval."""
-    frame = agreements(later)
+    frame = list_agreements(later)
     rows = [
         [
             r["place"],

@@ -19,7 +19,7 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
-from grpobench.analysis.topics.sweep import Cell, cells, outcomes
+from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
 
 MOST_DRAWN = 20
 """Most arms in a figure: ten colors in two line styles. Readers cannot tell more apart."""
@@ -51,8 +51,8 @@ class Numbers:
         """The cells of a map; empty where the experiment is not a map."""
         if not self.experiment.sweep_values:
             return ()
-        classified = outcomes(self.experiment, self.runs)
-        return cells(self.experiment.sweep_values, self.experiment.tasks, classified.to_dict("records"))
+        classified = classify_runs(self.experiment, self.runs)
+        return group_cells(self.experiment.sweep_values, self.experiment.tasks, classified.to_dict("records"))
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:

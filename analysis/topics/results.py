@@ -23,7 +23,7 @@ from grpobench.analysis.figures.panels import (
 from grpobench.analysis.figures.style import BASE_COLOR, BASE_DASH, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
-from grpobench.analysis.topics.accuracy import decoding, headline_of
+from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import AXES, with_axis
 from grpobench.analysis.topics.curves import Row, curves
 
@@ -54,7 +54,8 @@ def draw_validation(
     return Drawing(
         f"accuracy_{axis}",
         f"Validation accuracy against {AXES[axis]}",
-        f"Validation accuracy ({' and '.join(decoding(experiment, m) for m in sorted(modes))}): {what}.",
+        f"Validation accuracy ({' and '.join(describe_decoding(experiment, m) for m in sorted(modes))}): "
+        f"{what}.",
         figure,
     )
 
@@ -104,7 +105,7 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
         labels.append("diverged, counted as 0")
     legend_above(figure, handles, labels)
     counted_in = sorted({(str(row.split), str(row.mode)) for row in counted.itertuples()})
-    where = " and ".join(f"{split}, {decoding(experiment, mode)}" for split, mode in counted_in)
+    where = " and ".join(f"{split}, {describe_decoding(experiment, mode)}" for split, mode in counted_in)
     return Drawing(
         "final_accuracy",
         "Final accuracy by arm",

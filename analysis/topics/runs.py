@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpobench.analysis.figures.table import Table
-from grpobench.analysis.runfolder.experiment import Experiment, Run, attempts, describe, histories, imported
+from grpobench.analysis.runfolder.experiment import (
+    Experiment,
+    Run,
+    attempts,
+    describe,
+    histories,
+    import_record,
+)
 from grpobench.analysis.tools.text import NONE, listed
 
 MOST_COLUMNS = 12
@@ -153,7 +160,7 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
         kept = {key: value for key, value in record.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
             kept["attempts"] = len(tried)
-        if logs := imported(run):
+        if logs := import_record(run):
             kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
         if run.provenance and run.rows:
             kept["checksums"] = "right" if run.proved else UNPROVED

@@ -1,7 +1,7 @@
 """How steadily each arm trained: collapses and recoveries, run lifetimes, spikes, drawdown and spread.
 
-`stability` computes one row per task and arm from the detectors' events and from logged curves, and
-`outlasting` compares lifetimes of arms. Two tables print both, and a figure draws Kaplan–Meier curves.
+`compute_stability` computes one row per task and arm from the detectors' events and from logged curves, and
+`compare_lifetimes` compares lifetimes of arms. Two tables print both, and a figure draws Kaplan–Meier curves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LATE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Lasted:
+class Lifetimes:
     """The runs of an arm on a task: how many steps each lasted and whether it ended in a collapse."""
 
     runs: Sequence[Run]
@@ -49,7 +49,9 @@ class Lasted:
         return kaplan_meier(self.steps, self.collapsed)
 
 
-def lasted(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[tuple[str, str], Lasted]:
+def compute_lifetimes(
+    experiment: Experiment, findings: Mapping[str, Findings]
+) -> dict[tuple[str, str], Lifetimes]:
     """Lifetimes by (task, arm) of the runs that logged a step. A run that did not collapse is censored at its
     last step."""
     last = experiment.metrics.groupby(KEYS, sort=False)["step"].max().to_dict()
@@ -62,10 +64,12 @@ def lasted(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[tup
             end = collapse_of(run, findings.get(run.name))
             step = end.step if end else int(last[key])
             runs_by_cell[run.task, run.arm].append((run, step, end is not None))
-    return {key: Lasted(*zip(*entries, strict=True)) for key, entries in runs_by_cell.items() if entries}
+    return {key: Lifetimes(*zip(*entries, strict=True)) for key, entries in runs_by_cell.items() if entries}
 
 
-def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> pd.DataFrame:
+def compute_stability(
+    experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame
+) -> pd.DataFrame:
     """One row per task and arm, from what was found in each run and the rows of `finals`: runs; collapsed and
     recovered (runs); first (median step of collapse); surviving (Kaplan–Meier share at the end) and
     half_life (its median step, NaN where more than half remain); spikes (per 100 updates); drawdown (best
@@ -78,7 +82,7 @@ def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd
     logged = dict(iter(kept.groupby(KEYS, sort=False)))
     none = kept.iloc[:0]
     rows = []
-    for (task, arm), lifetimes in lasted(experiment, findings).items():
+    for (task, arm), lifetimes in compute_lifetimes(experiment, findings).items():
         measured = [
             _measured(run, logged.get((run.arm, run.task, run.seed), none), modes[task])
             for run in lifetimes.runs
@@ -90,7 +94,7 @@ def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd
 def _cell(
     findings: Mapping[str, Findings],
     runs: pd.DataFrame,
-    lifetimes: Lasted,
+    lifetimes: Lifetimes,
     measured: Sequence[Mapping[str, float]],
 ) -> dict[str, Any]:
     findings_of_runs = [findings[run.name] for run in lifetimes.runs if run.name in findings]
@@ -162,8 +166,8 @@ def _spikes(history: History) -> float:
     return 100 * int(detector.beyond(history, norms).sum()) / behind
 
 
-def sentence(row: Mapping[str, Any]) -> str:
-    """The stability of an arm on a task in a sentence, from a row of `stability`."""
+def describe_stability(row: Mapping[str, Any]) -> str:
+    """The stability of an arm on a task in a sentence, from a row of `compute_stability`."""
     runs, collapsed, recovered = row["runs"], row["collapsed"], row["recovered"]
     if not collapsed:
         text = f"None of {runs} runs collapsed" if runs > 1 else "Its only run did not collapse"
@@ -182,7 +186,7 @@ def sentence(row: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Outlasting:
+class LifetimeComparison:
     """A test of whether the runs of one arm last longer than those of another on a task."""
 
     task: str
@@ -196,10 +200,10 @@ class Outlasting:
     """Corrected for the pairs of the task."""
 
 
-def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list[Outlasting]:
+def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) -> list[LifetimeComparison]:
     """Compare all pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
-    comparisons: list[Outlasting] = []
-    all_lifetimes = lasted(experiment, findings)
+    comparisons: list[LifetimeComparison] = []
+    all_lifetimes = compute_lifetimes(experiment, findings)
     for task in experiment.tasks:
         arms = {arm: lifetimes for (where, arm), lifetimes in all_lifetimes.items() if where == task}
         if not any(any(lifetimes.collapsed) for lifetimes in arms.values()):
@@ -213,7 +217,9 @@ def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list
             counts = tuple(sum(arms[one].collapsed) for one in (a, b))
             sizes = tuple(len(arms[one].runs) for one in (a, b))
             comparisons.append(
-                Outlasting(task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted))
+                LifetimeComparison(
+                    task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted)
+                )
             )
     return comparisons
 
@@ -232,10 +238,10 @@ NOTE = (
 
 def stability_table(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> Table:
     """A row per task and arm."""
-    frame = stability(experiment, findings, runs)
+    frame = compute_stability(experiment, findings, runs)
     records = frame.to_dict("records")
     if len(frame):
-        frame["sentence"] = [sentence(row) for row in records]
+        frame["sentence"] = [describe_stability(row) for row in records]
     rows = [
         [
             row["task"],
@@ -250,7 +256,7 @@ def stability_table(experiment: Experiment, findings: Mapping[str, Findings], ru
             points(row["late_slope"]),
             "; ".join(filter(None, [row["events"], row["infrastructure"] and describe_infrastructure(row)]))
             or NONE,
-            sentence(row),
+            describe_stability(row),
         ]
         for row in records
     ]
@@ -267,7 +273,7 @@ def describe_infrastructure(row: Mapping[str, object]) -> str:
 
 def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> Table:
     """One row per pair of arms, for tasks on which a run collapsed."""
-    pairs = outlasting(experiment, findings)
+    pairs = compare_lifetimes(experiment, findings)
     frame = pd.DataFrame([asdict(pair) for pair in pairs])
     rows = [
         [
@@ -340,12 +346,12 @@ def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], shee
 
 def panels_of(
     experiment: Experiment, findings: Mapping[str, Findings]
-) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lasted]]]:
+) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lifetimes]]]:
     """The arms, and for each panel title the lifetimes of their runs. There is a panel per task. In a map,
     whose arms are those of the recipe, there is a panel per combination of sweep values."""
-    all_lifetimes = lasted(experiment, findings)
+    all_lifetimes = compute_lifetimes(experiment, findings)
     axes = axes_of(experiment.sweep_values)
-    panels: dict[str, dict[str, Lasted]] = {}
+    panels: dict[str, dict[str, Lifetimes]] = {}
     for (task, arm), lifetimes in all_lifetimes.items():
         title, name = task, arm
         if axes is not None:

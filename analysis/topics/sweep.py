@@ -1,8 +1,8 @@
 """The map of a sweep: which runs learn, stall, drift or collapse, and how far arms go without a collapse.
 
-`outcomes` classifies every run and `cells` groups runs by sweep value. `frontiers` finds the largest sweep
-value without a collapse, with an interval from order statistics. Two tables print the grid and the
-frontiers, and one figure draws both.
+`classify_runs` classifies every run and `group_cells` groups runs by sweep value. `find_frontiers` finds the
+largest sweep value without a collapse, with an interval from order statistics. Two tables print the grid and
+the frontiers, and one figure draws both.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
     return SweepAxes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
 
 
-def outcomes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+def classify_runs(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
     `outcome`. A run collapses (without recovery, or by diverging), learns or drifts (ends above or below its
     base by more than `ERRORS` standard errors), or stalls (none of these)."""
@@ -187,7 +187,7 @@ class Cell:
         return exact_share(self.collapsed, self.finished_runs)
 
 
-def cells(
+def group_cells(
     sweep_values: Mapping[str, SweepPoint], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]
 ) -> list[Cell]:
     """Group runs (task, arm, seed, outcome, counted) into cells, by task, arm, level and sweep value."""
@@ -223,7 +223,7 @@ def _cell(
     return Cell(arm, task, level, sweep_value, outcome, seeds, Estimate(mean.value, low, high))
 
 
-def arms_run(grid: Sequence[Cell]) -> tuple[str, ...]:
+def arms_with_results(grid: Sequence[Cell]) -> tuple[str, ...]:
     """The arms of the recipe that have a run with a result. Others may be planned or in the summary."""
     return tuple(dict.fromkeys(cell.arm for cell in grid if cell.finished_runs))
 
@@ -251,7 +251,7 @@ class Frontier:
     """Whether a run at the smallest sweep value has a result; without one the frontier is unknown."""
 
 
-def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
+def find_frontiers(grid: Sequence[Cell]) -> list[Frontier]:
     """One frontier per task, arm and level."""
     rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
     for cell in grid:
@@ -356,7 +356,7 @@ def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
 
 def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
     """One row per task, arm and level of the other keys."""
-    edges = frontiers(grid)
+    edges = find_frontiers(grid)
     frame = pd.DataFrame(
         [
             {
@@ -442,7 +442,7 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     axes = axes_of(experiment.sweep_values)
     if axes is None or not grid:
         return None
-    arms = arms_run(grid)
+    arms = arms_with_results(grid)
     if not arms:
         return None
     panels = [(task, arm) for task in experiment.tasks for arm in arms]
@@ -450,7 +450,7 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     down = math.ceil(len(panels) / across)
     width = min(sheet.width, 3.4 * across)
     figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
-    edges = frontiers(grid)
+    edges = find_frontiers(grid)
     for index, (task, arm) in enumerate(panels):
         panel = figure.add_subplot(down, across, index + 1)
         panel_cells = [cell for cell in grid if (cell.task, cell.arm) == (task, arm)]

@@ -183,7 +183,7 @@ def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
         (root / RUN / file).write_text("")
     found = told(root)
     assert found["alarms"]["Logs that lack something"] == [
-        f"{RUN}: metrics.jsonl is missing or empty: the run counts nowhere"
+        f"{RUN}: metrics.jsonl is missing or empty, so the run is not counted"
     ]
     assert found["accounting"] == {"finished": 5, "finished without data": 1}
 
@@ -204,7 +204,7 @@ def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
     facts = grpobench.load(root).facts
     assert describe_head(facts)["runs"] == "6 found: 6 finished"
     assert told(root)["alarms"]["Not as planned"] == [
-        "experiment.json is missing or damaged: which runs were planned is not known"
+        "experiment.json is missing or damaged, so it is unknown which runs were planned"
     ]
 
 
@@ -228,7 +228,9 @@ def test_mixed_folders_are_told_apart(root: Path) -> None:
     lines = found["alarms"][DAMAGED]
     assert any("are both grpo on arithmetic with seed 1" in line for line in lines)
     assert any(f"{root / 'notes'}: cannot tell arm, task and seed" in line for line in lines)
-    assert any(f"old holds {RUN}" in line for line in found["alarms"]["Folders that are not what they say"])
+    assert any(
+        f"old contains {RUN}" in line for line in found["alarms"]["Folders that are not what they say"]
+    )
     assert found["accounting"] == {"finished": 6}
 
 

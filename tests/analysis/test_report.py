@@ -28,7 +28,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import count, escape, points
-from grpobench.analysis.topics.accuracy import decoding, finals
+from grpobench.analysis.topics.accuracy import describe_decoding, finals
 from grpobench.analysis.topics.budgets import mean_at_equal_budgets, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
 from grpobench.analysis.topics.runs import all_settings, run_provenance
@@ -494,8 +494,8 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
     """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
     root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
     experiment = load(root)
-    assert decoding(experiment, "sampled") == "sampled decoding at temperature 1"
-    assert decoding(experiment, "greedy") == "greedy decoding"
+    assert describe_decoding(experiment, "sampled") == "sampled decoding at temperature 1"
+    assert describe_decoding(experiment, "greedy") == "greedy decoding"
     page = words(root)
     assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
     assert "Accuracy in percent (test split, greedy decoding)" in page
@@ -504,5 +504,5 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
         if run.arm == experiment.arms[0]:
             config = root / run.name / "run.toml"
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
-    told = decoding(load(root), "sampled")
+    told = describe_decoding(load(root), "sampled")
     assert told.startswith(f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: ")

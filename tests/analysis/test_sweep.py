@@ -30,11 +30,11 @@ from grpobench.analysis.topics.stability import panels_of
 from grpobench.analysis.topics.sweep import (
     Cell,
     axes_of,
-    cells,
+    classify_runs,
     draw_map,
     exact_share,
-    frontiers,
-    outcomes,
+    find_frontiers,
+    group_cells,
     quantile_ranks,
     tolerances,
 )
@@ -110,7 +110,7 @@ def test_every_run_has_the_outcome_that_it_was_made_with(numbers: Numbers) -> No
 
 
 def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Numbers) -> None:
-    found = {(one.arm, one.level[0]): one for one in frontiers(numbers.grid)}
+    found = {(one.arm, one.level[0]): one for one in find_frontiers(numbers.grid)}
     at = {key: one.at.sweep_value if one.at else None for key, one in found.items()}
     assert at == {
         ("grpo", 1): 1e-4,
@@ -133,16 +133,16 @@ def test_a_run_that_ends_below_its_base_drifts_and_one_within_the_noise_stalls(
     runs = numbers.runs.copy()
     first = runs.index[runs["collapsed_at"].isna()][0]
     arm, seed = runs.loc[first, "arm"], runs.loc[first, "seed"]
-    own = outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
+    own = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
     bound = 2 * own["error"]
     assert bound > 0
     for change, outcome in ((1.01, "learns"), (0.99, "stalls"), (-0.99, "stalls"), (-1.01, "drifts")):
         runs.loc[first, "final"] = runs.loc[first, "base"] + change * bound
-        found = outcomes(numbers.experiment, runs).set_index(["arm", "seed"])
+        found = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"])
         assert found.loc[(arm, seed), "outcome"] == outcome
     runs.loc[first, "final"] = math.nan
     assert (
-        outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
+        classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
         == "no result"
     )
 
@@ -151,7 +151,7 @@ def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
     """Against scipy, from the rows of eval.jsonl."""
     from scipy import stats
 
-    found = outcomes(numbers.experiment, numbers.runs)
+    found = classify_runs(numbers.experiment, numbers.runs)
     row = found.iloc[0]
     answers = numbers.experiment.evaluations
     own = answers[
@@ -234,9 +234,9 @@ def test_a_seed_bears_a_sweep_value_only_if_it_bears_all_smaller_ones() -> None:
     assert tolerances(row("ll", "cl", "lc")) == [0, 1]
     assert tolerances(row("cl", "ll")) == [-1, 1]
     assert tolerances(row("l-", "ll")) == [1]  # a seed without a result tells nothing
-    broken = frontiers(row("lll", "ccl", "lll"))[0]
+    broken = find_frontiers(row("lll", "ccl", "lll"))[0]
     assert broken.at is not None and broken.at.sweep_value == 0  # what stands behind a break is not borne
-    assert frontiers(row("---"))[0].at is None
+    assert find_frontiers(row("---"))[0].at is None
 
 
 @given(st.integers(1, 25), st.floats(0.05, 0.95))
@@ -343,5 +343,5 @@ def test_accuracies_of_a_map_have_intervals_within_0_and_1() -> None:
         {"task": "t", "arm": "a", "seed": seed, "outcome": "learns", "counted": value}
         for seed, value in enumerate((0.9, 0.99, 1.0))
     ]
-    (cell,) = cells(sweep_values, ["t"], runs)
+    (cell,) = group_cells(sweep_values, ["t"], runs)
     assert cell.accuracy.high == 1.0 and 0.8 < cell.accuracy.low < 0.9
