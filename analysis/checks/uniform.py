@@ -212,9 +212,9 @@ def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
     for name, who in experiment.strangers.items():
         yield f"{name} contains {who}, according to its run.toml; it is not counted"
     for run in experiment.runs:
-        experiment_name = run.config.get("experiment", experiment.name)
-        if experiment_name != experiment.name:
-            yield f"{run.name} was made for the experiment {experiment_name}, according to its run.toml; it is counted"
+        made_for = run.config.get("experiment", experiment.name)
+        if made_for != experiment.name:
+            yield f"{run.name} was made for the experiment {made_for}, according to its run.toml; it is counted"
     owners: dict[tuple[Any, ...], list[str]] = {}
     for run in experiment.runs:
         for attempt in attempts(run):

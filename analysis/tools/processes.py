@@ -62,7 +62,7 @@ MOST_JOBS = 255
 """Most jobs, because the number of a job is one byte in a pipe."""
 HELPER = """
 import signal, sys, json
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends the process that started the helper, and with it the helper
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends the starter, and so the helper
 sys.path[:] = json.loads(sys.argv[1])
 import importlib
 importlib.import_module(sys.argv[2])
