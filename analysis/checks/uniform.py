@@ -214,7 +214,7 @@ def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
     for run in experiment.runs:
         made_for = run.config.get("experiment", experiment.name)
         if made_for != experiment.name:
-            yield f"{run.name} was made for the experiment {made_for}, according to its run.toml; it is counted"
+            yield f"{run.name} was made for experiment {made_for}, according to its run.toml; it is counted"
     owners: dict[tuple[Any, ...], list[str]] = {}
     for run in experiment.runs:
         for attempt in attempts(run):

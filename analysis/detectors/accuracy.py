@@ -17,7 +17,7 @@ VALIDATION = tuple(f"eval/validation/{mode}/correct" for mode in ("greedy", "sam
 
 @dataclass(frozen=True)
 class AccuracyCollapse(Detector):
-    """Held-out accuracy far below the run's own peak, with the noise of the problems taken into account."""
+    """Validation accuracy far below the run's own peak, beyond the noise of the problems."""
 
     kind = "accuracy_collapse"
     rule = (
@@ -108,7 +108,7 @@ def paired(then: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[flo
 
 @dataclass(frozen=True)
 class DiversityLoss(Detector):
-    """Problems that the base policy solves in some of many samples and the trained policy no longer does."""
+    """Problems that the base policy solves in some of many samples and the trained policy does not."""
 
     kind = "diversity_loss"
     rule = (

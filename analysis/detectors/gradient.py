@@ -37,7 +37,7 @@ class GradientInstability(Detector):
     over: int = 100
     """Steps looked back upon; of a short run half of it, at least 10."""
     least: int = 3
-    """Spikes below which nothing is said."""
+    """Fewest spikes of an event."""
 
     def find(self, history: History) -> list[Event]:
         return sorted([*self._nonfinite(history), *self._spikes(history)], key=lambda event: event.onset)
@@ -112,6 +112,8 @@ class GradientInstability(Detector):
         return begin.bound(self.deviations) if begin and begin.median > 0 else None
 
 
+# Signal: groups without signal, and critics
+
 ZERO_SIGNAL = "groups/zero_signal"
 LEVEL = ("score/correct", "reward/mean")
 EXPLAINED = "critic/explained_variance"
@@ -119,7 +121,7 @@ EXPLAINED = "critic/explained_variance"
 
 @dataclass(frozen=True)
 class ZeroSignal(Detector):
-    """Groups whose rewards are all equal, which teach a group baseline nothing."""
+    """Groups with equal rewards, from which a group baseline learns nothing."""
 
     needs: ClassVar[tuple[tuple[str, ...], ...]] = ((ZERO_SIGNAL,), LEVEL)
 
@@ -162,7 +164,7 @@ class SignalStarvation(ZeroSignal):
 
 @dataclass(frozen=True)
 class SignalSaturation(ZeroSignal):
-    """Nothing to learn from because everything succeeds: a run that is done, not one that is broken."""
+    """Nothing to learn from because everything succeeds: the run is finished, not broken."""
 
     kind = "signal_saturation"
     rule = (

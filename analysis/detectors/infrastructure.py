@@ -45,7 +45,7 @@ class GraderFailure(Detector):
 
 @dataclass(frozen=True)
 class GraderSilent(Detector):
-    """A grader that accepts nothing of what is trained on, while evaluations of the same policy find right
+    """A grader that accepts no training rollout, while evaluations of the same policy find correct
     answers."""
 
     kind = "grader_silent"
@@ -81,7 +81,7 @@ class GraderSilent(Detector):
 
 @dataclass(frozen=True)
 class AllTruncated(Detector):
-    """Completions that the limit of tokens cuts, all of them: what is measured is the limit."""
+    """All completions are cut off by the token limit, so the run measures the limit."""
 
     kind = "all_truncated"
     rule = "99 % or more of the completions cut by the limit of tokens or turns for 8 steps in a row"
@@ -99,7 +99,7 @@ class AllTruncated(Detector):
 
 @dataclass(frozen=True)
 class StaleWeights(Detector):
-    """A sampler that did not take over the trainer's weights."""
+    """A sampler that did not receive the trainer's weights."""
 
     kind = "stale_weights"
     rule = "a probe's log-probabilities more than 1 nat apart after handing over the weights, at any step"
@@ -123,12 +123,14 @@ class StaleWeights(Detector):
         return [Event(self.kind, step, step, (evidence,), over, "severe")]
 
 
+# The gap between sampler and trainer
+
 GAP = "gap/k3"
 
 
 @dataclass(frozen=True)
 class SamplerGap(Detector):
-    """A gap that alone can collapse a run, or that grows while the gradient still looks sound."""
+    """A gap that can collapse a run by itself, or that grows while the gradient norm is still normal."""
 
     kind = "sampler_gap"
     rule = (
@@ -162,7 +164,7 @@ class SamplerGap(Detector):
         return sorted(events, key=lambda event: event.onset)
 
     def _sound(self, history: History, series: Series) -> np.ndarray:
-        """At which of the series' steps the gradient norm is no spike, (n,)."""
+        """At which steps of the series the gradient norm is not a spike, (n,)."""
         norms = history.updates(POLICY)
         spikes = norms.steps[GradientInstability().beyond(history, norms)]
         return ~np.isin(series.steps, spikes)

@@ -34,7 +34,7 @@ class Entropy(Detector):
 
 @dataclass(frozen=True)
 class EntropyCollapse(Entropy):
-    """A policy that always writes the same."""
+    """A policy that always writes the same text."""
 
     kind = "entropy_collapse"
     rule = (
@@ -81,9 +81,9 @@ class EntropyExplosion(Entropy):
 
 @dataclass(frozen=True)
 class KLBlowUp(Detector):
-    """A policy that leaves its reference, or itself within a step, faster than it began to. A divergence
-    from the reference begins at 0 and rises in every run, so that ratios alone would tell nothing: below a
-    floor nothing is said."""
+    """A policy that moves away from its reference, or from itself within a step, faster than at the start.
+    The divergence from the reference starts at 0 and rises in every run, so ratios alone are not informative,
+    and there is a floor below which no event is found."""
 
     kind = "kl_blowup"
     rule = (
@@ -116,13 +116,15 @@ class KLBlowUp(Detector):
         return sorted(events, key=lambda event: event.onset)
 
 
+# Early warning: small changes that add up
+
 VERDICT = ("score/correct", "reward/mean")
 
 
 @dataclass(frozen=True)
 class Drift(Detector):
-    """The verdict on the training rollouts that sinks, or entropy that rises, a little at a time. Healthy
-    runs move the other way in both."""
+    """The verdict on training rollouts falls slowly, or entropy rises slowly. In healthy runs both move the
+    other way."""
 
     kind = "drift"
     rule = (
@@ -172,7 +174,7 @@ class Drift(Detector):
 
 
 def streams(history: History) -> list[tuple[Series, float]]:
-    """What is watched, with the sign that makes a change for the worse positive."""
+    """The watched series, each with the sign that makes a change for the worse positive."""
     verdict = history.first(*VERDICT)
     watched = [(history.updates(verdict.name), -1.0)] if verdict is not None else []
     return [*watched, (history.updates(ENTROPY), 1.0)]

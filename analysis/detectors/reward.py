@@ -14,7 +14,7 @@ from grpobench.analysis.detectors.history import History, Series, slope
 
 @dataclass(frozen=True)
 class RewardCollapse(Detector):
-    """A reward that was there and is gone, from the second step on."""
+    """A reward that the run had and lost, from the second step on."""
 
     kind = "reward_collapse"
     rule = (
@@ -43,7 +43,7 @@ class RewardCollapse(Detector):
         tops = self._tops(history, series)
         held = np.isfinite(tops)
         lost = held & (series.values <= self.left * tops)
-        # what lies between the two levels neither begins a spell nor ends one
+        # values between the two levels neither start nor end a spell
         state, is_lost = False, np.zeros(len(series), dtype=bool)
         for index in range(len(series)):
             state = bool(lost[index]) or (state and series.values[index] < self.back * tops[index])
@@ -84,7 +84,7 @@ class RewardCollapse(Detector):
 
 @dataclass(frozen=True)
 class RewardHacking(Detector):
-    """A reward that rises while what it stands for does not."""
+    """A reward that rises while validation accuracy does not."""
 
     kind = "reward_hacking"
     rule = (
@@ -136,13 +136,15 @@ def until(series: Series, step: int) -> Series:
     return Series(series.name, series.steps[:end], series.values[:end])
 
 
+# Completions: length and degeneration
+
 MEAN, TRUNCATED = "length/mean", "length/truncated"
 REPETITION, UNPARSABLE = "diversity/repetition", "outcome/unparsable"
 
 
 @dataclass(frozen=True)
 class LengthShift(Detector):
-    """Completions of another length than the run began with."""
+    """Completions whose length differs from that at the start of the run."""
 
     kind = "length_shift"
     rule = (
@@ -172,7 +174,7 @@ class LengthShift(Detector):
 
 @dataclass(frozen=True)
 class Degeneration(Detector):
-    """Completions that repeat themselves, or in which no answer can be found any more."""
+    """Completions that repeat themselves, or that no longer contain an answer."""
 
     kind = "degeneration"
     rule = (

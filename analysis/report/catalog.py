@@ -85,6 +85,8 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
     return {table.name: table for table in made if table.rows}
 
 
+# Figures
+
 Definitions: TypeAlias = Mapping[str, str]
 """Metric -> what it means."""
 

@@ -189,10 +189,16 @@ class Experiment:
         return sorted(str(name) for name in self.metrics["metric"].unique() if str(name).startswith(prefix))
 
 
+# Imported logs
+
+
 def import_record(run: Run) -> Mapping[str, Any]:
     """How a run was imported: format, names, files, rows, faults; empty for a run that was not imported."""
     record = run.provenance.get("imported")
     return record if isinstance(record, Mapping) else {}
+
+
+# Changes between attempts
 
 
 @dataclass(frozen=True)
@@ -263,6 +269,9 @@ def plain_value(value: str) -> str:
     return f"{read:g}" if isinstance(read, float) else value.strip('"')
 
 
+# Rows of tidy frames
+
+
 def by_run(frame: pd.DataFrame) -> Callable[[Run], pd.DataFrame]:
     """A function that returns the rows of a run in their order. The frame is split once, not for each run."""
     rows = _split_rows(frame, ["arm", "task", "seed"])
@@ -284,6 +293,8 @@ def finite_mean(values: pd.Series) -> float:
     finite = values.dropna()
     return float(finite.mean()) if len(finite) else math.nan
 
+
+# Completions and problems that a run stored
 
 NAME = re.compile(r"step-(\d+)\.jsonl\.zst")
 

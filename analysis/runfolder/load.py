@@ -65,6 +65,8 @@ def read_provenance(run: Path) -> dict[str, Any]:
     return provenance
 
 
+# The experiment
+
 T = TypeVar("T")
 ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
 """A run with its rows of metrics.jsonl and of eval.jsonl."""

@@ -9,10 +9,10 @@ is in it.
 
 The rejections at a lower level are among those at a higher one: the higher level spends more at every
 analysis and has fewer patterns left that were not rejected before, so its bound is at least as wide (by
-induction over analyses). The smallest level that would have rejected by now is therefore a p value at whatever
-analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values of Liu and
-Anderson, 2008). Equivalence: two one-sided tests whose nulls are no single point, so that each analysis has
-its own p over w_j (Bonferroni over analyses).
+induction over analyses). The smallest level that would have rejected by now is therefore a p value at
+whatever analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values of
+Liu and Anderson, 2008). Equivalence: two one-sided tests whose nulls are no single point, so that each
+analysis has its own p over w_j (Bonferroni over analyses).
 """
 
 from __future__ import annotations

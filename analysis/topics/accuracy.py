@@ -77,6 +77,8 @@ def describe_decoding(experiment: Experiment, mode: str) -> str:
     return f"sampled decoding at different temperatures ({parts})"
 
 
+# Numbers: one row per run, then one per arm and task
+
 WITHOUT_DATA = "finished without data"
 """Status of a finished run whose logs lack the final accuracy."""
 
@@ -239,6 +241,9 @@ def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+# Tables
 
 
 def accuracy_table(

@@ -85,6 +85,8 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
     return curves_by_label
 
 
+# Numbers of later evaluations on probe tasks
+
 PUBLISHED = (
     *BIAS,
     "crows_score",
@@ -146,6 +148,9 @@ def caveats(experiment: Experiment, later: Sequence[LaterEvaluation] = ()) -> di
     return {task: str(caveat) for task, caveat in recorded.items() if caveat}
 
 
+# Tables
+
+
 def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
     """The bias that the runs logged (`bias_metrics`), one row per task and arm."""
     rows = []
@@ -201,6 +206,8 @@ def _before_after(means: pd.Series, key: tuple[str, ...]) -> str:
     show = signed if key[-1].startswith(("bias", "lean")) else two
     return NONE if math.isnan(after) else f"{show(before)} → {show(after)}"
 
+
+# Figures
 
 BIAS_COLUMNS = (
     ("accuracy_ambiguous", "accuracy, ambiguous"),

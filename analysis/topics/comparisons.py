@@ -83,6 +83,9 @@ def _differences(
     return difference.to_numpy(dtype=np.float64), difference.columns
 
 
+# Pairs of arms
+
+
 def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
     """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
     comparisons: list[Comparison] = []
@@ -150,6 +153,9 @@ def count_shared_seeds(experiment: Experiment) -> int:
     )
 
 
+# All tasks together
+
+
 @dataclass(frozen=True)
 class Aggregate:
     """All tasks together, from counted accuracies."""
@@ -178,6 +184,8 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
         [(a, b, bootstrap_improvement(kept[a], kept[b], seed)) for a, b in pairs],
     )
 
+
+# Tables
 
 INTERVALS = (
     "The interval assumes normal differences and ignores all other pairs. The test assumes neither, and it "

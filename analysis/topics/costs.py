@@ -27,6 +27,8 @@ from grpobench.analysis.topics.axes import OnAxes
 from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_costs
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
+# Numbers
+
 PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
 """Parts of time/step, in the order of a step."""
 
@@ -92,6 +94,9 @@ def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
                     | {name: v.agg(how) for name, (v, how) in values_by_name.items()}
                 )
     return pd.DataFrame(rows, columns=["task", "arm", *GAPS])
+
+
+# Tables
 
 
 def budgets_table(experiment: Experiment) -> Table:
@@ -198,6 +203,9 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.comparisons.items()]
     )
     return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
+
+
+# Figures
 
 
 def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:

@@ -83,6 +83,8 @@ def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
     return MeanScore(estimate, len(means), kind)
 
 
+# Agreement with lm-eval
+
 TOLERANCE = 1e-3
 """Scores closer than this agree. Likelihoods are float32 sums whose order depends on the batch."""
 
@@ -160,6 +162,9 @@ def list_agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                 for agreement in compare_answers(ours, others)
             ]
     return pd.DataFrame(rows)
+
+
+# Tables
 
 
 def later_table(later: Sequence[LaterEvaluation]) -> Table:

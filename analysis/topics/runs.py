@@ -122,6 +122,8 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
+# Provenance
+
 ATTEMPT_ONLY = (
     "attempts",
     "attempt",
@@ -183,6 +185,9 @@ def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
         for file, digest in source_files(run).items():
             by_file.setdefault(file, {}).setdefault(digest, []).append(run.name)
     return by_file
+
+
+# Table of all runs
 
 
 def runs_table(experiment: Experiment) -> Table:

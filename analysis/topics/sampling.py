@@ -124,6 +124,8 @@ def _curves(
     ]
 
 
+# Tables
+
 SAMPLES = {
     "pass": ("pass_at_k", "pass@k"),
     "maj": ("majority", "Majority vote"),
@@ -161,6 +163,8 @@ def by_place(frame: pd.DataFrame) -> pd.DataFrame:
     order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
     return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
 
+
+# Figure
 
 KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
 

@@ -31,6 +31,8 @@ from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.events import KEYS, collapse_of, history_of
 from grpobench.analysis.topics.sweep import axes_of
 
+# Numbers
+
 LATE = 1 / 3
 """Share of a run's evaluations, its last ones, whose slope is the late slope; at least three."""
 
@@ -224,6 +226,8 @@ def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) 
     return comparisons
 
 
+# Tables
+
 NOTE = (
     "A run collapses if its validation accuracy or its training reward falls and does not recover, if an "
     "event stops it that the recipe names, or if it diverges; docs/stability.md has every rule. At: median "
@@ -293,6 +297,9 @@ def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> 
     )
     header = ["task", "arms", "collapsed, first", "collapsed, second", "p", "p (Holm)"]
     return Table("survival", "Which arm's runs last longer", header, rows, frame, note=note)
+
+
+# Figure
 
 
 def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:

@@ -77,6 +77,8 @@ def exact_share(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
+# Outcomes, cells and frontiers
+
 LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT = "learns", "stalls", "drifts", "collapses", "no result"
 OUTCOMES = (LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT)
 ERRORS = 2.0
@@ -296,6 +298,8 @@ def tolerances(row: Sequence[Cell]) -> list[int]:
     return sorted(reached)
 
 
+# Tables
+
 LETTERS = {name: name[0].upper() for name in OUTCOMES[:-1]}
 NOTE = (
     "Mean accuracy in %, and a letter for every seed. L learns: ends above its base by more than two "
@@ -426,6 +430,8 @@ def _no_end(one: Frontier) -> str:
     """Text for an end that is not a sweep value; – where no seed gives an interval."""
     return NONE if math.isnan(one.coverage) else "below the grid"
 
+
+# Figure
 
 SHADE = {LEARNS: "#ffffff", STALLS: "#f0f0f0", DRIFTS: "#dcdcdc", COLLAPSES: "#bdbdbd"}
 """Background of a cell by its most frequent outcome; the greys can be told apart."""

@@ -47,6 +47,8 @@ def reward_parts(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
 
 
+# Critics
+
 EXPLAINED = "critic/explained_variance"
 """1 − Var(R − V)/Var(R) over completion tokens, before the update. Every arm that trains a value logs it."""
 GROUP = "critic/group_explained"
@@ -117,6 +119,9 @@ def _share(values: pd.Series) -> str:
     return " to ".join(dict.fromkeys(ends))
 
 
+# Tables
+
+
 def rewards_table(experiment: Experiment) -> Table:
     """The parts of each arm's reward and the verdict, at the first and the last updates."""
     frame = reward_parts(experiment)
@@ -178,6 +183,9 @@ def critic_table(experiment: Experiment) -> Table:
         "resemble these values, which makes the critic look better."
     )
     return Table("critic", "What the critic explained", header, rows, frame, note=note)
+
+
+# Figures
 
 
 @dataclass(frozen=True)

@@ -170,11 +170,13 @@ def test_the_report_of_a_map_is_the_map(folder: Path) -> None:
     told = re.sub(r"<[^>]+>", "", page)
     assert "Stability map" in told and "How far each arm goes without a collapse" in told
     assert (
-        "gspo at num minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "gspo at num minibatches 1, arithmetic: the highest learning rate at which at most a third of the "
+        "seeds "
         "collapse is 2e−4; there 1 of 3 collapsed and 2 of 3 learned"
     ) in told
     assert (
-        "dpo at minibatches 1, arithmetic: the highest learning rate at which at most a third of the seeds "
+        "dpo at num minibatches 1, arithmetic: the highest learning rate at which at most a third of the "
+        "seeds "
         "collapse is 4e−4, the largest of the grid; there 1 of 3 collapsed and 2 of 3 learned"
     ) in told
     assert (

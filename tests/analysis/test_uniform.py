@@ -285,7 +285,7 @@ def test_copy_with_a_mended_configuration_is_seen_by_its_provenance(root: Path) 
 def test_run_of_another_experiment_is_named(root: Path) -> None:
     retell(root / RUN / "run.toml", 'experiment = "synthetic"', 'experiment = "elsewhere"')
     assert (
-        f"{RUN} was made for the experiment elsewhere, according to its run.toml; it is counted"
+        f"{RUN} was made for experiment elsewhere, according to its run.toml; it is counted"
         in (told(root)["Folders that are not what they say"])
     )
 
