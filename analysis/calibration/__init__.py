@@ -1,1 +1,1 @@
-"""How often detectors and verdicts are wrong, on runs of which it is known what they are."""
+"""How often detectors and verdicts are wrong, measured on runs whose condition is known."""

@@ -1,4 +1,4 @@
-"""A kept calibration as Markdown: the kinds of table that a document can ask for, each one of `KINDS`."""
+"""A kept calibration as Markdown; `KINDS` lists the tables that a document can ask for."""
 
 from __future__ import annotations
 

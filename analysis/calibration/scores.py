@@ -1,6 +1,7 @@
 """How good a detector is on labeled runs: precision, recall, false alarms, delay and lead.
 
-The labeled library: which runs are healthy, which are broken, and which events each kind must show.
+The second half is the library of labeled runs: which are healthy, which are broken, and which events each
+kind of broken run must show.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LOST = 0.5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one detector said of one run."""
+    """The result of one detector on one run."""
 
     label: Label
     healthy: bool
@@ -35,16 +36,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Score:
-    """Counts over runs, and what follows from them; NaN where there is nothing to divide by."""
+    """Counts over runs and rates from them; NaN where the denominator is 0."""
 
     must: int
-    """Runs that have to show it."""
+    """Runs that must show the event."""
     hits: int
-    """Of these, those that do."""
+    """How many of these show it."""
     never: int
-    """Runs that must not show it, healthy and broken in another way."""
+    """Runs that must not show it: healthy runs, and runs that are broken in another way."""
     false: int
-    """Of these, those that do."""
+    """How many of these show it."""
     healthy: int
     """Healthy runs."""
     alarms: int
@@ -52,20 +53,20 @@ class Score:
     delay: float
     """Median of the steps from the fault's first update until it was found, over the hits."""
     lead: float
-    """Median of the steps from when it was found until accuracy was lost for good, over the hits whose
-    accuracy was; negative: found later."""
+    """Median number of steps from the detection until accuracy was lost for good, over hits that lost it;
+    negative if the detection came later."""
     leads: int
-    """Runs that this median is over."""
+    """Number of runs in this median."""
 
     @property
     def precision(self) -> float:
-        """Share of the runs with an alarm that have to show it."""
+        """Share of runs with an alarm that must show the event."""
         alarms = self.hits + self.false
         return self.hits / alarms if alarms else math.nan
 
     @property
     def recall(self) -> float:
-        """Share of the runs that have to show it in which it was found."""
+        """Share of runs that must show the event in which it was detected."""
         return self.hits / self.must if self.must else math.nan
 
     @property
@@ -74,26 +75,26 @@ class Score:
         return self.alarms / self.healthy if self.healthy else math.nan
 
     def row(self) -> dict[str, Any]:
-        """As JSON has it: None for what is not defined."""
-        told = asdict(self) | {name: getattr(self, name) for name in ("precision", "recall", "per_healthy")}
-        return {name: plain(value) for name, value in told.items()}
+        """The row for JSON; None for undefined values."""
+        fields = asdict(self) | {name: getattr(self, name) for name in ("precision", "recall", "per_healthy")}
+        return {name: plain(value) for name, value in fields.items()}
 
 
 def plain(value: Any) -> Any:
-    """A number as JSON has it: rounded, None where it is not finite."""
+    """A number for JSON: rounded, and None if it is not finite."""
     if isinstance(value, float):
         return round(value, 4) if math.isfinite(value) else None
     return value
 
 
 def score(outcomes: Iterable[Outcome]) -> Score:
-    """Of one detector over labeled runs. A run counts once, however many events it has; false alarms in
-    healthy runs are counted event by event. Where a label says `may`, a run counts neither way."""
-    told = list(outcomes)
-    must = [one for one in told if one.label == "must"]
-    never = [one for one in told if one.label == "never"]
+    """Score one detector on labeled runs. A run counts once, however many events it has; false alarms in
+    healthy runs are counted event by event. Runs with the label `may` are not counted."""
+    listed = list(outcomes)
+    must = [one for one in listed if one.label == "must"]
+    never = [one for one in listed if one.label == "never"]
     hits = [one for one in must if one.found]
-    healthy = [one for one in told if one.healthy]
+    healthy = [one for one in listed if one.healthy]
     leads = [one.lost - one.found[0] for one in hits if one.lost is not None]
     return Score(
         must=len(must),
@@ -109,13 +110,13 @@ def score(outcomes: Iterable[Outcome]) -> Score:
 
 
 def middle(values: Sequence[int]) -> float:
-    """The median; NaN of nothing."""
+    """The median; NaN for no values."""
     return float(np.median(values)) if values else math.nan
 
 
 def lost(accuracy: Series) -> int | None:
-    """The step of the first evaluation from which on accuracy stays below half of its highest value until
-    then; None where the last evaluation is not below. No detector's rule."""
+    """The first evaluation from which accuracy stays below half of its highest earlier value until the end;
+    None if the last evaluation is not below. This is not the rule of a detector."""
     if not len(accuracy):
         return None
     low = accuracy.values < LOST * np.maximum.accumulate(accuracy.values)
@@ -130,7 +131,7 @@ Half: TypeAlias = Literal["set", "scored"]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of run, an arm of the library's recipe, with the labels that were given to it beforehand."""
+    """One kind of run (an arm of the library's recipe) with labels that were fixed beforehand."""
 
     arm: str
     what: str
@@ -139,12 +140,12 @@ class Case:
     since: int = 1
     """The first update that the fault acts on."""
     must: tuple[str, ...] = ()
-    """Kinds of events that it has to show."""
+    """Kinds of events that it must show."""
     may: tuple[str, ...] = ()
-    """Kinds that it may show: neither right nor wrong. Every other kind is a false alarm."""
+    """Kinds that it may show, which count neither way. All other kinds are false alarms."""
 
     def label(self, kind: str) -> Label:
-        """What a kind of event is in such a run."""
+        """The label of a kind of event in such a run."""
         if kind in self.must:
             return "must"
         return "may" if kind in self.may else "never"
@@ -152,11 +153,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Library:
-    """Cases, the seeds that thresholds are set on (all others score them), and the values tried for each."""
+    """Labeled cases, the seeds on which thresholds are set, and the values to try for each threshold."""
 
     cases: Sequence[Case]
     pool: str
-    """The healthy arm with most seeds, of which A/A pairs are drawn."""
+    """The healthy arm with most seeds, from which A/A pairs are drawn."""
     set_on: Literal["even", "odd"] = "even"
     """Which seeds set thresholds; the others score them."""
     tried: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""A/A: one arm compared with itself, on disjoint seeds. What is then called different is a false positive;
-and where one of the arms is moved by the margin, so is what is called equivalent.
+"""The calibration of verdicts (A/A), and all of calibration as one table that is kept and printed.
 
-What calibration gives, as one table of plain numbers that is kept, printed and written into a page.
+An A/A comparison takes one arm with itself on disjoint seeds. Every difference found is a false positive.
+Where one side is shifted by the margin, every equivalence found is one as well.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from grpobench.analysis.topics.accuracy import finals
 from grpobench.analysis.topics.events import histories
 
 COMPARISONS = 300
-"""Of each design."""
+"""Comparisons of each design."""
 DESIGNS = ((2, 6), (2, 8), (2, 10), (3, 8))
-"""Arms and seeds of each."""
+"""(arms, seeds) of each design."""
 
 
 @dataclass(frozen=True)
 class SameArm:
-    """Comparisons of made-up arms that are one: sets of runs drawn from a pool, no run in two arms."""
+    """Comparisons of an arm with itself: disjoint sets of runs, drawn from one pool, act as arms."""
 
     arms: int
     seeds: int
@@ -58,9 +58,9 @@ class SameArm:
     false: int
     """Comparisons in which any pair of arms was called different."""
     equivalent: int
-    """Comparisons in which all arms were called equivalent, rightly."""
+    """Comparisons in which all arms were correctly called equivalent."""
     wrongly_equivalent: int
-    """Comparisons in which the last arm, moved by the margin, was called equivalent to any other."""
+    """Comparisons in which the last arm, after a shift by the margin, was called equivalent to another."""
 
     @property
     def rate(self) -> float:
@@ -73,11 +73,11 @@ class SameArm:
         return self.wrongly_equivalent / self.comparisons
 
     def row(self) -> dict[str, Any]:
-        """As JSON has it, with Wilson's interval as if the comparisons were independent."""
+        """The row for JSON, with Wilson's interval as if the comparisons were independent."""
         interval = wilson(self.false, self.comparisons)
         rates = {"rate": self.rate, "wrong_rate": self.wrong_rate}
-        told = asdict(self) | rates | {"low": interval.low, "high": interval.high}
-        return {name: plain(value) for name, value in told.items()}
+        fields = asdict(self) | rates | {"low": interval.low, "high": interval.high}
+        return {name: plain(value) for name, value in fields.items()}
 
 
 def same_arm(
@@ -95,9 +95,9 @@ def same_arm(
     false = equivalent = wrong = 0
     for _ in range(comparisons):
         drawn = rng.choice(pool, size=(arms, seeds), replace=False)
-        found = verdicts(drawn)
-        false += any(verdict in ("better", "worse") for verdict in found.values())
-        equivalent += all(verdict == "equivalent" for verdict in found.values())
+        unmoved = verdicts(drawn)
+        false += any(verdict in ("better", "worse") for verdict in unmoved.values())
+        equivalent += all(verdict == "equivalent" for verdict in unmoved.values())
         drawn[-1] -= MARGIN
         moved = verdicts(drawn)
         wrong += any(verdict == "equivalent" and arms - 1 in pair for pair, verdict in moved.items())
@@ -105,32 +105,32 @@ def same_arm(
 
 
 def verdicts(values: ArrayLike) -> dict[tuple[int, int], Verdict]:
-    """What the report would say of each pair of these arms, (arms, seeds), at its level and margin."""
+    """The verdict of the report on each pair of these arms, (arms, seeds), at its level and margin."""
     rows = [dict(enumerate(map(float, row))) for row in np.asarray(values)]
-    found = compare("pool", {str(arm): row for arm, row in enumerate(rows)}, alpha=ALPHA, margin=MARGIN)
-    return {(int(pair.first), int(pair.second)): pair.verdict for pair in found}
+    comparisons = compare("pool", {str(arm): row for arm, row in enumerate(rows)}, alpha=ALPHA, margin=MARGIN)
+    return {(int(pair.first), int(pair.second)): pair.verdict for pair in comparisons}
 
 
 def designs(values: ArrayLike) -> list[SameArm]:
-    """Every design that the pool is large enough for."""
+    """All designs for which the pool is large enough."""
     pool = np.asarray(values, dtype=np.float64)
     return [same_arm(pool, arms, seeds) for arms, seeds in DESIGNS if arms * seeds <= pool.size]
 
 
 VERSION = 1
 NAME = "calibration"
-"""Of the kept file."""
+"""Name of the kept file."""
 MOST_FALSE = 0.07
 """Share of A/A comparisons that may be called different at a nominal 5 %."""
 
 
 def calibrate(experiment: Experiment, library: Library, command: str) -> dict[str, Any]:
-    """Everything that is kept. Raises LogError while a run of the library has no result."""
+    """The content of a kept calibration. Raises LogError if a run of the library has no result."""
     lacking = [run for run in experiment.runs if library.has_labels(run.arm) and not run.settled]
     if lacking:
-        named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
+        names = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(
-            f"{experiment.folder}: {len(lacking)} runs without result: {named}; start again to go on"
+            f"{experiment.folder}: {len(lacking)} runs without result: {names}; start again to go on"
         )
     read = histories(experiment)
     limit = set_limit(_healthy(experiment, library, read))
@@ -156,7 +156,7 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
         "pool": library.pool,
         "cases": [_case(case.arm, library, experiment) for case in library.cases],
         "detectors": [_setting(setting) for setting in settings],
-        "collapse": {half: own.row() for half, own in either.items()},
+        "collapse": {half: scores.row() for half, scores in either.items()},
         "warning": dataclasses.asdict(limit),
         "same_arm": [one.row() for one in same],
         "goals": _goals(settings, either["scored"], same),
@@ -164,12 +164,12 @@ def calibrate(experiment: Experiment, library: Library, command: str) -> dict[st
 
 
 def _healthy(experiment: Experiment, library: Library, read: Mapping[str, History]) -> list[History]:
-    """Of the pool, the half that sets thresholds."""
+    """The histories of the pool's half that sets thresholds."""
     return [read[run.name] for run in library.of_half(experiment, "set") if run.arm == library.pool]
 
 
 def _warning(library: Library, experiment: Experiment, read: Mapping[str, History], limit: Limit) -> Setting:
-    """The early warning, whose limit no goal chooses but healthy runs alone."""
+    """The early warning, whose limit is set on healthy runs alone and not by goals."""
     made = dataclasses.replace(Drift(), limit=limit.limit)
     halves: tuple[Half, Half] = ("set", "scored")
     on_set, on_scored = (score(outcomes(made, library, experiment, read, half)) for half in halves)
@@ -185,7 +185,7 @@ def _either(
     settings: Sequence[Setting],
     half: Half,
 ) -> list[Outcome]:
-    """Every run of a half as collapsed or not: any event of the family, with the thresholds as they were
+    """Whether each run of a half collapsed: any event of the family counts, with the thresholds that were
     set."""
     chosen = [
         dataclasses.replace(DETECTORS[one.kind], **one.values)
@@ -193,15 +193,15 @@ def _either(
         if DETECTORS[one.kind].family == "collapse"
     ]
     each = [outcomes(one, library, experiment, read, half) for one in chosen]
-    return [either(told) for told in zip(*each, strict=True)]
+    return [either(run_outcomes) for run_outcomes in zip(*each, strict=True)]
 
 
-def either(told: Sequence[Outcome]) -> Outcome:
-    """Several detectors of one run as one: a must of any is a must, a may of any that is none a may."""
-    labels = {one.label for one in told}
+def either(run_outcomes: Sequence[Outcome]) -> Outcome:
+    """Combine several detectors of one run. The label is `must` if any label is, else `may` if any is."""
+    labels = {one.label for one in run_outcomes}
     label = next(name for name in ("must", "may", "never") if name in labels)
-    found = tuple(sorted(step for one in told for step in one.found))
-    return dataclasses.replace(told[0], label=label, found=found)
+    steps = tuple(sorted(step for one in run_outcomes for step in one.found))
+    return dataclasses.replace(run_outcomes[0], label=label, found=steps)
 
 
 def _case(arm: str, library: Library, experiment: Experiment) -> dict[str, Any]:
@@ -227,42 +227,43 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def _goals(settings: Sequence[Setting], either: Score, same: Sequence[SameArm]) -> list[dict[str, Any]]:
-    """What was asked for, what came out, and whether it is enough."""
-    found = [
+    """Each goal with its value, and whether it was met."""
+    goals = [
         goal(f"{one.kind}: {name}", value, bound, above)
         for one in settings
         if DETECTORS[one.kind].family == "collapse"
         for name, value, bound, above in _score_rows(one.on_scored)
     ]
-    found += [
+    goals += [
         goal((f"either collapse: {name}"), value, bound, above)
         for name, value, bound, above in _score_rows(either)
     ]
-    found += [
+    goals += [
         goal(f"A/A, {one.arms} arms of {one.seeds} seeds: {name}", rate, MOST_FALSE, False)
         for one in same
         for name, rate in (("called different", one.rate), ("wrongly equivalent", one.wrong_rate))
     ]
-    return found
+    return goals
 
 
-def _score_rows(own: Score) -> list[tuple[str, float, float, bool]]:
+def _score_rows(scores: Score) -> list[tuple[str, float, float, bool]]:
     return [
-        ("precision", own.precision, LEAST, True),
-        ("recall", own.recall, LEAST, True),
-        ("false alarms per healthy run", own.per_healthy, MOST, False),
+        ("precision", scores.precision, LEAST, True),
+        ("recall", scores.recall, LEAST, True),
+        ("false alarms per healthy run", scores.per_healthy, MOST, False),
     ]
 
 
 def goal(name: str, value: float, bound: float, above: bool) -> dict[str, Any]:
-    """One line: met at or above the bound, or at or below it; a value that is not defined meets nothing."""
+    """One goal. The value must be at or above the bound, or at or below it. An undefined value meets no
+    goal."""
     met = (value >= bound if above else value <= bound) and math.isfinite(value)
-    told = round(value, 4) if math.isfinite(value) else None
-    return {"goal": name, "value": told, "bound": bound, "at_least": above, "met": bool(met)}
+    rounded = round(value, 4) if math.isfinite(value) else None
+    return {"goal": name, "value": rounded, "bound": bound, "at_least": above, "met": bool(met)}
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each case, detector, design and goal: a change of one shows as one line."""
+    """JSON with one line per case, detector, design and goal, so that a change is a change of one line."""
     lines = []
     for key, value in content.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -274,7 +275,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> Mapping[str, Any]:
-    """A kept calibration. Raises LogError where the file is none."""
+    """Read a kept calibration. Raises LogError if the file is not one."""
     try:
         content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != VERSION or content["name"] != NAME:

@@ -1,6 +1,6 @@
-"""Setting a detector's thresholds on one half of the seeds and scoring them on the other.
+"""Set a detector's thresholds on one half of the seeds, and score them on the other half.
 
-The limit h of the early warning, set on healthy runs whose steps are resampled in blocks.
+The limit h of the early warning is set on healthy runs whose steps are resampled in blocks.
 """
 
 from __future__ import annotations

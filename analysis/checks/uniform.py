@@ -1,6 +1,8 @@
-"""What is not the same in runs that are compared: settings, versions, code, data and models.
+"""Checks of runs that are compared: whether they are made the same way, and whether anything is missing.
 
-What is missing, out of place, not as planned, or trained on though it is evaluated.
+The first half finds differences in settings, versions, code, data and models. The second half finds files and
+rows that are missing, folders that are in the wrong place, runs that were not planned, and evaluated problems
+that were also trained on.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from grpobench.analysis.runfolder.experiment import (
     by_run,
     describe,
     histories,
-    imported,
+    import_record,
     plain_value,
     read_digests,
 )
 from grpobench.analysis.tools.text import listed
 from grpobench.analysis.topics.runs import IDENTITY, digests, resolved_settings
 
+# Differences between runs
+
 WITHOUT_EFFECT = ("checkpoint.", "checks.")
-"""Settings that change no number."""
+"""Prefixes of settings that do not change results."""
 PINNED_BY: Mapping[str, Sequence[str]] = {
     "train problems": ("task",),
     "validation problems": ("task", "evaluate", "model.long_prompts"),
@@ -38,56 +42,61 @@ PINNED_BY: Mapping[str, Sequence[str]] = {
     "preference file": ("sampler.path",),
     "trl": ("train.backend",),
 }
-"""The settings by which something is chosen: runs that share them must have the same."""
+"""Fingerprint -> the settings that determine it. Runs with equal settings must have equal fingerprints."""
 HASH_DIGITS = 12
 """Characters of a hash that are shown."""
 
 
-def changed(experiment: Experiment) -> Iterable[str]:
+def find_changes_within_runs(experiment: Experiment) -> Iterable[str]:
     """Runs in which something changed between attempts."""
     for run in experiment.runs:
-        told = [f"{name} {describe(own)}" for name, own in histories(run).items()]
-        if told:
-            yield f"{run.name}: {'; '.join(told)}"
+        changes = [f"{name} {describe(stretches)}" for name, stretches in histories(run).items()]
+        if changes:
+            yield f"{run.name}: {'; '.join(changes)}"
 
 
-def apart(experiment: Experiment) -> Iterable[str]:
+def find_setting_differences(experiment: Experiment) -> Iterable[str]:
     """Seeds of an arm that differ in a setting."""
     cells: dict[tuple[str, str], list[Run]] = {
         (t, arm): [] for t in experiment.tasks for arm in experiment.arms
     }
     for run in experiment.runs:
         cells[run.task, run.arm].append(run)
-    for (task, arm), every in cells.items():
-        runs = [run for run in every if run.config]
+    for (task, arm), cell_runs in cells.items():
+        runs = [run for run in cell_runs if run.config]
         flat = {run.seed: resolved_settings(run) for run in runs}
         for key in dict.fromkeys(key for config in flat.values() for key in config):
             if key in IDENTITY or key.startswith(WITHOUT_EFFECT):
                 continue
             values = _by({seed: _text(config.get(key)) for seed, config in flat.items()})
             if len(values) > 1:
-                told = ", ".join(f"{value} in seed {listed(seeds)}" for value, seeds in values.items())
-                yield f"{arm} on {task}: {key} is {told}"
+                values_text = ", ".join(f"{value} in seed {listed(seeds)}" for value, seeds in values.items())
+                yield f"{arm} on {task}: {key} is {values_text}"
 
 
-def versions(experiment: Experiment) -> Iterable[str]:
-    """Versions and devices, by the last attempt of each run."""
-    last = {run.name: tried[-1] for run in experiment.runs if (tried := attempts(run))}
-    told = {name: {**one.get("versions", {}), "device": one.get("device")} for name, one in last.items()}
-    for key in dict.fromkeys(key for one in told.values() for key in one):
-        yield from _difference_lines(key, {name: _text(one.get(key)) for name, one in told.items()})
-
-
-def code(experiment: Experiment) -> Iterable[str]:
-    """Source files that differ between runs which both depend on them."""
-    for file, found in sorted(digests(experiment).items()):
+def find_version_differences(experiment: Experiment) -> Iterable[str]:
+    """Versions and devices that differ between the last attempts of runs."""
+    last_attempts = {run.name: tried[-1] for run in experiment.runs if (tried := attempts(run))}
+    installed = {
+        name: {**record.get("versions", {}), "device": record.get("device")}
+        for name, record in last_attempts.items()
+    }
+    for key in dict.fromkeys(key for record in installed.values() for key in record):
         yield from _difference_lines(
-            file, {name: digest for digest, names in found.items() for name in names}
+            key, {name: _text(record.get(key)) for name, record in installed.items()}
         )
 
 
-def data(experiment: Experiment) -> Iterable[str]:
-    """Problems and models that differ between runs whose settings choose the same."""
+def find_code_differences(experiment: Experiment) -> Iterable[str]:
+    """Source files that differ between runs that depend on them."""
+    for file, runs_by_digest in sorted(digests(experiment).items()):
+        yield from _difference_lines(
+            file, {name: digest for digest, names in runs_by_digest.items() for name in names}
+        )
+
+
+def find_data_differences(experiment: Experiment) -> Iterable[str]:
+    """Problems and models that differ between runs with the same settings."""
     for fingerprint, settings in PINNED_BY.items():
         groups: dict[str, dict[str, str]] = {}
         for run in experiment.runs:
@@ -108,35 +117,37 @@ def _dots(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _difference_lines(what: str, values: Mapping[str, str]) -> Iterable[str]:
-    """One line where runs differ: each value with its runs, the most frequent without names."""
-    found = sorted(_by(values).items(), key=lambda pair: -len(pair[1]))
-    if len(found) > 1:
-        told = [
+    """One line if runs differ: each value with its runs; for the most frequent value only their number."""
+    runs_by_value = sorted(_by(values).items(), key=lambda pair: -len(pair[1]))
+    if len(runs_by_value) > 1:
+        parts = [
             f"{value} in {listed(names) if n else f'{len(names)} runs'}"
-            for n, (value, names) in enumerate(found)
+            for n, (value, names) in enumerate(runs_by_value)
         ]
-        yield f"{what}: {'; '.join(told)}"
+        yield f"{what}: {'; '.join(parts)}"
 
 
 def _by(values: Mapping[Any, str]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    grouped: dict[str, list[Any]] = {}
     for name, value in values.items():
-        found.setdefault(value, []).append(name)
-    return found
+        grouped.setdefault(value, []).append(name)
+    return grouped
 
 
 def _text(value: Any) -> str:
     return "absent" if value is None else plain_value(str(value))
 
 
+# Missing, misplaced and unplanned files and runs
+
 PROMPT = 10
-"""Characters of a problem's digest that stand for its prompt."""
+"""Characters of a problem's digest that identify its prompt."""
 NONFINITE = "grad/nonfinite"
-"""Updates of a step that were skipped because their loss, a reward or a gradient was not finite."""
+"""Number of updates in a step that were skipped because a loss, reward or gradient was not finite."""
 
 
-def incomplete(experiment: Experiment) -> Iterable[str]:
-    """Runs with a result whose folder lacks a part of what every run writes."""
+def find_incomplete_runs(experiment: Experiment) -> Iterable[str]:
+    """Runs with a result whose folder lacks files or rows that every run writes."""
     steps = experiment.metrics.groupby(["arm", "task", "seed"], sort=False)["step"].unique()
     evaluated = by_run(experiment.metrics[experiment.metrics["metric"].isin(experiment.names("eval/"))])
     answered = by_run(experiment.evaluations)
@@ -155,10 +166,10 @@ def incomplete(experiment: Experiment) -> Iterable[str]:
 
 def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     if not logged:
-        return ["metrics.jsonl is missing or empty: the run counts nowhere"]
-    if told := imported(run):  # others log some of their steps
-        lost_rows = int(told.get("rows", 0)) - len(logged)
-        return [f"metrics.jsonl lacks {lost_rows} of {told['rows']} rows"] if lost_rows > 0 else []
+        return ["metrics.jsonl is missing or empty, so the run is not counted"]
+    if record := import_record(run):  # other libraries may log only some steps
+        lost_rows = int(record.get("rows", 0)) - len(logged)
+        return [f"metrics.jsonl lacks {lost_rows} of {record['rows']} rows"] if lost_rows > 0 else []
     last = resolved_settings(run).get("train.steps", run.step) if run.finished else run.step
     lost = sorted({*range(int(last) + 1)} - logged)
     return (
@@ -166,59 +177,65 @@ def _lost_steps(run: Run, logged: set[int]) -> list[str]:
     )
 
 
-def _lost_evaluations(run: Run, own: Any, rows: Any) -> list[str]:
+def _lost_evaluations(run: Run, summaries: Any, rows: Any) -> list[str]:
     """Evaluations whose summary is in metrics.jsonl and whose answers are not in eval.jsonl."""
-    if (told := imported(run)) and not told.get("answers"):  # others log what evaluations sum up to
+    if (record := import_record(run)) and not record.get(
+        "answers"
+    ):  # other libraries may log only summaries of evaluations
         return []
     summed = {
         (int(step), *str(metric).split("/")[1:3])
-        for step, metric in own[["step", "metric"]].drop_duplicates().itertuples(index=False)
+        for step, metric in summaries[["step", "metric"]].drop_duplicates().itertuples(index=False)
     }
-    kept = {*rows[["step", "split", "mode"]].itertuples(index=False, name=None)} if len(rows) else set()
-    if summed and not kept:
+    answered = {*rows[["step", "split", "mode"]].itertuples(index=False, name=None)} if len(rows) else set()
+    if summed and not answered:
         return ["eval.jsonl is missing or empty"]
-    lost = sorted(summed - kept)
+    lost = sorted(summed - answered)
     return [f"eval.jsonl lacks {' '.join(map(str, one))}" for one in lost[:1]] + (
         [f"and {len(lost) - 1} more evaluations"] if len(lost) > 1 else []
     )
 
 
-def left_out(experiment: Experiment) -> Iterable[str]:
-    """Finished runs some of whose updates were not made; those that diverged are named for it elsewhere."""
+def find_skipped_updates(experiment: Experiment) -> Iterable[str]:
+    """Finished runs that skipped updates; the page lists diverged runs separately."""
     frame = experiment.select(NONFINITE)
-    found = by_run(frame[frame["value"] > 0])
+    skipped = by_run(frame[frame["value"] > 0])
     for run in experiment.runs:
-        steps = found(run)["step"]
+        steps = skipped(run)["step"]
         if run.finished and len(steps):
             last = resolved_settings(run).get("train.steps", run.step)
             yield f"{run.name}: in {len(steps)} of {last} steps, the last of them {steps.max()}"
 
 
-def misplaced(experiment: Experiment) -> Iterable[str]:
-    """Folders that hold another run than they say, or a copy of one."""
+def find_misplaced_folders(experiment: Experiment) -> Iterable[str]:
+    """Folders that contain another run than their name says, or a copy of a run."""
     for name, who in experiment.strangers.items():
-        yield f"{name} holds {who}, by its run.toml; nothing in it is counted"
+        yield f"{name} contains {who}, according to its run.toml; it is not counted"
     for run in experiment.runs:
-        told = run.config.get("experiment", experiment.name)
-        if told != experiment.name:
-            yield f"{run.name} was made for the experiment {told}, by its run.toml; it is counted"
+        made_for = run.config.get("experiment", experiment.name)
+        if made_for != experiment.name:
+            yield f"{run.name} was made for experiment {made_for}, according to its run.toml; it is counted"
     owners: dict[tuple[Any, ...], list[str]] = {}
     for run in experiment.runs:
-        for one in attempts(run):
-            mark = (one["id"],) if "id" in one else (one.get("pid"), one.get("host"), one.get("started"))
+        for attempt in attempts(run):
+            mark = (
+                (attempt["id"],)
+                if "id" in attempt
+                else (attempt.get("pid"), attempt.get("host"), attempt.get("started"))
+            )
             if any(mark):
                 owners.setdefault(mark, []).append(run.name)
     for names in dict.fromkeys(tuple(sorted(set(names))) for names in owners.values()):
         if len(names) > 1:
-            yield f"{listed(names)} come from one and the same process: all but one are copies, and counted"
+            yield f"{listed(names)} come from the same process, so all but one are copies; all are counted"
 
 
-def unplanned(experiment: Experiment) -> Iterable[str]:
-    """What is there and was not planned, and seeds that only some arms of a task have."""
+def find_unplanned_runs(experiment: Experiment) -> Iterable[str]:
+    """Runs that were not planned, and seeds that only some arms of a task have."""
     if not experiment.described:
-        yield "experiment.json is missing or damaged: which runs were planned is not known"
+        yield "experiment.json is missing or damaged, so it is unknown which runs were planned"
     if extra := [run.name for run in experiment.runs if not run.planned]:
-        yield f"not planned by experiment.json, and counted: {listed(extra)}"
+        yield f"not planned in experiment.json, but counted: {listed(extra)}"
     for task in experiment.tasks:
         arms: dict[str, set[int]] = {}
         for run in experiment.runs:
@@ -230,9 +247,9 @@ def unplanned(experiment: Experiment) -> Iterable[str]:
                 yield f"{arm} on {task} has no run of seed {listed(lost)}, which other arms have"
 
 
-def leaked(experiment: Experiment) -> Iterable[str]:
-    """Evaluated problems that the same run could train on, by the digests that it kept."""
-    told: dict[str, list[str]] = {}
+def find_leaked_problems(experiment: Experiment) -> Iterable[str]:
+    """Evaluated problems that the same run could train on, according to the digests that it stored."""
+    leaks: dict[str, list[str]] = {}
     for name, by_split in read_digests(experiment)[0].items():
         trained = {*by_split.get("train", {}).values()}
         for split, problems in by_split.items():
@@ -240,6 +257,6 @@ def leaked(experiment: Experiment) -> Iterable[str]:
             if split != "train" and both:
                 share = f"{len(both)} of {len(problems)} {split} problems"
                 what = f"{share} are training problems, such as {both[0]}"
-                told.setdefault(what, []).append(name)
-    for what, names in told.items():
+                leaks.setdefault(what, []).append(name)
+    for what, names in leaks.items():
         yield f"{what}: {listed(names)}"

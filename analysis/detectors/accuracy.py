@@ -1,4 +1,4 @@
-"""Accuracy on held-out problems that a run had and lost, and answers that it can no longer reach."""
+"""Detectors of validation accuracy: accuracy that was lost, and problems that are no longer solved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALIDATION = tuple(f"eval/validation/{mode}/correct" for mode in ("greedy", "sam
 
 @dataclass(frozen=True)
 class AccuracyCollapse(Detector):
-    """Held-out accuracy far below the run's own peak, with the noise of the problems taken into account."""
+    """Validation accuracy far below the run's own peak, beyond the noise of the problems."""
 
     kind = "accuracy_collapse"
     rule = (
@@ -56,13 +56,13 @@ class AccuracyCollapse(Detector):
                 for now, peak in enumerate(peaks)
             ]
         )
-        found = spells(series.steps, falls > least, self.evaluations)
+        falling = spells(series.steps, falls > least, self.evaluations)
         end = len(series) - 1
-        over = bool(history.about.planned) and int(series.steps[end]) >= history.about.planned
-        if over and falls[end] > self.alone * least[end] and not (found and found[-1].end > end):
+        is_over = bool(history.about.planned) and int(series.steps[end]) >= history.about.planned
+        if is_over and falls[end] > self.alone * least[end] and not (falling and falling[-1].end > end):
             last = int(series.steps[end])
-            found.append(Spell(last, last, None, end, end, end + 1))
-        return [self._event(spell, series, peaks, least) for spell in found]
+            falling.append(Spell(last, last, None, end, end, end + 1))
+        return [self._event(spell, series, peaks, least) for spell in falling]
 
     def _event(self, spell: Spell, series: Series, peaks: Sequence[int], least: Floats) -> Event:
         steps, values = series.steps, series.values
@@ -79,12 +79,12 @@ class AccuracyCollapse(Detector):
 
 def _peaks(series: Series) -> list[int]:
     """Index of the highest value until each, itself included; of equal ones the first."""
-    best, found = 0, []
+    best, peaks = 0, []
     for index, value in enumerate(series.values):
         if value > series.values[best]:
             best = index
-        found.append(best)
-    return found
+        peaks.append(best)
+    return peaks
 
 
 def _error(history: History, series: Series, answers: Answers, peak: int, now: int) -> float:
@@ -108,7 +108,7 @@ def paired(then: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[flo
 
 @dataclass(frozen=True)
 class DiversityLoss(Detector):
-    """Problems that the base policy solves in some of many samples and the trained policy no longer does."""
+    """Problems that the base policy solves in some of many samples and the trained policy does not."""
 
     kind = "diversity_loss"
     rule = (
@@ -139,11 +139,11 @@ class DiversityLoss(Detector):
         base = answers[0]
         steps = sorted(step for step in answers if step)
         highs = np.array([self._high(base, answers[step]) for step in steps])
-        found = spells(steps, highs < 0, self.evaluations)
-        over = bool(steps) and bool(history.about.planned) and steps[-1] >= history.about.planned
-        if over and highs[-1] < 0 and not (found and found[-1].end == len(steps)):
+        losses = spells(steps, highs < 0, self.evaluations)
+        is_over = bool(steps) and bool(history.about.planned) and steps[-1] >= history.about.planned
+        if is_over and highs[-1] < 0 and not (losses and losses[-1].end == len(steps)):
             end = len(steps) - 1
-            found.append(Spell(steps[end], steps[end], None, end, end, end + 1))
+            losses.append(Spell(steps[end], steps[end], None, end, end, end + 1))
         k = largest(base)
         name = f"eval/validation/sampled/pass@{k}"
         return [
@@ -151,7 +151,7 @@ class DiversityLoss(Detector):
                 spell,
                 [Evidence(f"{name} − base, upper end", steps[spell.first], highs[spell.first], 0.0, False)],
             )
-            for spell in found
+            for spell in losses
         ]
 
     def _high(self, base: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> float:

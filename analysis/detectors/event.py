@@ -1,4 +1,4 @@
-"""Events of instability, and what every detector of them is made of."""
+"""Events of instability, and the parts from which all detectors are built."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grpobench.analysis.detectors.history import Floats, History, Series
 
 Severity: TypeAlias = Literal["notable", "severe"]
 Family: TypeAlias = Literal["collapse", "instability", "infrastructure"]
-"""`collapse`: the run lost what it had learned; `infrastructure`: a fault of the machinery, never the
-algorithm's."""
+"""`collapse`: the run lost what it had learned. `infrastructure`: a fault of the machinery and not of the
+algorithm."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Evidence:
     value: float
     threshold: float
     above: bool
-    """Whether the rule is met above the threshold; else below it."""
+    """Whether the rule holds above the threshold; otherwise it holds below."""
 
     def __str__(self) -> str:
         side = "above" if self.above else "below"
@@ -36,19 +36,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that went wrong in one run."""
+    """One problem in one run."""
 
     kind: str
     onset: int
-    """The first step of it."""
+    """Its first step."""
     found: int
-    """The step after which the rule was met."""
+    """The step at which the rule was met."""
     evidence: tuple[Evidence, ...]
     recovered: int | None = None
-    """The first step after it; None where it lasts until the end of the logs."""
+    """The first step after it; None if it lasts until the end of the logs."""
     severity: Severity = "notable"
     note: str = ""
-    """What was adapted or left out, in words."""
+    """Adaptations of the rule and other details, in words."""
 
     def row(self) -> dict[str, Any]:
         """As a line of events.jsonl."""
@@ -61,17 +61,17 @@ class Detector(ABC):
 
     kind: ClassVar[str]
     rule: ClassVar[str]
-    """In one sentence, with the defaults."""
+    """The rule in one sentence, with the default thresholds."""
     source: ClassVar[str]
-    """Where the rule or its thresholds come from."""
+    """The source of the rule or of its thresholds."""
     needs: ClassVar[tuple[tuple[str, ...], ...]]
-    """Metrics: of each entry at least one must be logged."""
+    """Required metrics: at least one of each entry must be logged."""
     family: ClassVar[Family] = "instability"
     stops: ClassVar[bool] = True
-    """Whether a recipe may end a run for it."""
+    """Whether a recipe may stop a run for this event."""
 
     def lacks(self, history: History) -> str:
-        """Why the run can not be judged; empty where it can."""
+        """Why the run cannot be judged; empty if it can."""
         for choice in self.needs:
             if not any(history.matching(name) for name in choice):
                 return f"not logged: {' or '.join(choice)}"
@@ -79,8 +79,8 @@ class Detector(ABC):
 
     @abstractmethod
     def find(self, history: History) -> list[Event]:
-        """The events of a run until now, in the order of their onsets. More rows may end an event or make it
-        severe; they never move its `onset` or `found`, nor take it back."""
+        """The events of a run so far, ordered by onset. Further rows may end an event or make it severe. They
+        never change its `onset` or `found`, and never remove it."""
 
     def event(
         self,
@@ -95,7 +95,7 @@ class Detector(ABC):
 
 @dataclass(frozen=True)
 class Spell:
-    """Steps over which a condition holds."""
+    """A range of steps over which a condition holds."""
 
     onset: int
     found: int
@@ -103,14 +103,14 @@ class Spell:
     first: int
     """Index of the onset."""
     confirmed: int
-    """Index of the value that made it long enough."""
+    """Index of the value that made the spell long enough."""
     end: int
-    """Index behind its last value."""
+    """Index after its last value."""
 
 
 def spells(steps: Sequence[int] | Any, met: Any, in_a_row: int) -> list[Spell]:
-    """Where a condition is met at least `in_a_row` times in succession. Such a spell is over with the first
-    of as many values in succession that do not meet it."""
+    """Ranges in which a condition is met at least `in_a_row` times in a row. A spell ends at the first of
+    `in_a_row` successive values that do not meet it."""
     met = np.asarray(met, dtype=bool)
     if int(met.sum()) < in_a_row:
         return []
@@ -121,7 +121,7 @@ def _spells(steps: Any, met: Any, in_a_row: int) -> Iterator[Spell]:
     start, first, confirmed = 0, -1, -1
     for index in range(len(met)):
         inside = first >= 0
-        if met[index] == inside:  # what changes nothing: the count of the other kind begins anew
+        if met[index] == inside:  # the state does not change, so the count of opposite values restarts
             start = index + 1
         elif index - start + 1 == in_a_row and not inside:
             first, confirmed, start = start, index, index + 1
@@ -134,7 +134,7 @@ def _spells(steps: Any, met: Any, in_a_row: int) -> Iterator[Spell]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Where a metric stood in the run's first steps behind the warm-up."""
+    """The level of a metric in the first steps after the warm-up."""
 
     median: float
     mad: float
@@ -142,17 +142,17 @@ class Baseline:
     first: float
     """The first value."""
     end: int
-    """The last step of it: before, nothing is found."""
+    """Its last step. No events are found before it."""
 
     def bound(self, deviations: float, least: float = 0.0) -> float:
-        """The median and so many median absolute deviations. A deviation counts as at least 5 % of the
-        median, so that a baseline that hardly moves does not make an alarm of everything, and the bound is at
-        least `least` above the median."""
+        """The median plus `deviations` median absolute deviations. A deviation is at least 5 % of the median,
+        so that an almost constant baseline does not turn every change into an alarm. The bound is at least
+        `least` above the median."""
         return self.median + max(deviations * max(self.mad, 0.05 * abs(self.median)), least)
 
 
 def baseline(history: History, series: Series) -> Baseline | None:
-    """The baseline of a metric; None until all its steps are there."""
+    """The baseline of a metric; None until all its steps are logged."""
     begin, end = history.about.warmup, history.about.warmup + history.window
     values = series.values[(series.steps > begin) & (series.steps <= end)]
     if history.last < end or len(values) < min(2, history.window):
@@ -174,17 +174,17 @@ def sustained(
     severe where it also passes `severe`. Nothing is found before the baseline is complete."""
     bounds = np.broadcast_to(np.asarray(threshold, dtype=np.float64), series.values.shape)
     met = series.values > bounds if above else series.values < bounds
-    found = []
+    events = []
     for spell in spells(series.steps, met, history.in_a_row):
         if start is not None and spell.found < start.end:
             spell = Spell(**(asdict(spell) | {"found": start.end}))
         inside = series.values[spell.first : spell.end]
         worst = inside.max() if above else inside.min()
         grave = worst > severe if above else worst < severe
-        shown = [spell.first, spell.confirmed]
+        indices = [spell.first, spell.confirmed]
         evidence = [
             Evidence(series.name, int(series.steps[i]), float(series.values[i]), float(bounds[i]), above)
-            for i in shown
+            for i in indices
         ]
-        found.append(detector.event(spell, evidence, "severe" if grave else "notable", history.shortened))
-    return found
+        events.append(detector.event(spell, evidence, "severe" if grave else "notable", history.shortened))
+    return events

@@ -1,7 +1,4 @@
-"""Gradients: spikes of their norm, and what is not finite.
-
-What an update can learn from: groups that differ, and a critic that foresees.
-"""
+"""Detectors of gradients and of their signal: spikes, non-finite updates, groups without signal, critics."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class GradientInstability(Detector):
     over: int = 100
     """Steps looked back upon; of a short run half of it, at least 10."""
     least: int = 3
-    """Spikes below which nothing is said."""
+    """Fewest spikes of an event."""
 
     def find(self, history: History) -> list[Event]:
         return sorted([*self._nonfinite(history), *self._spikes(history)], key=lambda event: event.onset)
@@ -66,33 +63,33 @@ class GradientInstability(Detector):
     def _spikes(self, history: History) -> list[Event]:
         series, back = history.updates(POLICY), self.back(history)
         spikes = np.flatnonzero(self.beyond(history, series)).tolist()
-        found: list[Event] = []
+        events: list[Event] = []
         under_way: list[int] = []
         confirmed = 0
-        for place, index in enumerate(spikes):
+        for count, index in enumerate(spikes):
             step = int(series.steps[index])
             if under_way and step - int(series.steps[under_way[-1]]) > back:
-                found.append(self._event(history, series, under_way, confirmed))
+                events.append(self._event(history, series, under_way, confirmed))
                 under_way = []
             if under_way:
                 under_way.append(index)
                 continue
-            recent = [i for i in spikes[: place + 1] if series.steps[i] > step - back]
+            recent = [i for i in spikes[: count + 1] if series.steps[i] > step - back]
             looked = min(back, int(np.count_nonzero(series.steps <= step)))
             if len(recent) >= self.least and len(recent) > self.share * looked:
                 under_way, confirmed = recent, len(recent) - 1
         if under_way:
-            found.append(self._event(history, series, under_way, confirmed))
-        return found
+            events.append(self._event(history, series, under_way, confirmed))
+        return events
 
     def _event(self, history: History, series: Series, spikes: Sequence[int], confirmed: int) -> Event:
         """An event of some spikes, given by their indices; `confirmed` is the place of the one that made them
         too many. It is over when as many steps as are looked back upon have none."""
         bound = self.bound(history, series)
         assert bound is not None  # where there are spikes
-        shown = [spikes[i] for i in dict.fromkeys((0, confirmed))]
+        indices = [spikes[i] for i in dict.fromkeys((0, confirmed))]
         evidence = [
-            Evidence(POLICY, int(series.steps[i]), float(series.values[i]), bound, True) for i in shown
+            Evidence(POLICY, int(series.steps[i]), float(series.values[i]), bound, True) for i in indices
         ]
         last = int(series.steps[spikes[-1]])
         over = last + 1 if history.last > last + self.back(history) else None
@@ -115,6 +112,8 @@ class GradientInstability(Detector):
         return begin.bound(self.deviations) if begin and begin.median > 0 else None
 
 
+# Signal: groups without signal, and critics
+
 ZERO_SIGNAL = "groups/zero_signal"
 LEVEL = ("score/correct", "reward/mean")
 EXPLAINED = "critic/explained_variance"
@@ -122,7 +121,7 @@ EXPLAINED = "critic/explained_variance"
 
 @dataclass(frozen=True)
 class ZeroSignal(Detector):
-    """Groups whose rewards are all equal, which teach a group baseline nothing."""
+    """Groups with equal rewards, from which a group baseline learns nothing."""
 
     needs: ClassVar[tuple[tuple[str, ...], ...]] = ((ZERO_SIGNAL,), LEVEL)
 
@@ -165,7 +164,7 @@ class SignalStarvation(ZeroSignal):
 
 @dataclass(frozen=True)
 class SignalSaturation(ZeroSignal):
-    """Nothing to learn from because everything succeeds: a run that is done, not one that is broken."""
+    """Nothing to learn from because everything succeeds: the run is finished, not broken."""
 
     kind = "signal_saturation"
     rule = (

@@ -1,8 +1,6 @@
-"""What a detector reads: the logged numbers of one run, and what is known of the run itself.
+"""What a detector reads: the logged numbers of one run, its settings, and slopes of its metrics.
 
-NumPy alone, because runs look at themselves with the same code while they go on.
-
-Slopes of logged metrics, whose errors resemble those of the step before.
+This file needs NumPy alone, because runs check themselves with the same code while they go on.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ Steps: TypeAlias = NDArray[np.int64]
 Answers: TypeAlias = Mapping[int, Mapping[str, Sequence[float]]]
 """Step -> problem -> score `correct` of each of its graded samples."""
 BASELINE = 20
-"""Most steps of a baseline; of a short run a quarter, at least `FEWEST`."""
+"""Most steps of a baseline; in a short run a quarter, at least `FEWEST`."""
 IN_A_ROW = 8
-"""Most steps in a row that a rule asks for; of a short run a fifth, at least `FEWEST`."""
+"""Most steps in a row that a rule requires; in a short run a fifth, at least `FEWEST`."""
 FEWEST = 3
 MODES = ("greedy", "sampled", "likelihood")
-"""Of evaluations, the first that was logged is looked at."""
+"""Modes of evaluation; detectors use the first that was logged."""
 
 
 @dataclass(frozen=True)
@@ -43,38 +41,38 @@ class Series:
 
 @dataclass(frozen=True)
 class About:
-    """What a run's settings tell."""
+    """The settings of a run that detectors need."""
 
     planned: int = 0
-    """Updates that it was to make; 0 where that is not known."""
+    """Planned updates; 0 if unknown."""
     warmup: int = 0
-    """Updates over which the learning rate rises: no part of a baseline."""
+    """Updates during which the learning rate rises; they are not part of a baseline."""
     problems: int = 0
-    """Validation problems; 0 where their number is not known."""
+    """Validation problems; 0 if unknown."""
     group: int = 0
-    """Completions per problem; 0 where that is not known."""
+    """Completions per problem; 0 if unknown."""
     rollouts: int = 0
-    """Completions per step; 0 where that is not known."""
+    """Completions per step; 0 if unknown."""
 
 
 def no_answers(split: str, mode: str) -> Answers:
-    """Nothing was kept."""
+    """No answers, for runs that did not store any."""
     return {}
 
 
 @dataclass(frozen=True)
 class History:
-    """The numbers of one run until now. Detectors are functions of it."""
+    """The numbers of one run so far. Detectors are functions of a history."""
 
     series: Mapping[str, Series]
-    """By metric; what was never finite is absent."""
+    """Series by metric, without metrics that were never finite."""
     holes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Metric -> steps at which it was logged and was not finite."""
     last: int = 0
     """The last step that was logged."""
     about: About = field(default_factory=About)
     answers: Callable[[str, str], Answers] = no_answers
-    """(split, mode) -> what was answered; empty where answers were not kept."""
+    """(split, mode) -> answers; empty if answers were not stored."""
 
     @classmethod
     def of_rows(
@@ -86,7 +84,7 @@ class History:
     ) -> History:
         """From rows of metrics.jsonl in rising order of `step`; None and NaN are logged, and not finite.
         `names` says which metrics are kept."""
-        found: dict[str, tuple[list[int], list[float]]] = {}
+        logged: dict[str, tuple[list[int], list[float]]] = {}
         holes: dict[str, list[int]] = {}
         last = 0
         for row in rows:
@@ -97,19 +95,19 @@ class History:
                 if value is None or not math.isfinite(value):
                     holes.setdefault(name, []).append(last)
                     continue
-                steps, values = found.setdefault(name, ([], []))
+                steps, values = logged.setdefault(name, ([], []))
                 steps.append(last)
                 values.append(float(value))
         series = {
             name: Series(name, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
-            for name, (steps, values) in found.items()
+            for name, (steps, values) in logged.items()
         }
         return cls(series, holes, last, about or About(), answers)
 
     def get(self, name: str) -> Series:
         """A metric's series, empty where it was never finite."""
-        found = self.series.get(name)
-        return found if found is not None else Series(name, np.empty(0, np.int64), np.empty(0))
+        series = self.series.get(name)
+        return series if series is not None else Series(name, np.empty(0, np.int64), np.empty(0))
 
     def updates(self, name: str) -> Series:
         """A metric's series without step 0, the policy before training."""
@@ -136,7 +134,7 @@ class History:
                 return mode, self.series[name]
         return "", self.get("")
 
-    # How long a rule waits
+    # Lengths of baselines and spells
 
     @property
     def length(self) -> int:
@@ -150,16 +148,18 @@ class History:
 
     @property
     def in_a_row(self) -> int:
-        """Steps in a row that a rule asks for."""
+        """Steps in a row that a rule requires."""
         return min(IN_A_ROW, max(FEWEST, self.length // 5))
 
     @property
     def shortened(self) -> str:
-        """What was adapted to a short run, in words; empty for a run that is long enough."""
+        """How rules were adapted to a short run, in words; empty for a run that is long enough."""
         if self.window == BASELINE and self.in_a_row == IN_A_ROW:
             return ""
         return f"of {self.length} updates the first {self.window} are the baseline, {self.in_a_row} in a row"
 
+
+# Slopes, with errors that are autocorrelated
 
 T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),

@@ -1,6 +1,6 @@
-"""Faults of the machinery: told apart, and never an algorithm's collapse.
+"""Detectors of infrastructure faults: graders, truncation, stale weights, and the sampler–trainer gap.
 
-The gap between the probabilities that a sampler draws from and those that the trainer computes.
+Except for the gap, these events count as faults of the machinery and never as a collapse of an algorithm.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class GraderFailure(Detector):
     """Share of the rollouts of a step."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for name in FAILED:
             series = history.updates(name)
-            found += sustained(self, history, series, self.share - 1e-9, True, severe=0.5 - 1e-9)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, series, self.share - 1e-9, True, severe=0.5 - 1e-9)
+        return sorted(events, key=lambda event: event.onset)
 
 
 @dataclass(frozen=True)
 class GraderSilent(Detector):
-    """A grader that accepts nothing of what is trained on, while evaluations of the same policy find right
+    """A grader that accepts no training rollout, while evaluations of the same policy find correct
     answers."""
 
     kind = "grader_silent"
@@ -81,7 +81,7 @@ class GraderSilent(Detector):
 
 @dataclass(frozen=True)
 class AllTruncated(Detector):
-    """Completions that the limit of tokens cuts, all of them: what is measured is the limit."""
+    """All completions are cut off by the token limit, so the run measures the limit."""
 
     kind = "all_truncated"
     rule = "99 % or more of the completions cut by the limit of tokens or turns for 8 steps in a row"
@@ -99,7 +99,7 @@ class AllTruncated(Detector):
 
 @dataclass(frozen=True)
 class StaleWeights(Detector):
-    """A sampler that did not take over the trainer's weights."""
+    """A sampler that did not receive the trainer's weights."""
 
     kind = "stale_weights"
     rule = "a probe's log-probabilities more than 1 nat apart after handing over the weights, at any step"
@@ -123,12 +123,14 @@ class StaleWeights(Detector):
         return [Event(self.kind, step, step, (evidence,), over, "severe")]
 
 
+# The gap between sampler and trainer
+
 GAP = "gap/k3"
 
 
 @dataclass(frozen=True)
 class SamplerGap(Detector):
-    """A gap that alone can collapse a run, or that grows while the gradient still looks sound."""
+    """A gap that can collapse a run by itself, or that grows while the gradient norm is still normal."""
 
     kind = "sampler_gap"
     rule = (
@@ -150,19 +152,19 @@ class SamplerGap(Detector):
 
     def find(self, history: History) -> list[Event]:
         series = history.updates(GAP)
-        found = sustained(self, history, series, self.most, True, severe=10 * self.most)
+        events = sustained(self, history, series, self.most, True, severe=10 * self.most)
         begin = baseline(history, series)
         if begin is None:
-            return found
+            return events
         bound = max(self.healthy, self.times * begin.median)
         if bound < self.most:
             rising = Series(GAP, series.steps, np.where(self._sound(history, series), series.values, 0.0))
             ahead = sustained(self, history, rising, bound, True, begin)
-            found += [one for one in ahead if not any(one.onset >= known.onset for known in found)]
-        return sorted(found, key=lambda event: event.onset)
+            events += [one for one in ahead if not any(one.onset >= known.onset for known in events)]
+        return sorted(events, key=lambda event: event.onset)
 
     def _sound(self, history: History, series: Series) -> np.ndarray:
-        """At which of the series' steps the gradient norm is no spike, (n,)."""
+        """At which steps of the series the gradient norm is not a spike, (n,)."""
         norms = history.updates(POLICY)
         spikes = norms.steps[GradientInstability().beyond(history, norms)]
         return ~np.isin(series.steps, spikes)

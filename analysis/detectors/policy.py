@@ -1,7 +1,4 @@
-"""The policy itself: its entropy, and how far it moves.
-
-An early warning: small changes that add up, long before a level is crossed.
-"""
+"""Detectors of the policy: its entropy, its distance from the reference, and slow drift (CUSUM)."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Entropy(Detector):
 
 @dataclass(frozen=True)
 class EntropyCollapse(Entropy):
-    """A policy that always writes the same."""
+    """A policy that always writes the same text."""
 
     kind = "entropy_collapse"
     rule = (
@@ -84,9 +81,9 @@ class EntropyExplosion(Entropy):
 
 @dataclass(frozen=True)
 class KLBlowUp(Detector):
-    """A policy that leaves its reference, or itself within a step, faster than it began to. A divergence
-    from the reference begins at 0 and rises in every run, so that ratios alone would tell nothing: below a
-    floor nothing is said."""
+    """A policy that moves away from its reference, or from itself within a step, faster than at the start.
+    The divergence from the reference starts at 0 and rises in every run, so ratios alone are not informative,
+    and there is a floor below which no event is found."""
 
     kind = "kl_blowup"
     rule = (
@@ -107,7 +104,7 @@ class KLBlowUp(Detector):
     """Nats per token from the reference."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         measured = [history.first(OLD), history.first(*REFERENCE)]
         for series, floor in zip(measured, (self.floor_old, self.floor_reference), strict=True):
             begin = baseline(history, history.updates(series.name)) if series is not None else None
@@ -115,17 +112,19 @@ class KLBlowUp(Detector):
                 continue
             whole = history.updates(series.name)
             bound = max(begin.bound(1.4826 * self.z), self.times * abs(begin.median), floor)
-            found += sustained(self, history, whole, float(np.float64(bound)), True, begin, 4 * bound)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, whole, float(np.float64(bound)), True, begin, 4 * bound)
+        return sorted(events, key=lambda event: event.onset)
 
+
+# Early warning: small changes that add up
 
 VERDICT = ("score/correct", "reward/mean")
 
 
 @dataclass(frozen=True)
 class Drift(Detector):
-    """The verdict on the training rollouts that sinks, or entropy that rises, a little at a time. Healthy
-    runs move the other way in both."""
+    """The verdict on training rollouts falls slowly, or entropy rises slowly. In healthy runs both move the
+    other way."""
 
     kind = "drift"
     rule = (
@@ -146,27 +145,27 @@ class Drift(Detector):
     """k, what S loses at each step: half of the shift that is to be found, in standard deviations."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for series, sign in streams(history):
             sums = cusum(history, series, sign, self.slack)
             if sums is not None:
-                found += self._events(series, sums)
-        return sorted(found, key=lambda event: event.onset)
+                events += self._events(series, sums)
+        return sorted(events, key=lambda event: event.onset)
 
     def _events(self, series: Series, sums: Floats) -> list[Event]:
         """From the first step at which the sum is above 0 to the next at which it is 0 again, where it passes
         the limit in between."""
-        found, start, alarm = [], 0, -1
+        events, start, alarm = [], 0, -1
         for index, value in enumerate(sums.tolist()):
             if value <= 0:
                 if alarm >= 0:
-                    found.append(self._event(series, sums, start, alarm, int(series.steps[index])))
+                    events.append(self._event(series, sums, start, alarm, int(series.steps[index])))
                 start, alarm = index + 1, -1
             elif alarm < 0 and value > self.limit:
                 alarm = index
         if alarm >= 0:
-            found.append(self._event(series, sums, start, alarm, None))
-        return found
+            events.append(self._event(series, sums, start, alarm, None))
+        return events
 
     def _event(self, series: Series, sums: Floats, start: int, alarm: int, over: int | None) -> Event:
         step = int(series.steps[alarm])
@@ -175,7 +174,7 @@ class Drift(Detector):
 
 
 def streams(history: History) -> list[tuple[Series, float]]:
-    """What is watched, with the sign that makes a change for the worse positive."""
+    """The watched series, each with the sign that makes a change for the worse positive."""
     verdict = history.first(*VERDICT)
     watched = [(history.updates(verdict.name), -1.0)] if verdict is not None else []
     return [*watched, (history.updates(ENTROPY), 1.0)]

@@ -1,4 +1,4 @@
-"""Every detector by the kind of event that it finds, and all of them on one run."""
+"""All detectors by the kind of event that they find, and `detect`, which applies them to one run."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ DETECTORS: Mapping[str, Detector] = {
         StaleWeights(),
     )
 }
-"""In the order of reports."""
+"""All detectors, in the order of reports."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in one run, and what could not be looked for."""
+    """The events of one run, and the detectors that could not be applied."""
 
     events: tuple[Event, ...]
-    """By onset, then in the detectors' order."""
+    """Ordered by onset, then by detector."""
     not_applicable: Mapping[str, str]
-    """Kind -> why the run's logs do not allow to look for it."""
+    """Kind -> why the logs do not allow the detector to judge the run."""
 
     def of_family(self, family: str) -> list[Event]:
         """The events of a family of kinds."""
@@ -72,7 +72,7 @@ class Findings:
 
 
 def detect(history: History, detectors: Mapping[str, Detector] = DETECTORS) -> Findings:
-    """Every event of a run. Equal histories give equal findings, whatever else was logged."""
+    """All events of a run. Equal histories give equal findings, whatever other metrics were logged."""
     lacks = {kind: detector.lacks(history) for kind, detector in detectors.items()}
     events = [
         event for kind, detector in detectors.items() if not lacks[kind] for event in detector.find(history)
@@ -92,7 +92,7 @@ PREFIXES = tuple(
         + ["reward/std", "score/correct", "grad_norm/policy"]
     )
 )
-"""How the names of these metrics begin."""
+"""Prefixes of the metrics that detectors read."""
 
 
 def thresholds(detector: Detector) -> dict[str, float]:

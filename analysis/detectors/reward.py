@@ -1,7 +1,4 @@
-"""The training reward: lost for good, or earned without what it stands for.
-
-What the policy writes: how long, how repetitive, how readable.
-"""
+"""Detectors of rewards and of completions: lost or hacked rewards, changed lengths, degenerate text."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from grpobench.analysis.detectors.history import History, Series, slope
 
 @dataclass(frozen=True)
 class RewardCollapse(Detector):
-    """A reward that was there and is gone, from the second step on."""
+    """A reward that the run had and lost, from the second step on."""
 
     kind = "reward_collapse"
     rule = (
@@ -46,13 +43,13 @@ class RewardCollapse(Detector):
         tops = self._tops(history, series)
         held = np.isfinite(tops)
         lost = held & (series.values <= self.left * tops)
-        # what lies between the two levels neither begins a spell nor ends one
-        state, met = False, np.zeros(len(series), dtype=bool)
+        # values between the two levels neither start nor end a spell
+        state, is_lost = False, np.zeros(len(series), dtype=bool)
         for index in range(len(series)):
             state = bool(lost[index]) or (state and series.values[index] < self.back * tops[index])
-            met[index] = state
-        found = []
-        for spell in spells(series.steps, met, history.in_a_row):
+            is_lost[index] = state
+        events = []
+        for spell in spells(series.steps, is_lost, history.in_a_row):
             evidence = [
                 Evidence(
                     series.name,
@@ -67,8 +64,8 @@ class RewardCollapse(Detector):
             severe = lowest <= 0.01 * float(tops[spell.first])
             note = f"highest reward {tops[spell.first]:.3g}"
             note += f"; {history.shortened}" if history.shortened else ""
-            found.append(self.event(spell, evidence, "severe" if severe else "notable", note))
-        return found
+            events.append(self.event(spell, evidence, "severe" if severe else "notable", note))
+        return events
 
     def _tops(self, history: History, series: Series) -> np.ndarray:
         """The highest reward before each step that is large and sure enough to be lost; NaN before there is
@@ -87,7 +84,7 @@ class RewardCollapse(Detector):
 
 @dataclass(frozen=True)
 class RewardHacking(Detector):
-    """A reward that rises while what it stands for does not."""
+    """A reward that rises while validation accuracy does not."""
 
     kind = "reward_hacking"
     rule = (
@@ -112,7 +109,7 @@ class RewardHacking(Detector):
     def find(self, history: History) -> list[Event]:
         _, accuracy = history.evaluated()
         reward, verdict = history.updates("reward/mean"), history.updates("score/correct")
-        met, shown = np.zeros(len(accuracy), dtype=bool), []
+        is_hacked, slopes = np.zeros(len(accuracy), dtype=bool), []
         for now, step in enumerate(accuracy.steps.tolist()):
             paid = slope(until(reward, step))
             held = slope(until(accuracy, step))
@@ -120,17 +117,17 @@ class RewardHacking(Detector):
             rises = paid.low > 0 and paid.value * step >= self.rise
             parted = held.value <= max(0.0, paid.low / 4) and held.high < paid.low
             honest = len(verdict) > 0 and not seen.high < paid.low
-            met[now] = now + 1 >= self.evaluations and rises and parted and not honest
-            shown.append((paid, held))
-        found = []
-        for spell in spells(accuracy.steps, met, self.in_succession):
-            paid, held = shown[spell.confirmed]
+            is_hacked[now] = now + 1 >= self.evaluations and rises and parted and not honest
+            slopes.append((paid, held))
+        events = []
+        for spell in spells(accuracy.steps, is_hacked, self.in_succession):
+            paid, held = slopes[spell.confirmed]
             evidence = [
                 Evidence("reward/mean, slope per step", spell.found, paid.low, held.high, True),
                 Evidence(f"{accuracy.name}, slope per step", spell.found, held.high, paid.low, False),
             ]
-            found.append(self.event(spell, evidence))
-        return found
+            events.append(self.event(spell, evidence))
+        return events
 
 
 def until(series: Series, step: int) -> Series:
@@ -139,13 +136,15 @@ def until(series: Series, step: int) -> Series:
     return Series(series.name, series.steps[:end], series.values[:end])
 
 
+# Completions: length and degeneration
+
 MEAN, TRUNCATED = "length/mean", "length/truncated"
 REPETITION, UNPARSABLE = "diversity/repetition", "outcome/unparsable"
 
 
 @dataclass(frozen=True)
 class LengthShift(Detector):
-    """Completions of another length than the run began with."""
+    """Completions whose length differs from that at the start of the run."""
 
     kind = "length_shift"
     rule = (
@@ -161,21 +160,21 @@ class LengthShift(Detector):
     """Rise of the truncated share."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         length, cut = history.updates(MEAN), history.updates(TRUNCATED)
         if begin := baseline(history, length):
             long, short = self.times * begin.median, begin.median / self.times
-            found += sustained(self, history, length, long, True, begin, self.times * long)
-            found += sustained(self, history, length, short, False, begin, short / self.times)
+            events += sustained(self, history, length, long, True, begin, self.times * long)
+            events += sustained(self, history, length, short, False, begin, short / self.times)
         if begin := baseline(history, cut):
             most = begin.median + self.truncated
-            found += sustained(self, history, cut, most, True, begin, most + self.truncated)
-        return sorted(found, key=lambda event: event.onset)
+            events += sustained(self, history, cut, most, True, begin, most + self.truncated)
+        return sorted(events, key=lambda event: event.onset)
 
 
 @dataclass(frozen=True)
 class Degeneration(Detector):
-    """Completions that repeat themselves, or in which no answer can be found any more."""
+    """Completions that repeat themselves, or that no longer contain an answer."""
 
     kind = "degeneration"
     rule = (
@@ -193,14 +192,14 @@ class Degeneration(Detector):
     """Rise of the unparsable share."""
 
     def find(self, history: History) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         repeated, unread = history.updates(REPETITION), history.updates(UNPARSABLE)
         if begin := baseline(history, repeated):
             least = max(self.repetition, begin.median + self.rise)
-            found += sustained(self, history, repeated, least - 1e-9, True, begin, 2 * least)
+            events += sustained(self, history, repeated, least - 1e-9, True, begin, 2 * least)
         if begin := baseline(history, unread):
             least = begin.median + self.unparsable
-            found += sustained(
+            events += sustained(
                 self, history, unread, least - 1e-9, True, begin, begin.median + 2 * self.unparsable
             )
-        return sorted(found, key=lambda event: event.onset)
+        return sorted(events, key=lambda event: event.onset)

@@ -1,0 +1,1 @@
+"""What all figures and tables share: style, panels, scales and file formats."""

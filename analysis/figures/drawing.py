@@ -1,11 +1,8 @@
-"""What the metrics mean that figures show; captions quote it.
+"""A finished figure: the definitions its caption quotes, and the formats in which it is saved.
 
-A finished figure, and the formats that it is saved in.
-
-Figures are made without pyplot, so nothing is kept open, and saved without dates and with a fixed hash salt,
-so the same logs give the same bytes.
-
-Figures as files for papers: PDF, SVG, PGF or PNG, and beside each what LaTeX needs to set it.
+Figures are made without pyplot, so no figure stays open. They are saved without dates and with a fixed hash
+salt, so the same logs give the same bytes. The second half writes figures for papers (PDF, SVG, PGF, PNG),
+each with the LaTeX that includes it.
 """
 
 from __future__ import annotations
@@ -55,24 +52,24 @@ DEFINITIONS: Mapping[str, str] = {
     "critic/explained_variance": "1 − Var(R − V)/Var(R) over the tokens trained on",
     "critic/group_explained": "the same were V the mean reward of the group's other rollouts",
 }
-"""Captions quote these where the caller passes no definition of its own."""
+"""Captions quote these unless the caller passes other definitions."""
 
 
 def family(metric: str, definitions: Mapping[str, str]) -> str:
-    """The name under which a metric is defined: its own, or the pattern that it is one of."""
+    """The name under which a metric is defined: its own name, or a pattern such as ``grad_norm/<role>``."""
     patterns = {"grad_norm/": "grad_norm/<role>", "reward/": "reward/<component>", "score/": "score/<name>"}
     pattern = next((name for stem, name in patterns.items() if metric.startswith(stem)), metric)
     return metric if metric in definitions else pattern
 
 
 def meaning(metric: str, definitions: Mapping[str, str]) -> str:
-    """A metric's definition without its full stop; `as logged` where there is none."""
+    """A metric's definition without its period; `as logged` where it has none."""
     return definitions.get(metric, "as logged").rstrip(".")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure with what stands around it."""
+    """A finished figure with its title and caption."""
 
     name: str
     title: str
@@ -84,19 +81,19 @@ TIP = "tip: "
 
 
 def tip(text: str) -> str:
-    """What an artist's `gid` is to be so that who points at it in SVG reads this text."""
+    """The `gid` that gives an artist this text as a tooltip in SVG."""
     return TIP + visible(text)
 
 
 def with_tips(svg: str) -> str:
-    """The SVG with the texts of `tip` as titles of their groups."""
+    """The SVG with the texts of `tip` as tooltips of their groups."""
     return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
 
 
 def svg_text(drawing: Drawing) -> str:
     """The figure as SVG text, without a date."""
     buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE):  # straight to the canvas: savefig would draw everything twice
+    with matplotlib.rc_context(STYLE):  # use the canvas directly, because savefig draws everything twice
         canvas: Any = FigureCanvasSVG(drawing.figure)
         canvas.print_svg(buffer, metadata={"Date": None})
     return visible(with_tips(buffer.getvalue()))
@@ -119,14 +116,16 @@ def pdf_bytes(drawing: Drawing) -> bytes:
     return buffer.getvalue()
 
 
+# Files for papers
+
 FORMATS = ("pdf", "svg", "pgf", "png")
 TEXERS = ("lualatex", "xelatex", "pdflatex")
 DPI = 300
 
 
 def save(drawing: Drawing, path: Path) -> None:
-    """Write a figure in the format that its path ends in. Raises ValueError for another, RuntimeError for
-    .pgf where there is no LaTeX."""
+    """Write a figure in the format of its path's suffix. Raises ValueError for an unknown suffix, and
+    RuntimeError for .pgf without LaTeX."""
     ending = path.suffix.removeprefix(".")
     if ending == "pdf":
         path.write_bytes(pdf_bytes(drawing))
@@ -141,20 +140,20 @@ def save(drawing: Drawing, path: Path) -> None:
 
 
 def write_pgf(drawing: Drawing, path: Path) -> None:
-    """Write commands of pgf, whose text is set in the fonts of the paper. Raises RuntimeError where there is
-    no LaTeX, which matplotlib asks for the width of every text."""
-    found = next((name for name in TEXERS if shutil.which(name)), None)
-    if found is None:
+    """Write the figure as pgf commands, which use the fonts of the paper. Raises RuntimeError without LaTeX,
+    which matplotlib needs to measure text."""
+    program = next((name for name in TEXERS if shutil.which(name)), None)
+    if program is None:
         raise RuntimeError(
             f"{path}: pgf needs LaTeX ({', '.join(TEXERS)}), which measures the text, and none is installed "
             "here; take --format pdf, or install one (Debian: texlive-xetex texlive-latex-recommended)"
         )
-    with matplotlib.rc_context({**STYLE, "pgf.texsystem": found, "pgf.rcfonts": False}):
+    with matplotlib.rc_context({**STYLE, "pgf.texsystem": program, "pgf.rcfonts": False}):
         drawing.figure.savefig(path, format="pgf")
 
 
 def latex(drawing: Drawing, file: str, wide: bool) -> str:
-    """A float with the figure at the size that it was drawn for, its caption and the label `fig:NAME`."""
+    """A LaTeX float with the figure at its original size, its caption and the label `fig:NAME`."""
     floats = "figure*" if wide else "figure"
     package, take = {
         "pgf": ("pgf", rf"\input{{{file}}}"),
@@ -176,7 +175,7 @@ def latex(drawing: Drawing, file: str, wide: bool) -> str:
 
 
 def write_files(drawing: Drawing, folder: Path, formats: Sequence[str], wide: bool) -> list[Path]:
-    """Save a figure in each format, and its `.tex`, which takes the first of them that LaTeX reads best."""
+    """Save a figure in each format, and a `.tex` file that includes the format that suits LaTeX best."""
     paths = [folder / f"{drawing.name}.{ending}" for ending in formats]
     for path in paths:
         save(drawing, path)

@@ -1,7 +1,4 @@
-"""Grids of panels, their axes and their legends: what figures of different subjects share.
-
-The names of arms, beside their curves where there is room and above the panels where there is not.
-"""
+"""Grids of panels, their axes, their legends, and the names of arms beside curves."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ from grpobench.analysis.figures.style import BASE_COLOR, TEXT, Look, Sheet
 from grpobench.analysis.statistics.intervals import seed_mean
 
 PANEL = 1.75
-"""Inches that a panel is high."""
+"""Height of a panel in inches."""
 TALLEST = 8.8
-"""Inches that a figure may be high: what a page of a paper has for figure and caption."""
+"""Largest height of a figure in inches: a page of a paper without the caption."""
 LOWEST = 1.2
-"""Inches below which no panel is pressed for that."""
+"""Smallest height of a panel in inches."""
 ABOVE = 0.35
-"""Inches above the panels."""
+"""Height of the space above the panels, in inches."""
 
 
 def panel_height(rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL) -> float:
-    """Inches that panels of curves are high: `height`, or what a page has room for."""
+    """The height of panels of curves: `height`, or less if a page has no room for it."""
     blocks = math.ceil(len(tasks) / sheet.columns(len(tasks))) or 1
     return min(height, max(LOWEST, (TALLEST - ABOVE) / (rows * blocks)))
 
@@ -39,7 +36,7 @@ def panel_height(rows: int, tasks: Sequence[str], sheet: Sheet, height: float = 
 def grid_of(
     rows: int, tasks: Sequence[str], sheet: Sheet, height: float = PANEL
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
-    """Panels keyed by (row, task), as many tasks side by side as the sheet holds."""
+    """Panels by (row, task), with as many tasks side by side as fit on the sheet."""
     across = sheet.columns(len(tasks))
     blocks = math.ceil(len(tasks) / across) or 1
     width = min(sheet.width, (3.4, 5.0, TEXT.width)[min(across, 3) - 1])
@@ -53,12 +50,12 @@ def grid_of(
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that lays its panels out by itself."""
+    """An empty figure with a size in inches and automatic layout."""
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.04))
 
 
 def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
-    """The task that stands leftmost in the row of `task`."""
+    """The leftmost task in the row of panels that contains `task`."""
     across = sheet.columns(len(tasks))
     return tasks[tasks.index(task) // across * across]
 
@@ -66,14 +63,12 @@ def leftmost(tasks: Sequence[str], task: str, sheet: Sheet) -> str:
 def legend_above(
     figure: Figure, handles: Sequence[Any], labels: Sequence[str], handlelength: float = 1.6
 ) -> None:
-    """A legend over the panels, in as many columns as the width holds."""
+    """A legend above the panels, with as many columns as fit."""
     widths = [0.06 * len(label) + 0.2 + 0.11 * handlelength for label in labels]  # inches, at its font size
     fits = sum(widths) <= figure.get_figwidth()
     columns = len(labels) if fits else max(1, int(figure.get_figwidth() / max(widths)))
     lines = math.ceil(len(labels) / columns)
-    figure.set_figheight(
-        figure.get_figheight() + 0.17 * (lines - 1)
-    )  # further lines take nothing from panels
+    figure.set_figheight(figure.get_figheight() + 0.17 * (lines - 1))  # more lines must not shrink the panels
     figure.legend(
         handles,
         labels,
@@ -88,11 +83,11 @@ def legend_above(
 def rows_of_names(
     tasks: Sequence[str], rows: Sequence[str], sheet: Sheet, least: float = 0.9
 ) -> tuple[Figure, dict[tuple[int, str], Axes]]:
-    """Panels with one line per name, the names on the left of each block only."""
+    """Panels with one line per name; only the left panel of each block shows the names."""
     figure, grid = grid_of(1, tasks, sheet, height=max(least, 0.24 * len(rows) + 0.45))
     for (_, task), axes in grid.items():
-        named = task == leftmost(tasks, task, sheet)
-        axes.set_yticks(range(len(rows)), rows if named else [""] * len(rows))
+        is_leftmost = task == leftmost(tasks, task, sheet)
+        axes.set_yticks(range(len(rows)), rows if is_leftmost else [""] * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
@@ -102,7 +97,7 @@ def rows_of_names(
 
 
 def point_handles() -> list[Any]:
-    """What a legend shows for a seed and for a mean with its interval, as `seeds_and_mean` draws them."""
+    """Legend handles for a seed and for a mean with its interval, as `seeds_and_mean` draws them."""
     grey = {"color": BASE_COLOR, "linestyle": ""}
     return [
         Line2D([], [], marker="o", markersize=3.5, alpha=0.5, markeredgewidth=0, **grey),  # type: ignore[arg-type]
@@ -120,7 +115,7 @@ def seeds_and_mean(
     least: float = 0.0,
     name: str = "",
 ) -> None:
-    """Points of all seeds beside a diamond at their mean with the t interval, cut at `least` and 100."""
+    """Draw all seeds as points, and their mean as a diamond with the t interval, cut at `least` and 100."""
     array = np.asarray(values, dtype=float)
     if not array.size:
         return
@@ -133,12 +128,12 @@ def seeds_and_mean(
         ends = [max(mean.low, least), min(mean.high, 100.0)]
         axes.plot(ends, [row - 0.12] * 2, color=color, linewidth=1.2)
     face = "white" if hollow else color
-    told = f"{name}: mean {mean.value:.1f}"
+    tip_text = f"{name}: mean {mean.value:.1f}"
     if math.isfinite(mean.low):
-        told += f", 95% interval {max(mean.low, least):.1f} to {min(mean.high, 100.0):.1f}"
-    told += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
+        tip_text += f", 95% interval {max(mean.low, least):.1f} to {min(mean.high, 100.0):.1f}"
+    tip_text += f"; seeds {', '.join(f'{value:.1f}' for value in array)}"
     looks: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": color, "markersize": 4}
-    axes.plot(mean.value, row - 0.12, "D", gid=tip(told), **looks)
+    axes.plot(mean.value, row - 0.12, "D", gid=tip(tip_text), **looks)
 
 
 def widen(axes: Axes, least: float = 2.0) -> None:
@@ -148,18 +143,20 @@ def widen(axes: Axes, least: float = 2.0) -> None:
         axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
 
 
+# Names of arms
+
 MOST = 6
-"""Beyond so many arms names beside the curves would not stand near them."""
+"""Most arms whose names fit beside their curves."""
 LINE = 8.5 / 72
 """Inches from one name to the next."""
 FAR = 1.3
-"""So many lines away a name is no longer beside its curve."""
+"""A name this many lines away is no longer beside its curve."""
 LONGEST = 16
-"""Characters of a name beyond which it takes too much from the panels."""
+"""Most characters of a name beside a curve; a longer name would shrink the panels."""
 
 
 def arm_handle(arm: str, style: Look, marker: bool = True) -> Line2D:
-    """What a legend shows for an arm's curve."""
+    """The legend handle of an arm's curve."""
     return Line2D(
         [],
         [],
@@ -174,7 +171,7 @@ def arm_handle(arm: str, style: Look, marker: bool = True) -> Line2D:
 def arm_legend(
     figure: Figure, arms: Sequence[str], style: Look, marker: bool = True, failed: bool = False
 ) -> None:
-    """A legend of arms, and of the mark of failed runs where there is one."""
+    """A legend of arms, and of the mark of failed runs if `failed`."""
     handles: list[Any] = [arm_handle(arm, style, marker) for arm in arms]
     labels = list(arms)
     if failed:
@@ -193,8 +190,9 @@ def name_arms(
     height: float,
     failed: bool = False,
 ) -> None:
-    """Write each arm beside the end of its curve in `axes`, `height` inches high, or make a legend where
-    there are too many, a name is long, a curve is not in that panel, or the curves end on each other."""
+    """Write each arm beside the end of its curve in `axes`, which is `height` inches high. Use a legend
+    instead if there are many arms, a name is long, a curve is missing in the panel, or curves end at the same
+    height."""
     fits = 1 < len(arms) <= MOST and set(arms) <= set(ends) and all(len(arm) <= LONGEST for arm in arms)
     gap = LINE / height
     shares = {arm: level(axes, ends[arm]) for arm in arms} if fits else {}
@@ -219,13 +217,13 @@ def name_arms(
 
 
 def level(axes: Axes, point: tuple[float, float]) -> float:
-    """The height of a point as a share of its panel's."""
+    """The height of a point as a share of its panel."""
     return float(axes.transAxes.inverted().transform(axes.transData.transform(point))[1])
 
 
 def spread(shares: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Heights in the order of `shares`, at least `gap` apart and as near to them as a panel of height 1
-    lets them be."""
+    """Heights in the order of `shares`, at least `gap` apart and as close to `shares` as a panel of height 1
+    allows."""
     names = sorted(shares, key=lambda name: shares[name])
     wanted = [min(max(shares[name], 0.0), 1.0) for name in names]
     placed: list[float] = []
@@ -233,7 +231,9 @@ def spread(shares: Mapping[str, float], gap: float) -> dict[str, float]:
         placed.append(max(share, placed[-1] + gap) if placed else share)
     moved = sum(placed) - sum(wanted)
     roof = max(1.0, gap * (len(names) - 1))
-    for index in range(len(placed) - 1, -1, -1):  # each pushed one takes those below it half of the way back
+    for index in range(
+        len(placed) - 1, -1, -1
+    ):  # move groups of pushed names back, so that they stay centered
         placed[index] = min(placed[index] - moved / len(placed), roof)
         roof = placed[index] - gap
     lift = max(0.0, -placed[0]) if placed else 0.0

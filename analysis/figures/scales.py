@@ -1,4 +1,4 @@
-"""What a vertical axis spans, and how its numbers read."""
+"""The range of a vertical axis, and how its numbers are printed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from grpobench.analysis.figures.style import BASE_COLOR
 
 FENCE = 3.0
-"""Values further from the middle nine tenths of a panel than so many of their widths lie off its scale."""
+"""Values are outside the scale if their distance from the middle nine tenths exceeds this many widths."""
 DECADES = 100.0
-"""A logarithmic axis is used from such a ratio of the largest to the smallest value."""
+"""Ratio of the largest to the smallest value from which a logarithmic axis is used."""
 SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The vertical axis of one panel, or of several that are to be compared."""
+    """The vertical axis of one panel, or of several panels that share it."""
 
     low: float
     high: float
@@ -32,8 +32,8 @@ class Scale:
 
 
 def scale_of(values: Any, log: bool = False) -> Scale:
-    """The scale for these values. A few that lie so far off that the others would be a flat line are left
-    outside; `mark_outside` shows where. Logarithmic where that is allowed and the values need it."""
+    """The scale for these values. Outliers that would turn the other values into a flat line stay outside,
+    and `mark_outside` marks them. The scale is logarithmic if `log` allows it and the values need it."""
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
     if not known.size:
@@ -60,8 +60,7 @@ def _symmetric(values: Any, threshold: float) -> Scale:
 
 
 def _within(values: Any) -> tuple[float, float]:
-    """The smallest and largest value, but for those beyond the fence where they would take three quarters of
-    the height."""
+    """The smallest and the largest value, without outliers that would take three quarters of the height."""
     first, last = (float(end) for end in np.quantile(values, [0.05, 0.95]))
     fence = FENCE * (last - first)
     kept = values[(values >= first - fence) & (values <= last + fence)]
@@ -72,7 +71,7 @@ def _within(values: Any) -> tuple[float, float]:
 
 
 def apply(axes: Axes, scale: Scale, percent: bool = False) -> None:
-    """Give an axis its scale, and numbers without an offset or a factor in the corner."""
+    """Set the scale of an axis, with numbers that have no offset and no common factor."""
     axis = axes.yaxis
     if scale.kind == "symlog":
         axes.set_yscale("symlog", linthresh=scale.threshold)
@@ -92,7 +91,8 @@ def apply(axes: Axes, scale: Scale, percent: bool = False) -> None:
 
 
 def thinned(ticks: Sequence[float], threshold: float) -> list[float]:
-    """Zero and every other power of ten where there are many; those next to zero would touch its number."""
+    """Zero and powers of ten, every other one if there are many. Ticks next to zero are left out, because
+    their numbers would overlap with 0."""
     above = [tick for tick in ticks if tick > threshold * 1.5]
     below = [tick for tick in ticks if tick < -threshold * 1.5]
     every = 2 if len(above) > 3 else 1
@@ -100,7 +100,7 @@ def thinned(ticks: Sequence[float], threshold: float) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """A number of an axis: 0.25, 4,000, 2·10⁻⁵; never with a factor to be looked up elsewhere."""
+    """A number on an axis: 0.25, 4,000, 2·10⁻⁵."""
     size = abs(value)
     if size < 1e-15:
         return "0"
@@ -115,7 +115,7 @@ def plain(value: float) -> str:
 
 
 def mark_outside(axes: Axes, along: Any, values: Any) -> None:
-    """A triangle at the edge for each value beyond it, and in words the furthest."""
+    """Draw a triangle at the edge for each value beyond it, and print the furthest value."""
     low, high = axes.get_ylim()
     along, values = np.asarray(along, dtype=float), np.asarray(values, dtype=float)
     for outside, edge, sign, text in (
@@ -124,11 +124,11 @@ def mark_outside(axes: Axes, along: Any, values: Any) -> None:
     ):
         if not outside.any():
             continue
-        places = np.unique(along[outside])
+        positions = np.unique(along[outside])
         across = axes.get_xaxis_transform()
         axes.plot(
-            places,
-            np.full(places.size, edge),
+            positions,
+            np.full(positions.size, edge),
             sign,
             color=BASE_COLOR,
             markersize=3.5,

@@ -1,11 +1,8 @@
-"""How figures look: sizes, fonts, and one color per arm everywhere.
+"""How figures look: sizes, fonts and one color per arm, and a faster way to embed fonts in PDF.
 
-The font that PDF figures embed, cut down to their letters in two steps.
-
-matplotlib parses the whole font anew for every figure and cuts it down to the letters of that one: half as
-long as drawing takes. Here the whole is parsed once, for the letters that figures usually have, and the font
-of a figure is cut from what that left. The bytes are the same: what a letter needs the first cut keeps, and
-the second asks for it again.
+matplotlib parses the whole font for every figure and reduces it to the letters of that figure, which takes
+half as long as drawing. `cut_in_two_steps` parses the font once and keeps the letters that figures usually
+have. It then reduces this smaller font for each figure. The bytes of the PDF are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ PALETTE = (
     *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
     *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
 )
-"""Seaborn's color-blind palette. It and the style stand here because seaborn takes a second to import."""
+"""Seaborn's color-blind palette, copied with the style because importing seaborn takes a second."""
 STYLE: Any = {
     # seaborn's style "ticks"
     "figure.facecolor": "white",
@@ -78,23 +75,23 @@ BASE_DASH = (0, (3, 2))
 DASHES: tuple[Any, ...] = ("-", (0, (4.5, 1.5)), (0, (1, 1.1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
 MARKERS = "os^DvPX<>*"
 BAND = 0.16
-"""How opaque the band of an arm's seeds is."""
+"""Opacity of the band of an arm's seeds."""
 FAINT = 0.22
-"""How opaque one seed is."""
+"""Opacity of one seed."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a figure is printed on."""
+    """The page on which a figure is printed."""
 
     width: float
-    """Inches."""
+    """Width in inches."""
     across: int
-    """Most panels side by side."""
+    """Largest number of panels side by side."""
 
     def columns(self, panels: int) -> int:
-        """Panels side by side, with rows as even as they can be (five are three and two), and none that is
-        half empty where only two fit."""
+        """Panels side by side, with rows of almost equal length (five panels are three and two). Where only
+        two fit, no row is half empty."""
         if not panels:
             return 1
         if self.across == 2 and panels % 2 and panels < 5:
@@ -105,14 +102,14 @@ class Sheet:
 TEXT = Sheet(7.0, 4)
 """The text width of a two-column page."""
 COLUMN = Sheet(3.4, 2)
-"""One column of it; the page shows these where the screen is as narrow."""
+"""One column of that page. The report page uses this width on narrow screens."""
 SHEETS: Mapping[str, Sheet] = {"column": COLUMN, "text": TEXT}
 
 
 @dataclass(frozen=True)
 class Look:
-    """Color, line style and marker of every arm, the same in all figures. Line style and marker tell arms
-    apart where there is no color."""
+    """Color, line style and marker of every arm, equal in all figures. Line style and marker distinguish arms
+    without color."""
 
     color: Mapping[str, Any]
     dash: Mapping[str, Any]
@@ -129,19 +126,22 @@ def look(arms: Sequence[str]) -> Look:
     )
 
 
+# Fonts in PDF
+
 USUAL = frozenset(map(chr, [*range(32, 127), *range(160, 256)])) | frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁻−–—…’‘“”≤≥→ﬀﬁﬂﬃﬄ")
-"""Letters and ligatures that the first cut keeps. A figure with any other has its font cut from the whole."""
+"""Letters and ligatures that the first step keeps. Figures with other letters use the whole font."""
 
 
 class _Font(io.BytesIO):
-    """A font file in memory, for what takes matplotlib's paths of fonts."""
+    """A font file in memory, for functions that take matplotlib's font paths."""
 
     face_index = 0
 
 
 @contextlib.contextmanager
 def cut_in_two_steps() -> Iterator[None]:
-    """Within it matplotlib cuts fonts down so; as ever where its own function is not the one known here."""
+    """Let matplotlib reduce fonts in two steps inside the block. It works as usual if its own function is not
+    the expected one."""
     whole: Callable[[Any, Iterable[int]], Any] | None = getattr(_backend_pdf_ps, "get_glyphs_subset", None)
     results = getattr(_backend_pdf_ps, "SubsetResults", None)
     if whole is None or results is None or isinstance(whole, _Cutter):
@@ -155,22 +155,22 @@ def cut_in_two_steps() -> Iterator[None]:
 
 
 class _Cutter:
-    """In the place of `get_glyphs_subset(file, glyphs)`."""
+    """Replaces `get_glyphs_subset(file, glyphs)`."""
 
     def __init__(self, whole: Callable[[Any, Iterable[int]], Any], results: Callable[..., Any]) -> None:
         self.whole, self.results = whole, results
 
     def __call__(self, file: Any, glyphs: Iterable[int]) -> Any:
         asked = set(glyphs)
-        usual, font, places = _first_cut(self.whole, file)
+        usual, font, glyph_positions = _first_cut(self.whole, file)
         if not asked <= usual:
             return self.whole(file, asked)
-        return self._second_cut(font, places, asked)
+        return self._second_cut(font, glyph_positions, asked)
 
     @contextlib.contextmanager
-    def _second_cut(self, font: bytes, places: dict[int, int], asked: set[int]) -> Iterator[Any]:
-        back = {there: here for here, there in places.items()}
-        with self.whole(_Font(font), {places[glyph] for glyph in asked}) as cut:
+    def _second_cut(self, font: bytes, glyph_positions: dict[int, int], asked: set[int]) -> Iterator[Any]:
+        back = {there: here for here, there in glyph_positions.items()}
+        with self.whole(_Font(font), {glyph_positions[glyph] for glyph in asked}) as cut:
             yield self.results(cut.font, {back[glyph]: at for glyph, at in cut.glyph_index_map.items()})
 
 
@@ -178,8 +178,8 @@ class _Cutter:
 def _first_cut(
     whole: Callable[[Any, Iterable[int]], Any], file: Any
 ) -> tuple[frozenset[int], bytes, dict[int, int]]:
-    """The glyphs of the usual letters, the font with them, and where in it the glyphs of the whole are. It
-    has more glyphs, which those may become beside each other, but knows no letter for these."""
+    """The glyphs of the usual letters, the reduced font, and the new index of each glyph. The reduced font
+    also has glyphs without a letter, into which combinations of letters may change."""
     known = FT2Font(file).get_charmap()
     usual = frozenset(glyph for letter, glyph in known.items() if chr(letter) in USUAL)
     with whole(file, usual) as cut:

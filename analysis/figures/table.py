@@ -12,7 +12,7 @@ from grpobench.analysis.tools.text import escape
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is printed (strings) and as it is computed with (a frame)."""
+    """A table as it is printed (strings) and as data (a frame)."""
 
     name: str
     title: str
@@ -20,27 +20,27 @@ class Table:
     rows: Sequence[Sequence[str]]
     frame: pd.DataFrame
     text_columns: int = 2
-    """How many leading columns hold names, set flush left; `wide` columns at the end hold text."""
+    """Number of leading columns with names, aligned left. The last `wide` columns contain text."""
     wide: int = 0
     note: str = ""
     sentence_heading: str = ""
-    """Where the last column holds whole sentences: a heading for them, under which the page lists them below
-    the table, since a column of them would be wider than the page or its rows mostly white."""
+    """Heading for the last column if it contains sentences. The page lists these sentences below the table,
+    because a column of sentences would be too wide."""
 
     @property
     def columns(self) -> int:
-        """Those that are printed as such."""
+        """Number of columns that are printed as columns."""
         return len(self.header) - bool(self.sentence_heading)
 
     @property
     def sentences(self) -> Sequence[tuple[str, str]]:
-        """What the sentences are about, and they themselves."""
+        """(subject, sentence) of each row with a sentence."""
         names = [", ".join(row[: self.text_columns]) for row in self.rows] if self.sentence_heading else []
         return [(name, row[-1]) for name, row in zip(names, self.rows, strict=False) if row[-1]]
 
 
 def tex(table: Table) -> str:
-    """A booktabs tabular of the printed cells; a column of sentences is left to the page."""
+    """The printed cells as a booktabs tabular, without a column of sentences."""
     last = table.columns
     left = set(range(table.text_columns)) | set(range(len(table.header) - table.wide, len(table.header)))
     align = "".join("l" if i in left else "r" for i in range(last))

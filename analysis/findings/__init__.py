@@ -1,1 +1,1 @@
-"""Claims of the literature with the rule by which each is judged, fixed before the runs."""
+"""Claims of the literature, each with a rule that was fixed before the runs and that judges it."""

@@ -1,7 +1,4 @@
-"""What a test measured of each arm: its runs, and their mean over seeds.
-
-Numbers of findings as pages and terminals print them.
-"""
+"""What a test measured of each arm: its runs and their mean over seeds, and how these are printed."""
 
 from __future__ import annotations
 
@@ -25,17 +22,17 @@ class ArmMean:
     task: str
     values: tuple[float, ...]
     mean: Estimate
-    """With the t interval over seeds, within what is possible."""
+    """Mean with the t interval over seeds, cut to possible values."""
     horizon: float = math.nan
-    """Most that a run can measure, where the outcome ends with the run; else NaN."""
+    """Largest possible value of a run, if the outcome ends with the run; else NaN."""
     reached: int = 0
-    """Runs that measure that: the mean is a lower bound of how long they last."""
+    """Runs with this value. Their mean is a lower bound of how long they last."""
 
 
 def arm_means(record: Record, test: str) -> list[ArmMean]:
     """By arm and task, in the order of the runs."""
     horizons = record.horizons.get(test, {})
-    found = []
+    means = []
     for cell in dict.fromkeys(run[:2] for run in record.states):
         values = {
             run: value
@@ -47,23 +44,23 @@ def arm_means(record: Record, test: str) -> list[ArmMean]:
             end = max((horizons[run] for run in values if run in horizons), default=math.nan)
             mean = clip(mean, 0.0, end)
         reached = count_reached(values, horizons)
-        found.append(ArmMean(*cell, tuple(values.values()), mean, end, reached))
-    return found
+        means.append(ArmMean(*cell, tuple(values.values()), mean, end, reached))
+    return means
 
 
 COARSE = ("updates", "tokens")
-"""Units that one decimal is enough for."""
+"""Units that are printed with one decimal."""
 
 
 def result_words(result: Result) -> str:
-    """What a verdict stands on: of a finding with one deciding test that test, of others each that is not as
-    claimed."""
+    """The verdict and its reasons: the deciding tests that have the verdict of the finding, or all of
+    them."""
     deciding = [one for one in result.tests if not one.test.also]
-    told = [one for one in deciding if one.verdict == result.verdict] or deciding
-    said = "; ".join(f"{one.test.name}: {one.needs}" for one in told)
+    decisive = [one for one in deciding if one.verdict == result.verdict] or deciding
+    reasons = "; ".join(f"{one.test.name}: {one.needs}" for one in decisive)
     differ = result.verdict == "unresolved" and all(one.verdict != "unresolved" for one in deciding)
     verdict = "each of the tests that decide came out, but not alike" if differ else VERDICTS[result.verdict]
-    return f"{verdict.capitalize()}. {said[:1].upper()}{said[1:]}."
+    return f"{verdict.capitalize()}. {reasons[:1].upper()}{reasons[1:]}."
 
 
 def effect_words(test: Mapping[str, Any]) -> str:
@@ -72,12 +69,12 @@ def effect_words(test: Mapping[str, Any]) -> str:
     if test["deals"]:
         return f"{percent(value)} % of deals called different ({percent(low)} to {percent(high)})"
     unit = test["unit"]
-    shown = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
+    text = f"{amount(value, unit, test['ratio'])} {_unit(unit, test['ratio'])}".strip()
     within = [f"{amount(low, unit, test['ratio'])} to {amount(high, unit, test['ratio'])}"]
     within = [] if math.isnan(low) else within
     if test.get("reached") is not None:
         within.append(f"{test['reached']} of {test['runs']} runs reached the end")
-    return f"{shown} ({'; '.join(within)})" if within else shown
+    return f"{text} ({'; '.join(within)})" if within else text
 
 
 def arm_words(one: ArmMean, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""What the runs say of a finding: its tests, and the verdict that they come to."""
+"""What the runs say about a finding: the results of its tests, and the conclusion from them."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ VERDICTS: Mapping[Verdict, str] = {
     "unresolved": "neither is shown",
 }
 DEAL_SEED = 20260901
-"""Of the random deals of A/A comparisons."""
+"""Random seed of the deals in A/A comparisons."""
 Values: TypeAlias = Mapping[str, Mapping[Key, float]]
-"""By test: what was measured of each run."""
+"""Test -> run -> measured value."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One test with its answer."""
+    """One test with its result."""
 
     test: Test
     seeds: tuple[int, ...]
     contrasts: tuple[float, ...]
     """By seed, on the scale on which differences are taken."""
     effect: Estimate
-    """Mean contrast with the t interval, within what is possible; with `ratio` factors; of deals the share
-    called different."""
+    """Mean contrast with the t interval, cut to possible values; factors for a `ratio`; for deals, the share
+    that was called different."""
     p: float
     """Two-sided sign-flip test over seeds, after Holm over the finding's tests."""
     p_equivalence: float
-    """Of two one-sided tests against an effect of `matters` or more, likewise."""
+    """Two one-sided tests against an effect of `matters` or more, after Holm."""
     power: float
-    """Share of repetitions in which these seeds find an effect of `matters`, were the spread the one seen."""
+    """Share of repetitions in which these seeds find an effect of `matters`, with the observed spread."""
     power_equivalence: float
     verdict: Verdict
     needs: str
-    """What the verdict stands on; of an unresolved test what it would take."""
+    """The reason for the verdict; if it is unresolved, what a verdict would need."""
     runs: int = 0
-    """Runs of the contrast that have a number."""
+    """Runs of the contrast with a value."""
     reached: int | None = None
-    """How many of them reached the end, where the outcome ends with the run; else None."""
+    """How many of them reached the end, if the outcome ends with the run; else None."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the runs say of a finding."""
+    """The result of judging a finding."""
 
     finding: Finding
     tests: tuple[Judged, ...]
@@ -83,48 +83,49 @@ class Result:
 def judge(
     finding: Finding, values: Values, waits: Sequence[str] = (), horizons: Horizons | None = None
 ) -> Result:
-    """Apply the rule. Every test is at the 5 % level after Holm over the finding's tests, differences and
-    equivalence apart.
+    """Apply the rule. Every test has the 5 % level after Holm over the finding's tests, separately for
+    differences and for equivalence.
 
-    A test is `equivalent` where its effect is shown to be smaller than what matters, and otherwise
-    `supported` or `contradicted` where its difference is shown; one that expects `same` is supported by
-    equivalence. The finding is `contradicted` if any test is, `supported` if all are, `equivalent` if the
-    primary test is, and otherwise `unresolved`. `horizons` bound effects and intervals, and change no p
-    value. Raises LogError where a contrast names what no run has and
-    no run is waited for.
+    A test is `equivalent` if its effect is shown to be smaller than what matters. Otherwise it is `supported`
+    or `contradicted` if a difference is shown. A test that expects `same` is supported by equivalence. The
+    finding is `contradicted` if any test is, `supported` if all tests are, `equivalent` if the primary test
+    is, and otherwise `unresolved`. `horizons` bound effects and intervals, and change no p value. Raises
+    LogError if a contrast names an arm without runs, unless results are missing.
     """
-    found: dict[str, Judged] = {}
+    judged: dict[str, Judged] = {}
     for test in finding.test:
         if test.deals:
-            found[test.name] = _dealt(test, values[test.name], bool(waits))
-    plain = [test for test in finding.test if not test.deals and (not test.also or _there(test, values))]
+            judged[test.name] = _dealt(test, values[test.name], bool(waits))
+    plain = [
+        test for test in finding.test if not test.deals and (not test.also or _has_all_arms(test, values))
+    ]
     for family in ([test for test in plain if not test.also], *([test] for test in plain if test.also)):
-        found |= _family(family, values, bool(waits))
+        judged |= _family(family, values, bool(waits))
     tests = tuple(
-        _censored(found[test.name], values[test.name], (horizons or {}).get(test.name, {}))
+        _censored(judged[test.name], values[test.name], (horizons or {}).get(test.name, {}))
         for test in finding.test
-        if test.name in found
+        if test.name in judged
     )
     return Result(finding, tests, _together([one for one in tests if not one.test.also]), tuple(waits))
 
 
 def _censored(one: Judged, values: Mapping[Key, float], horizons: Mapping[Key, float]) -> Judged:
-    """The judged test with its effect within what is possible, and how many runs reached the end."""
+    """The judged test with its effect cut to possible values, and how many runs reached the end."""
     test = one.test
-    own = {
+    measured = {
         run: value
         for run, value in values.items()
         if math.isfinite(value) and any(covers(name, *run[:2]) for name in test.contrast)
     }
-    one = replace(one, runs=len(own))
+    one = replace(one, runs=len(measured))
     if test.deals or not horizons:
         return one
     effect = one.effect if test.ratio else clip(one.effect, *_possible(test, horizons))
-    return replace(one, effect=effect, reached=count_reached(own, horizons))
+    return replace(one, effect=effect, reached=count_reached(measured, horizons))
 
 
 def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
-    """The least and the greatest contrast of outcomes that are from 0 to their horizons: a difference of two
+    """The smallest and the largest contrast of outcomes between 0 and their horizons. A difference of two
     lies between minus and plus the run's updates."""
     most = []
     for name, weight in test.contrast.items():
@@ -133,8 +134,8 @@ def _possible(test: Test, horizons: Mapping[Key, float]) -> tuple[float, float]:
     return sum(min(0.0, one) for one in most), sum(max(0.0, one) for one in most)
 
 
-def _there(test: Test, values: Values) -> bool:
-    """Whether runs of every arm of a contrast are there."""
+def _has_all_arms(test: Test, values: Values) -> bool:
+    """Whether every arm of the contrast has runs."""
     return all(_values_of(name, values[test.name]) for name in test.contrast)
 
 
@@ -143,30 +144,31 @@ def _family(tests: Sequence[Test], values: Values, waits: bool) -> dict[str, Jud
     if not tests:
         return {}
     contrasts = [contrasts_of(test, values[test.name], waits) for test in tests]
-    samples = [np.array([*own.values()], dtype=np.float64) for own in contrasts]
+    samples = [np.array([*contrast.values()], dtype=np.float64) for contrast in contrasts]
     p = holm(sign_flip_ps(samples))
-    close = holm([equivalence_p(own, test.margin) for own, test in zip(samples, tests, strict=True)])
-    found = {}
+    close = holm(
+        [equivalence_p(contrast, test.margin) for contrast, test in zip(samples, tests, strict=True)]
+    )
+    judged = {}
     for i, test in enumerate(tests):
         given = float(p[i]), float(close[i])
         one = _judged(test, tuple(contrasts[i]), samples[i], given, len(tests), waits)
-        found[test.name] = replace(one, needs=one.needs + _saturated(test, values[test.name]))
-    return found
+        judged[test.name] = replace(one, needs=one.needs + _saturated(test, values[test.name]))
+    return judged
 
 
 def _saturated(test: Test, values: Mapping[Key, float]) -> str:
-    """Where every run of a contrast measures the same, as where none collapses."""
-    own = {value for name in test.contrast for value in _values_of(name, values).values()}
-    if len(test.contrast) < 2 or len(own) != 1:
+    """A remark if every run of a contrast has the same value, for example if none collapses."""
+    distinct = {value for name in test.contrast for value in _values_of(name, values).values()}
+    if len(test.contrast) < 2 or len(distinct) != 1:
         return ""
-    return (
-        f"; every run of every arm measures the same, {own.pop():g}, so that longer or harder runs may differ"
-    )
+    value = distinct.pop()
+    return f"; every run of every arm measures the same, {value:g}, so that longer or harder runs may differ"
 
 
 def contrasts_of(test: Test, values: Mapping[Key, float], waits: bool = False) -> dict[int, float]:
-    """By seed that has every value: the weighted sum. Raises LogError where it names what no run has, unless
-    it `waits` for runs."""
+    """Seed -> weighted sum, for seeds with all values. Raises LogError for a name without runs, unless it
+    `waits` for runs."""
     sums: dict[int, float] = {}
     complete: dict[int, int] = {}
     for name, weight in test.contrast.items():
@@ -182,46 +184,46 @@ def _log(value: float) -> float:
 
 
 def _mean_by_seed(name: str, values: Mapping[Key, float], waits: bool) -> dict[int, float]:
-    """By seed the mean over the arms and tasks that a name stands for; NaN where one of them is missing."""
-    own = _values_of(name, values)
-    if not own and not waits:
+    """Seed -> mean over the arms and tasks that a name covers; NaN where one of them is missing."""
+    run_values = _values_of(name, values)
+    if not run_values and not waits:
         raise LogError(
             f"contrast: no run of {name}; there are {', '.join(sorted({run[0] for run in values}))}"
         )
-    cells = sorted({run[:2] for run in own})  # in one order, so that sums have the same last digits
-    found: dict[int, float] = {}
-    for seed in {run[2] for run in own}:
-        there = [own.get((*cell, seed), math.nan) for cell in cells]
-        found[seed] = float(np.mean(there))
-    return found
+    cells = sorted({run[:2] for run in run_values})  # in one order, so that sums have the same last digits
+    means: dict[int, float] = {}
+    for seed in {run[2] for run in run_values}:
+        cell_values = [run_values.get((*cell, seed), math.nan) for cell in cells]
+        means[seed] = float(np.mean(cell_values))
+    return means
 
 
 def _values_of(name: str, values: Mapping[Key, float]) -> dict[Key, float]:
-    """The runs that a name of a contrast stands for."""
+    """The runs that a name in a contrast covers."""
     return {run: value for run, value in values.items() if covers(name, *run[:2])}
 
 
 def _judged(
-    test: Test, seeds: tuple[int, ...], own: Floats, given: tuple[float, float], tests: int, waits: bool
+    test: Test, seeds: tuple[int, ...], contrasts: Floats, given: tuple[float, float], tests: int, waits: bool
 ) -> Judged:
     p, p_equivalence = given
-    mean = seed_mean(own)
-    margin = test.margin / spread_of(own)
+    mean = seed_mean(contrasts)
+    margin = test.margin / spread_of(contrasts)
     shares = [
-        math.nan if math.isnan(margin) else share(len(own), tests, margin)
+        math.nan if math.isnan(margin) else share(len(contrasts), tests, margin)
         for share in (power.power, power.power_of_equivalence)
     ]
-    verdict, needs = _verdict(test, own, p, p_equivalence, tests, waits)
+    verdict, needs = _verdict(test, contrasts, p, p_equivalence, tests, waits)
     needs += _beside(test, verdict, mean)
-    shown = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
-    contrasts = tuple(map(float, own))
-    return Judged(test, seeds, contrasts, shown, p, p_equivalence, shares[0], shares[1], verdict, needs)
+    effect = Estimate(*(math.exp(one) if test.ratio else one for one in (mean.value, mean.low, mean.high)))
+    contrast_tuple = tuple(map(float, contrasts))
+    return Judged(test, seeds, contrast_tuple, effect, p, p_equivalence, shares[0], shares[1], verdict, needs)
 
 
 def _verdict(
-    test: Test, own: Floats, p: float, p_equivalence: float, tests: int, waits: bool
+    test: Test, contrasts: Floats, p: float, p_equivalence: float, tests: int, waits: bool
 ) -> tuple[Verdict, str]:
-    seeds, needed = len(own), seeds_needed(ALPHA, tests)
+    seeds, needed = len(contrasts), seeds_needed(ALPHA, tests)
     over = f"over {seeds} seeds and {tests} test{'s' * (tests > 1)}"
     if waits:
         return "unresolved", "waits for runs without a result"
@@ -233,19 +235,19 @@ def _verdict(
             little += "; it is not 0, though"
         return ("supported" if test.expect == "same" else "equivalent"), little
     if p <= ALPHA:
-        above = own.mean() > 0
+        above = contrasts.mean() > 0
         meant = test.expect == ("higher" if above else "lower")
         return ("supported" if meant else "contradicted"), f"p {p:.3g} that there is no difference, {over}"
     if seeds < needed:
         return "unresolved", f"{seeds} seed{'s' * (seeds > 1)} can never decide; {needed} can"
     return (
         "unresolved",
-        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(own, tests)}",
+        f"p {p:.3g} {over} (smallest possible {smallest_p(seeds) * tests:.2g}); {_more(contrasts, tests)}",
     )
 
 
 def _beside(test: Test, verdict: Verdict, mean: Estimate) -> str:
-    """Where the t interval, which takes the effects as normal, says otherwise than the exact tests."""
+    """A remark if the t interval, which assumes normal effects, contradicts the exact tests."""
     if math.isnan(mean.low) or verdict == "unresolved":
         return ""
     if verdict == "equivalent" or (verdict == "supported" and test.expect == "same"):
@@ -255,11 +257,11 @@ def _beside(test: Test, verdict: Verdict, mean: Estimate) -> str:
     return "; the t interval, which takes the effects as normal, holds 0" if holds else ""
 
 
-def _more(own: Floats, tests: int) -> str:
-    """How many seeds would find what is observed."""
-    spread = spread_of(own)
-    effect = abs(float(own.mean())) / spread if spread > 0 else math.nan
-    wanted = power.seeds_for(effect, tests, ALPHA, len(own)) if effect > 0 else math.inf
+def _more(contrasts: Floats, tests: int) -> str:
+    """How many seeds would find the observed effect."""
+    spread = spread_of(contrasts)
+    effect = abs(float(contrasts.mean())) / spread if spread > 0 else math.nan
+    wanted = power.seeds_for(effect, tests, ALPHA, len(contrasts)) if effect > 0 else math.inf
     if not math.isfinite(wanted):
         return f"more than {power.MOST_SEEDS:,} seeds would be needed to find this effect"
     return f"about {wanted:.0f} seeds would find this effect in {power.POWER:.0%} of repetitions"
@@ -300,22 +302,23 @@ def _dealt(test: Test, values: Mapping[Key, float], waits: bool) -> Judged:
         verdict = "contradicted"
     spread = math.sqrt(2) * spread_of(pool)  # of a difference between two runs
     scale = 100 if test.unit == "points" else 1
-    found, shown = (
+    smallest_effect, smallest_margin = (
         scale * spread * one(test.seeds, 1) for one in (power.detectable, power.detectable_margin)
     )
-    told = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
-    if math.isfinite(found):  # equal runs tell of no spread, few runs can find nothing
-        told += (
-            f"; arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from {found:.1f} "
-            f"{test.unit} on, and equal ones are shown to be within {shown:.1f}"
+    reason = f"of {test.deals} deals of {len(pool)} runs {false} are called different and {equal} equivalent"
+    if math.isfinite(smallest_effect):  # equal runs have no spread, and few runs can find no effect
+        reason += (
+            f"; arms of {test.seeds} are told apart in {power.POWER:.0%} of repetitions from "
+            f"{smallest_effect:.1f} {test.unit} on, and equal ones are shown to be within "
+            f"{smallest_margin:.1f}"
         )
     return Judged(
-        test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, told
+        test, tuple(by_seed), tuple(map(float, pool)), share, 1.0, 1.0, math.nan, math.nan, verdict, reason
     )
 
 
 def as_row(result: Result) -> dict[str, Any]:
-    """As JSON holds it; null where there is no number."""
+    """The result for JSON; null where there is no number."""
     return {
         "name": result.finding.name,
         "claim": result.finding.claim,

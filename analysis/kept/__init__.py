@@ -1,0 +1,1 @@
+"""Small tables of finished experiments that stay in the repository, and their Markdown."""

@@ -1,8 +1,7 @@
-"""What is kept of a finished experiment in the repository: a small file from which pages of results are
-written.
+"""What the repository keeps of a finished experiment: a small file from which pages of results are written.
 
-A kept table holds what each run measured before and after training, what it was made with, and no path of the
-machine. Documents are rendered from it, so every number of theirs can be traced to runs of a named commit.
+A kept table holds what each run measured before and after training and how it was made, and no path of the
+machine. Documents are rendered from it, so each of their numbers can be traced to runs of a named commit.
 """
 
 from __future__ import annotations
@@ -20,47 +19,54 @@ from typing import Any
 
 import pandas as pd
 
-from grpobench.analysis.checks.uniform import apart, changed, data, incomplete, misplaced
+from grpobench.analysis.checks.uniform import (
+    find_changes_within_runs,
+    find_data_differences,
+    find_incomplete_runs,
+    find_misplaced_folders,
+    find_setting_differences,
+)
 from grpobench.analysis.runfolder.experiment import MARGIN, Experiment, Run, by_run
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.topics.accuracy import finals, headline_of
-from grpobench.analysis.topics.sweep import outcomes
+from grpobench.analysis.topics.sweep import classify_runs
 from grpobench.analysis.topics.training import LAST_TENTH, critic_explained
 
 VERSION = 1
-"""Of the file's layout."""
+"""Version of the file's layout."""
 SHARED = ("torch", "transformers")
-"""Packages whose versions are kept, beside Python's."""
+"""Packages whose versions are kept, as well as Python's."""
 RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*$")
-"""What a run fingerprints and looks like this is the release of a package, and kept too."""
+"""Fingerprints of this form are releases of packages, which are kept as well."""
 TRAINING = (
     *("reward/", "score/", "groups/zero_signal", "groups/sampled"),
     *("policy/entropy", "length/mean", "critic/"),
     *("trained/share", "trained/zero_signal"),
 )
-"""Metrics of training of which both ends are kept, by how their names begin."""
-MIXTURES = (changed, misplaced, apart, data)
-"""What a page would pass over in silence: what such an experiment compares is not what its settings say."""
+"""Prefixes of training metrics whose first and last values are kept."""
+MIXTURES = (find_changes_within_runs, find_misplaced_folders, find_setting_differences, find_data_differences)
+"""Checks that must find nothing: otherwise the experiment does not compare what its settings say."""
 MODES = ("sampled", "greedy", "likelihood")
 DECIMALS = 6
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A kept table as it is read."""
+    """The content of a kept table."""
 
     name: str
     command: str
-    """What makes the runs again."""
+    """The command that repeats the runs."""
     commits: Mapping[str, int]
-    """Commit -> runs; `(none)` outside of a checkout, ` and changes` behind one with uncommitted changes."""
+    """Commit -> number of runs; `(none)` without a checkout, and ` and changes` after a commit with
+    uncommitted changes."""
     versions: Mapping[str, Sequence[str]]
     machine: Sequence[str]
-    """In general words."""
+    """Machines in general words."""
     settings: str
     """Digest of the resolved settings of all runs."""
     seconds: float
-    """Training and evaluation of all runs, added up."""
+    """Total seconds of training and evaluation of all runs."""
     headline: Mapping[str, str]
     """Task -> mode in which the report compares arms."""
     arms: Sequence[str]
@@ -71,28 +77,28 @@ class KeptTable:
     last tenth]; validation: mode -> [[step, accuracy], …]; explained: by the critic over the last quarter, or
     null."""
     sweep_values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of a map: by arm, the recipe's `arm` and the `values` that it was run with."""
+    """For a map: by arm, the recipe's `arm` and its `values`."""
     plan: Mapping[str, Any] | None = None
-    """By which seeds were added, as in interim.json."""
+    """The plan by which seeds were added, as in interim.json."""
     margin: float = 100 * MARGIN
     """Points within which arms may be called equivalent."""
 
     def of(self, arm: str, task: str) -> list[Mapping[str, Any]]:
         """Runs of an arm on a task, by seed."""
-        found = [run for run in self.runs if run["arm"] == arm and run["task"] == task]
-        return sorted(found, key=lambda run: int(run["seed"]))
+        runs = [run for run in self.runs if run["arm"] == arm and run["task"] == task]
+        return sorted(runs, key=lambda run: int(run["seed"]))
 
 
 def keep(experiment: Experiment) -> dict[str, Any]:
-    """The content of an experiment's kept table. Raises LogError while a run has no result, where logs lack
-    something, and where runs are not of one making."""
+    """The content of an experiment's kept table. Raises LogError if a run has no result, if logs are
+    incomplete, or if runs were not made the same way."""
     lacking = [run for run in experiment.runs if not run.settled]
     if lacking:
-        named = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
+        names = ", ".join(f"{run.name} ({run.state})" for run in lacking[:5])
         raise LogError(
-            f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {named}"
+            f"{experiment.folder}: only whole experiments are kept; {len(lacking)} without result: {names}"
         )
-    if faults := [*incomplete(experiment)]:
+    if faults := [*find_incomplete_runs(experiment)]:
         raise LogError(f"{experiment.folder}: only whole logs are kept; {'; '.join(faults[:5])}")
     if faults := [line for find in MIXTURES for line in find(experiment)]:
         raise LogError(f"{experiment.folder}: only runs of one making are kept; {'; '.join(faults[:5])}")
@@ -111,7 +117,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
                 "state": run.state,
                 **outcome.get(_key(run), {}),
                 "accuracy": {
-                    mode: found[_key(run)] for mode, found in accuracies.items() if _key(run) in found
+                    mode: by_key[_key(run)] for mode, by_key in accuracies.items() if _key(run) in by_key
                 },
                 **ends[_key(run)],
                 "explained": _rounded(shares.iloc[0]) if len(shares) else None,
@@ -128,7 +134,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
         ),
         "headline": {task: headline_of(experiment, task).mode for task in experiment.tasks},
         **(
-            {"sweep_values": {arm: asdict(own) for arm, own in experiment.sweep_values.items()}}
+            {"sweep_values": {arm: asdict(point) for arm, point in experiment.sweep_values.items()}}
             if experiment.sweep_values
             else {}
         ),
@@ -141,7 +147,7 @@ def keep(experiment: Experiment) -> dict[str, Any]:
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each run, so that a change of one shows as one line."""
+    """JSON with one line per run, so that a change of a run is a change of one line."""
     head = {key: value for key, value in content.items() if key != "runs"}
     lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
     runs = ",\n".join(f"  {json.dumps(run, ensure_ascii=False)}" for run in content["runs"])
@@ -149,7 +155,7 @@ def as_text(content: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> KeptTable:
-    """A kept table. Raises LogError where the file is none."""
+    """Read a kept table. Raises LogError if the file is not one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("version") != VERSION:
@@ -168,46 +174,46 @@ def _accuracies(experiment: Experiment, mode: str) -> dict[tuple[str, str, int],
     if not any(name.startswith("eval/") and f"/{mode}/correct" in name for name in experiment.names("eval/")):
         return {}
     columns = ("base", "counted", "validation_best", "validation_last")
-    found = {}
+    by_run_key = {}
     for row in finals(experiment, mode).to_dict("records"):
         values = [_rounded(row[column]) for column in columns]
         if any(value is not None for value in values):
-            found[row["task"], row["arm"], int(row["seed"])] = [row["split"], *values]
-    return found
+            by_run_key[row["task"], row["arm"], int(row["seed"])] = [row["split"], *values]
+    return by_run_key
 
 
 def _outcomes(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, str]]:
-    """(task, arm, seed) -> what became of a run of a map."""
+    """(task, arm, seed) -> outcome of a run of a map."""
     if not experiment.sweep_values:
         return {}
-    rows = outcomes(experiment, finals(experiment)).to_dict("records")
+    rows = classify_runs(experiment, finals(experiment)).to_dict("records")
     return {(row["task"], row["arm"], int(row["seed"])): {"outcome": row["outcome"]} for row in rows}
 
 
 def _both_ends(experiment: Experiment) -> dict[tuple[str, str, int], dict[str, Any]]:
     """(task, arm, seed) -> measured, training and validation, as `Kept.runs` describes them."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {
+    ends: dict[tuple[str, str, int], dict[str, Any]] = {
         _key(run): {"measured": {}, "training": {}, "validation": {}} for run in experiment.runs
     }
     keys = ["task", "arm", "seed"]
     for name in experiment.names("eval/"):
         _, split, mode, metric = name.split("/", 3)
-        for key, own in experiment.select(name).sort_values("step").groupby(keys, sort=False):
+        for key, rows in experiment.select(name).sort_values("step").groupby(keys, sort=False):
             if split == "validation" and metric == "correct":
-                pairs = zip(own["step"], own["value"], strict=True)
-                found[key]["validation"][mode] = [[int(step), _rounded(value)] for step, value in pairs]
+                pairs = zip(rows["step"], rows["value"], strict=True)
+                ends[key]["validation"][mode] = [[int(step), _rounded(value)] for step, value in pairs]
             elif "/" not in metric and metric != "correct" and split == headline_of(experiment, key[0]).split:
-                found[key]["measured"][f"{mode}/{metric}"] = _base_and_last(own)
+                ends[key]["measured"][f"{mode}/{metric}"] = _base_and_last(rows)
     for name in (name for stem in TRAINING for name in experiment.names(stem)):
-        for key, own in experiment.select(name).sort_values("step").groupby(keys, sort=False):
-            values = own["value"].to_numpy()
+        for key, rows in experiment.select(name).sort_values("step").groupby(keys, sort=False):
+            values = rows["value"].to_numpy()
             last = max(1, round(LAST_TENTH * len(values)))
-            found[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
-    return found
+            ends[key]["training"][name] = [_rounded(values[0]), _rounded(values[-last:].mean())]
+    return ends
 
 
-def _base_and_last(own: pd.DataFrame) -> list[float | None]:
-    before, after = own.loc[own["step"] == 0, "value"], own.loc[own["step"] > 0, "value"]
+def _base_and_last(rows: pd.DataFrame) -> list[float | None]:
+    before, after = rows.loc[rows["step"] == 0, "value"], rows.loc[rows["step"] > 0, "value"]
     return [
         _rounded(before.iloc[0]) if len(before) else None,
         _rounded(after.iloc[-1]) if len(after) else None,
@@ -219,11 +225,11 @@ def _rounded(value: float) -> float | None:
 
 
 def _command(experiment: Experiment) -> str:
-    """`grpobench run` with what was set, and with the last part of a path only."""
+    """The `grpobench run` command with its options; paths are shortened to their last part."""
     described = json.loads((experiment.folder / "experiment.json").read_bytes())
-    sets = [part for text in described.get("sets", ()) for part in ("--set", without_places(str(text)))]
+    sets = [part for text in described.get("sets", ()) for part in ("--set", shorten_paths(str(text)))]
     over = [part for text in described.get("over", ()) for part in ("--over", str(text))]
-    if over:  # the experiment has a name of its own then
+    if over:  # the experiment then has its own name
         return shlex.join(["grpobench", "map", experiment.name.removesuffix("-map"), *sets, *over])
     plan = experiment.plan.options if experiment.plan else ()
     return shlex.join(
@@ -231,8 +237,8 @@ def _command(experiment: Experiment) -> str:
     )
 
 
-def without_places(text: str) -> str:
-    """Text with paths shortened to what they end with: which folder of which machine is nobody's business."""
+def shorten_paths(text: str) -> str:
+    """Text with paths shortened to their last part, so that it does not reveal folders of a machine."""
     return re.sub(r"(?<![\w.])~?/(?:[^\s/'\"]+/)*", "", text)
 
 
@@ -249,11 +255,13 @@ def provenance_of(experiment: Experiment) -> dict[str, Any]:
         pinned = {
             k: str(v) for k, v in (run.provenance.get("fingerprints") or {}).items() if RELEASE.match(str(v))
         }
-        told = {name: v for name, v in (attempt.get("versions") or {}).items() if name in ("python", *SHARED)}
-        for name, version in {**told, **pinned}.items():
+        packages = {
+            name: v for name, v in (attempt.get("versions") or {}).items() if name in ("python", *SHARED)
+        }
+        for name, version in {**packages, **pinned}.items():
             versions.setdefault(name, set()).add(str(version))
         machines.add(_machine(attempt))
-    kept = {name: sorted(found) for name, found in versions.items()}
+    kept = {name: sorted(releases) for name, releases in versions.items()}
     return {"commits": dict(commits), "versions": kept, "machine": sorted(machines)}
 
 

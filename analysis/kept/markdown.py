@@ -23,7 +23,7 @@ from grpobench.analysis.statistics.intervals import Estimate, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.tools.text import NONE, interval, number, p_value, percent, points, signed, two
-from grpobench.analysis.topics.sweep import axes_of, cells, frontier_table, map_table
+from grpobench.analysis.topics.sweep import axes_of, frontier_table, group_cells, map_table
 from grpobench.analysis.topics.training import LITTLE
 
 Options: TypeAlias = Mapping[str, str]
@@ -205,7 +205,7 @@ def mapped(kept: KeptTable, options: Options) -> list[str]:
     axes = axes_of(sweep_values)
     if axes is None:
         raise LogError(f"map of {kept.name}: the kept table is of no map")
-    grid = cells(sweep_values, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
+    grid = group_cells(sweep_values, kept.tasks, [_counted(run, options["mode"]) for run in kept.runs])
     found = (frontier_table if options.get("of") == "frontier" else map_table)(axes, grid)
     lines = table(f"{found.title}:", found.header, found.rows, named=3)
     return [*lines, "", *textwrap.wrap(found.note, 118)]

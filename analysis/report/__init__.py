@@ -1,0 +1,1 @@
+"""Put numbers, tables and figures together into report files and one HTML page."""

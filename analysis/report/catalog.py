@@ -1,6 +1,6 @@
-"""Every table that the logs allow, by its name.
+"""Every table and every figure by name.
 
-Every figure by its name, in the order of the report: the report draws them all, a notebook any one.
+The report makes all of them, in the order of `make_tables` and `FIGURES`. A notebook can ask for any one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from grpobench.analysis.topics.training import (
 
 
 def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
-    """Name -> table, without those that would have no row."""
+    """Name -> table; tables without rows are left out."""
     numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)
     experiment = numbers.experiment
     if (
@@ -85,26 +85,28 @@ def make_tables(experiment: Experiment | Numbers) -> dict[str, Table]:
     return {table.name: table for table in made if table.rows}
 
 
+# Figures
+
 Definitions: TypeAlias = Mapping[str, str]
 """Metric -> what it means."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A figure that can be drawn of any experiment that logs what it shows."""
+    """A figure that can be drawn for any experiment that logs its metrics."""
 
     about: str
     """What it shows, in a line."""
     make: Callable[[Numbers, Definitions, Sheet], Drawing | None]
-    """None where the logs hold nothing to draw."""
+    """Draws the figure; returns None where the logs lack its metrics."""
     logs_alone: bool = False
-    """Whether it shows what was logged and nothing that is computed over runs."""
+    """Whether it shows logged values only, and no numbers computed over runs."""
 
     def __call__(
         self, experiment: Experiment | Numbers, definitions: Definitions | None = None, sheet: Sheet = TEXT
     ) -> Drawing | None:
-        """The figure with its title and caption, laid out; None where the logs hold nothing to draw.
-        `definitions` are quoted in the caption, before those of `DEFINITIONS`."""
+        """The figure with title, caption and layout; None where the logs lack its metrics. The caption quotes
+        `definitions`, which take precedence over `DEFINITIONS`."""
         numbers, left_out = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
         with matplotlib.rc_context(STYLE):
             drawing = self.make(numbers, {**DEFINITIONS, **(definitions or {})}, sheet)
@@ -115,14 +117,14 @@ class Kind:
         return replace(drawing, caption=drawing.caption + left_out + apart)
 
     def serves(self, experiment: Experiment | Numbers) -> bool:
-        """Whether the logs hold anything to draw."""
+        """Whether the logs contain anything to draw."""
         numbers, _ = (experiment if isinstance(experiment, Numbers) else Numbers(experiment)).drawn
         with matplotlib.rc_context(STYLE):
             return self.make(numbers, DEFINITIONS, TEXT) is not None
 
 
 def lay_out(figure: Figure) -> None:
-    """Place the panels once and for all, not anew for each format."""
+    """Compute the layout once, so that it is not computed again for each format."""
     FigureCanvasAgg(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
@@ -196,7 +198,7 @@ FIGURES: Mapping[str, Kind] = {
         lambda numbers, _, sheet: draw_rates(numbers.experiment, numbers.costs, sheet),
     ),
 }
-"""In the order of the report."""
+"""All figures, in the order of the report."""
 
 
 def draw(experiment: Experiment | Numbers, definitions: Definitions | None = None) -> Iterator[Drawing]:
@@ -208,15 +210,14 @@ def draw(experiment: Experiment | Numbers, definitions: Definitions | None = Non
 
 
 def names_of(numbers: Numbers) -> list[str]:
-    """The figures that a report tries to draw: of a map, whose arms are sweep values and would be dozens
-    of lines in
-    every panel, the map and how long runs last."""
+    """Names of the figures that a report tries to draw. For a map these are only the map and survival,
+    because its arms are sweep values and would be dozens of lines in every panel."""
     return ["map", "survival"] if numbers.experiment.sweep_values else list(FIGURES)
 
 
 def figure(experiment: Experiment | Numbers, name: str) -> Figure:
-    """One figure by its name. Raises ValueError for a name that there is not, and LogError where the logs
-    hold nothing to draw."""
+    """One figure by name. Raises ValueError for an unknown name, and LogError where the logs lack its
+    metrics."""
     if name not in FIGURES:
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(FIGURES)}")
     numbers = experiment if isinstance(experiment, Numbers) else Numbers(experiment)

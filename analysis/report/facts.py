@@ -1,7 +1,4 @@
-"""Everything that a report says, computed before it is laid out.
-
-The report for programs: report.json.
-"""
+"""Everything that a report says, computed before its layout, and the same as JSON (report.json)."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import pairs_of
 from grpobench.analysis.statistics.permutation import seeds_needed
 from grpobench.analysis.statistics.verdicts import ALPHA
-from grpobench.analysis.topics.accuracy import accounting
+from grpobench.analysis.topics.accuracy import count_run_statuses
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.runs import Setting, all_settings, run_provenance
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of an experiment; figures are drawn from `numbers`."""
+    """All facts of a report. Figures are drawn from `numbers`."""
 
     numbers: Numbers
     tables: Mapping[str, Table]
@@ -32,12 +29,12 @@ class Facts:
     provenance: Mapping[str, Sequence[tuple[str, int]]]
     pairing: Pairing
     accounting: Mapping[str, int]
-    """How many of the planned runs stand how."""
+    """How many planned runs have each status."""
     alarms: Sequence[Alarm]
 
     @property
     def experiment(self) -> Experiment:
-        """The logs that all of it comes from."""
+        """The experiment that was loaded."""
         return self.numbers.experiment
 
 
@@ -51,13 +48,13 @@ def gather(logs: Experiment | Numbers) -> Facts:
         settings=all_settings(experiment),
         provenance=run_provenance(experiment),
         pairing=check_pairing(experiment),
-        accounting=accounting(experiment, numbers.runs),
+        accounting=count_run_statuses(experiment, numbers.runs),
         alarms=find_alarms(experiment, numbers.damage, numbers.spared),
     )
 
 
 def as_json(facts: Facts) -> dict[str, Any]:
-    """Everything machine-readable; accuracies are shares."""
+    """The content of report.json; accuracies are shares."""
     experiment = facts.experiment
     return {
         "experiment": {
@@ -80,10 +77,10 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "alarms": {alarm.title: list(alarm.lines) for alarm in facts.alarms},
         "events": {
             name: {
-                "events": [event.row() for event in found.events],
-                "not_applicable": dict(found.not_applicable),
+                "events": [event.row() for event in findings.events],
+                "not_applicable": dict(findings.not_applicable),
             }
-            for name, found in facts.numbers.findings.items()
+            for name, findings in facts.numbers.findings.items()
         },
         "tables": {
             name: table.frame.to_dict("records")
@@ -102,7 +99,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 
 def json_ready(value: Any) -> Any:
-    """JSON-ready: numpy scalars unwrapped, NaN and infinities as null, other objects as text."""
+    """A value for JSON: numpy scalars become numbers, NaN and infinities null, other objects text."""
     if isinstance(value, Mapping):
         return {str(key): json_ready(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

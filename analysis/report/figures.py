@@ -1,7 +1,7 @@
-"""The processes that draw the figures of a report. Importing this takes no time, so that they can be started
-before this process imports what it needs itself.
+"""Draw the figures of a report in several processes, in the formats that were asked for.
 
-The figures of a report, in the formats that it is asked for, drawn by several processes.
+Importing this module takes no time until figures are drawn, so helpers can start before this process imports
+what it needs itself.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from grpobench.analysis.figures.drawing import pdf_bytes, svg_text
 from grpobench.analysis.figures.style import SHEETS
 from grpobench.analysis.report.catalog import FIGURES, names_of
 from grpobench.analysis.report.page import EmbeddedFigure, element
-from grpobench.analysis.tools.processes import Crew, crew, old_left_out
+from grpobench.analysis.tools.processes import Crew, crew, exclude_old_objects
 from grpobench.analysis.topics.numbers import Numbers
 
 FORMATS = ("html", "pdf", "svg", "tex", "csv", "json")
 NEEDS = frozenset({"html", "pdf", "svg"})
-"""The formats of a report that have figures."""
+"""The report formats that contain figures."""
 
 
 def drawing_crew(formats: Sequence[str], processes: int) -> AbstractContextManager[Crew]:
-    """So many processes, this one included, where there are figures to draw; else this one alone."""
+    """A crew of `processes` processes, including this one, or of this process alone without figures."""
     return crew(processes if NEEDS & {*formats} else 1, "grpobench.analysis.report.figures")
 
 
 TEXT, COLUMN = "text", "column"
 Job: TypeAlias = tuple[str, str]
-"""A figure and the width that it is drawn for."""
+"""A figure and its width."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure at one width, in the formats that were asked for; of the others nothing."""
+    """A figure at one width, in the requested formats; other formats are empty."""
 
     name: str
     title: str
@@ -46,65 +46,66 @@ class Drawn:
     svg: str
     pdf: bytes
     markup: Markup
-    """For the page."""
+    """The figure as an element of the page."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """All that a report has of figures, in the order of the catalog."""
+    """The figures of a report, in the order of the catalog."""
 
     files: Sequence[Drawn] = ()
     embedded: Sequence[EmbeddedFigure] = ()
-    """What the page embeds; nothing without a page."""
+    """Figures that the page embeds; empty without a page."""
 
 
 @dataclass(frozen=True)
 class Underway:
-    """The figures of a report while they are drawn."""
+    """The figures of a report while they are being drawn."""
 
     formats: Sequence[str]
     names: Sequence[str]
     draw: Callable[[Job], Drawn | None]
     local_jobs: Sequence[Job]
-    """Those that are left to this process."""
+    """Jobs that this process does."""
     helper_jobs: Sequence[Job]
     crew: Crew
 
     def finish(self) -> Figures:
-        """Draw what is left. Every figure that the logs allow: for a page at both widths, for files at the
-        width of text."""
-        with old_left_out():  # a figure is thousands of objects that refer to each other
+        """Draw the remaining figures and return all: for a page at both widths, for files at text width."""
+        with exclude_old_objects():  # a figure is thousands of objects that refer to each other
             made = [*map(self.draw, self.local_jobs), *self.crew.finish()]
         by_job = dict(zip([*self.local_jobs, *self.helper_jobs], made, strict=True))
         wide = [drawn for name in self.names if (drawn := by_job[name, TEXT]) is not None]
-        shown = []
+        embedded = []
         for one in wide if "html" in self.formats else ():
             narrow = by_job[one.name, COLUMN] or one
-            shown.append(EmbeddedFigure(one.name, one.title, one.caption, one.markup, narrow.markup))
-        return Figures(wide, shown)
+            embedded.append(EmbeddedFigure(one.name, one.title, one.caption, one.markup, narrow.markup))
+        return Figures(wide, embedded)
 
 
 def begin(
     numbers: Numbers, definitions: Mapping[str, str] | None, formats: Sequence[str], crew: Crew
 ) -> Underway:
-    """Have helpers draw what needs the logs alone, while this process computes everything else. What shows
-    numbers over runs this process draws itself, afterwards: helpers would compute them once more each."""
+    """Let helpers draw the figures that need only logs, while this process computes all numbers. This process
+    later draws the figures of these numbers itself, because each helper would compute them again."""
     names = names_of(numbers) if NEEDS & {*formats} else []
     widths = (TEXT, COLUMN) if "html" in formats else (TEXT,)
     jobs = [(name, width) for width in widths for name in names]
-    own = [job for job in jobs if not FIGURES[job[0]].logs_alone]
-    asked = [job for job in jobs if FIGURES[job[0]].logs_alone]
+    local_jobs = [job for job in jobs if not FIGURES[job[0]].logs_alone]
+    helper_jobs = [job for job in jobs if FIGURES[job[0]].logs_alone]
     draw = partial(draw_one, numbers, definitions, frozenset(formats))
-    if asked:
-        _ = numbers.drawn  # of many arms some are chosen by their results, which helpers get with the numbers
-    crew.ask(draw, asked)
-    return Underway(formats, names, draw, own, asked, crew)
+    if helper_jobs:
+        _ = (
+            numbers.drawn
+        )  # arms may be chosen by their results; computed here, they travel to helpers with the numbers
+    crew.ask(draw, helper_jobs)
+    return Underway(formats, names, draw, local_jobs, helper_jobs, crew)
 
 
 def draw_one(
     numbers: Numbers, definitions: Mapping[str, str] | None, formats: frozenset[str], job: Job
 ) -> Drawn | None:
-    """A figure at one width; None where the logs hold nothing to draw."""
+    """Draw a figure at one width; None where the logs lack its metrics."""
     name, width = job
     drawing = FIGURES[name](numbers, definitions, SHEETS[width])
     if drawing is None:

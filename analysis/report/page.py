@@ -1,4 +1,4 @@
-"""The page: one file of HTML that opens from disk, with its figures inside."""
+"""The page: one HTML file that opens from disk and contains its figures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.report.run_views import run_views
 from grpobench.analysis.report.samples import find_samples
 from grpobench.analysis.report.text import (
-    bibtex,
-    borne,
-    claim,
-    failures,
-    fallen,
-    head,
-    methods,
-    outlook,
-    planned,
-    subtitle,
+    describe_frontiers,
+    describe_head,
+    describe_methods,
+    describe_outlook,
+    describe_subtitle,
+    describe_verdict,
+    list_collapses,
+    list_failures,
+    make_bibtex,
+    summarize_run_statuses,
 )
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 from grpobench.analysis.topics.training import LITTLE, critic_explained, critic_warnings
@@ -54,7 +54,7 @@ THEMED = {
     "#7a0b0b": "var(--alarm)",
     **{color: f"var(--c{place})" for place, color in enumerate(PALETTE)},
 }
-"""Color of a figure -> what the page calls it, which is another one on a dark ground."""
+"""Color of a figure -> the page's variable, which has another color on a dark background."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class EmbeddedFigure:
     caption: str
     markup: Markup
     narrow: Markup
-    """The same drawn for a column, for narrow screens."""
+    """The same figure at the width of a column, for narrow screens."""
 
 
 def element(drawing: Drawing, svg: str, name: str) -> Markup:
@@ -87,15 +87,15 @@ def inline(svg: str, name: str, title: str) -> str:
     points = float(re.search(r'width="([\d.]+)pt"', body)[1])  # type: ignore[index]  # matplotlib always says
     body = re.sub(r'\b(width|height)="[\d.]+pt" ?', "", body, count=2)
     style = f"width:{points * SCREEN:.0f}px"
-    body = COLOR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), body)
+    body = COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape_html(title)}" style="{style}"', 1)
 
 
 LINES = (
-    "Thick lines are means over seeds, thin from where a seed of the arm has no more values; faint lines are "
-    "seeds (up to ten of them), bands reach from their first to their third quartile; × marks the end of a "
-    "run that diverged, collapsed or crashed, and a triangle at an edge values beyond it. Point at a line to "
-    "read its values."
+    "Thick lines are means over seeds. A line becomes thin where a seed of the arm has no more values. Faint "
+    "lines are seeds (at most ten), and bands reach from their first to their third quartile. × marks the "
+    "end of a run that diverged, collapsed or crashed, and a triangle at an edge marks values beyond it. "
+    "Point at a line to read its values."
 )
 SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Stability map", "", ("map",), ("frontier", "map")),
@@ -120,15 +120,14 @@ SECTIONS: Sequence[tuple[str, str, Sequence[str], Sequence[str]]] = (
     ("Later evaluations", "", (), ("evaluations", "agreement")),
     ("Costs", "", ("seconds", "rates"), ("costs",)),
 )
-"""(title, lead, figures, tables) of the page, in order; what an experiment does not have is left out."""
+"""(title, lead, figures, tables) of the page's sections in order. Empty sections are left out."""
 
 
 def render_page(
     facts: Facts, drawn: Sequence[EmbeddedFigure], home: str = "..", papers: Mapping[str, str] | None = None
 ) -> str:
-    """The whole page as text; `home` is the experiment folder as seen from the page's, `papers` are those
-    of the
-    algorithms by name."""
+    """The whole page as text. `home` is the path from the page to the experiment folder, `papers` the paper
+    of each algorithm by name."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -148,19 +147,21 @@ def render_page(
     samples, faults = find_samples(experiment)
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
-        head=head(facts),
-        subtitle=subtitle(facts),
+        head=describe_head(facts),
+        subtitle=describe_subtitle(facts),
         resolved=[
-            claim(pair, facts.numbers.runs) for pair in facts.numbers.compared if pair.verdict != "unresolved"
+            describe_verdict(pair, facts.numbers.runs)
+            for pair in facts.numbers.compared
+            if pair.verdict != "unresolved"
         ],
         compared=facts.numbers.compared,
-        outlook=outlook(facts),
-        borne=borne(facts),
-        planned=planned(facts),
+        outlook=describe_outlook(facts),
+        frontiers=describe_frontiers(facts),
+        planned=summarize_run_statuses(facts),
         alarms=facts.alarms,
-        failures=failures(facts),
-        fallen=[] if experiment.sweep_values else fallen(facts),
-        dim=list(critic_warnings(critic_explained(experiment))),
+        failures=list_failures(facts),
+        collapsed=[] if experiment.sweep_values else list_collapses(facts),
+        weak_critics=list(critic_warnings(critic_explained(experiment))),
         little=LITTLE,
         damaged=[run for run in experiment.runs if run.cut_lines or run.rewritten_rows],
         pairing=facts.pairing,
@@ -173,6 +174,6 @@ def render_page(
         eventful=sum(bool(view.events) for view in views),
         samples=samples,
         faults=faults,
-        methods=methods(facts, papers or {}),
-        bibtex=bibtex(experiment, papers or {}),
+        methods=describe_methods(facts, papers or {}),
+        bibtex=make_bibtex(experiment, papers or {}),
     )

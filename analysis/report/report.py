@@ -1,4 +1,4 @@
-"""Write the report of an experiment from its logs alone: a page, figures, tables, JSON."""
+"""Write the report of an experiment from its logs alone: page, figures, tables and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_report(
 ) -> Path:
     """Build `<folder>/report/` and return its index.html, or the report folder where html is not asked for.
 
-    `definitions` are metric name -> definition, quoted in captions; so many `processes` draw the figures.
+    `definitions` are metric name -> definition, which captions quote; `processes` draw the figures.
     Raises ValueError for an unknown format and LogError for logs that cannot be read.
     """
     demand_known(formats)  # before logs that may take long to read
@@ -35,7 +35,7 @@ def write_report(
 
 
 def demand_known(formats: Sequence[str]) -> None:
-    """Raises ValueError for a format that there is not, and for none at all."""
+    """Raise ValueError for an unknown format, and for no format at all."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         raise ValueError(f"unknown report format {unknown}; choose from {', '.join(FORMATS)}")
@@ -48,8 +48,8 @@ def write(
     folder: Path | None = None,
     papers: Mapping[str, str] | None = None,
 ) -> Path:
-    """`write_report` of what was gathered already, into `folder` if one is given. Raises ValueError where the
-    folder holds other things than an earlier report, of which nothing is left."""
+    """Write the report of gathered facts, into `folder` if one is given. An earlier report in the folder is
+    removed; other files in it raise ValueError."""
     demand_known(formats)
     if folder is None:
         folder = facts.experiment.folder / "report"
@@ -77,14 +77,16 @@ def write(
 
 
 def _demand_own(folder: Path) -> None:
-    """Raises ValueError for a folder with files of others, which `_clear` could take away."""
+    """Raise ValueError for a folder with other files, which `_clear` could remove."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if names and not names & {"index.html", "report.json"}:
-        raise ValueError(f"{folder}: holds other things than a report; give a folder that is new or empty")
+        raise ValueError(
+            f"{folder}: contains files that are not a report; choose a folder that is new or empty"
+        )
 
 
 def _clear(folder: Path) -> None:
-    """Make the folders, and remove what an earlier report left, which these logs may no longer support."""
+    """Make the folders, and remove the files of an earlier report, which may not match these logs."""
     (folder / "index.html").unlink(missing_ok=True)
     for part, suffixes in (("figures", ("pdf", "svg")), ("tables", ("csv", "tex"))):
         (folder / part).mkdir(parents=True, exist_ok=True)

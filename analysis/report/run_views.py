@@ -1,4 +1,4 @@
-"""Every run of the page: how it ended, its events on its curves, and links to its files."""
+"""Every run on the page: how it ended, its events on its curves, and links to its files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from grpobench.analysis.figures.scales import plain
 from grpobench.analysis.report.facts import Facts
 from grpobench.analysis.runfolder.experiment import FINISHED, Experiment, Run
 from grpobench.analysis.topics.accuracy import headline_of
-from grpobench.analysis.topics.stability import words
+from grpobench.analysis.topics.stability import event_words
 
 CURVES = 60
-"""The curves of at most so many runs are drawn, first of those with events."""
+"""Most runs whose curves are drawn; runs with events come first."""
 POINTS = 200
-"""Most points of one curve; a longer one is drawn by means of neighbors."""
+"""Most points of one curve; longer curves are drawn as means of neighboring values."""
 FILES = (
     "run.toml",
     "metrics.jsonl",
@@ -36,7 +36,7 @@ PANEL, HEIGHT, GAP = 220, 60, 20
 
 @dataclass(frozen=True)
 class RunView:
-    """What the page tells of one run."""
+    """What the page shows of one run."""
 
     name: str
     state_line: str
@@ -47,10 +47,10 @@ class RunView:
 
 
 def run_views(facts: Facts, home: str) -> list[RunView]:
-    """A view per run, those with events first; `home` is the experiment folder as seen from the page."""
+    """One view per run, runs with events first. `home` is the path from the page to the experiment folder."""
     experiment = facts.experiment
     events = {
-        run.name: found.events if (found := facts.numbers.findings.get(run.name)) else ()
+        run.name: findings.events if (findings := facts.numbers.findings.get(run.name)) else ()
         for run in experiment.runs
     }
     ordered = sorted(experiment.runs, key=lambda run: (not events[run.name], run.state == FINISHED))
@@ -72,7 +72,7 @@ def run_views(facts: Facts, home: str) -> list[RunView]:
 
 def _state_line(run: Run, events: Sequence[Event]) -> str:
     """The state and the kinds of events in a line."""
-    kinds = ", ".join(dict.fromkeys(words(one.kind) for one in events))
+    kinds = ", ".join(dict.fromkeys(event_words(one.kind) for one in events))
     why = f" ({run.why})" if run.why else ""
     return f"{run.state} at update {run.step}{why}" + (f"; {kinds}" if kinds else "")
 
@@ -82,11 +82,11 @@ def _event(event: Event) -> str:
     until = "to the end" if event.recovered is None else f"until {event.recovered}"
     evidence = "; ".join(map(str, event.evidence))
     note = f" ({event.note})" if event.note else ""
-    return f"{words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
+    return f"{event_words(event.kind)} ({event.severity}) from update {event.onset} {until}: {evidence}{note}"
 
 
 def _links(experiment: Experiment, run: Run, home: str) -> list[tuple[str, str]]:
-    """The files that the run left."""
+    """Links to the files of the run."""
     folder = experiment.folder / run.name
     names = [name for name in FILES if (folder / name).is_file()]
     names += ["rollouts/"] if (folder / "rollouts").is_dir() else []
@@ -97,7 +97,7 @@ Key = tuple[str, str, int]
 
 
 def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, tuple[Any, Any]]]:
-    """Label -> (steps, values) of the curves that are drawn, by run."""
+    """By run: label -> (steps, values) of each curve."""
     wanted = {(run.arm, run.task, run.seed) for run in experiment.runs if run.name in names}
     series: dict[Key, dict[str, tuple[Any, Any]]] = {}
     metrics = {
@@ -109,16 +109,16 @@ def _series(experiment: Experiment, names: set[str]) -> Mapping[Key, dict[str, t
         for task in experiment.tasks:
             name = metric or f"eval/validation/{headline_of(experiment, task).mode}/correct"
             frame = experiment.select(name)
-            for key, own in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
+            for key, rows in frame[frame["task"] == task].groupby(["arm", "task", "seed"], sort=False):
                 if key in wanted:
-                    own = own.sort_values("step")
-                    values = own["step"].to_numpy(dtype=float), own["value"].to_numpy(dtype=float)
+                    rows = rows.sort_values("step")
+                    values = rows["step"].to_numpy(dtype=float), rows["value"].to_numpy(dtype=float)
                     series.setdefault(key, {})[label] = thinned(*values)
     return series
 
 
 def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
-    """At most `POINTS` points: means of as many neighbors as it takes."""
+    """At most `POINTS` points, as means of neighboring values."""
     every = -(-len(steps) // POINTS)
     starts = np.arange(0, len(steps), every)
     sizes = np.diff(np.append(starts, len(steps)))
@@ -126,13 +126,13 @@ def thinned(steps: Any, values: Any) -> tuple[Any, Any]:
 
 
 def _curves(series: Mapping[str, tuple[Any, Any]], events: Sequence[Event]) -> Markup:
-    """Small curves side by side, the events as lines across them and in words for who points at one."""
+    """Small curves side by side, with events as vertical lines and their descriptions as tooltips."""
     if not series:
         return Markup("")
     last = max(float(steps[-1]) for steps, _ in series.values()) or 1.0
     parts = [
-        _panel(place * (PANEL + GAP), label, steps, values, events, last)
-        for place, (label, (steps, values)) in enumerate(series.items())
+        _panel(index * (PANEL + GAP), label, steps, values, events, last)
+        for index, (label, (steps, values)) in enumerate(series.items())
     ]
     width = len(series) * (PANEL + GAP)
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="curves with events">{}</svg>').format(

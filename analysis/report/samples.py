@@ -1,4 +1,4 @@
-"""What the arms wrote: completions to the same problems at chosen steps, with how they differ."""
+"""Samples on the page: completions of the arms to the same problems, with their differences marked."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from grpobench.analysis.runfolder.experiment import Experiment, Run, read_rollou
 from grpobench.analysis.runfolder.files import LogError
 
 TASKS, ARMS, STEPS, PROBLEMS = 8, 8, 3, 2
-"""At most so many of each are shown."""
+"""Largest numbers of each that are shown."""
 LONGEST = 700
-"""Characters of a prompt or a completion beyond which its middle is left out."""
+"""Longer prompts and completions are shown without their middle (characters)."""
 LOOKED_AT = 64
-"""Rows of a file in which the arms' common problems are looked for."""
+"""Rows of a file that are searched for problems that the arms share."""
 WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -29,7 +29,7 @@ class Written:
 
     arm: str
     text: Markup
-    """With what differs from the first arm's marked."""
+    """The text with its differences from the first arm marked."""
     verdict_line: str
 
 
@@ -46,8 +46,8 @@ class Sample:
 
 
 def find_samples(experiment: Experiment) -> tuple[list[Sample], list[str]]:
-    """Samples of each task, and what could not be read. The arms of a seed meet the same problems at a step,
-    unless their curricula differ; an arm that did not meet one is left out there."""
+    """Samples of each task, and the faults of files that could not be read. The arms of a seed sample the
+    same problems at a step unless their curricula differ. An arm without a problem is left out there."""
     samples: list[Sample] = []
     faults: list[str] = []
     for task in experiment.tasks[:TASKS]:
@@ -68,7 +68,7 @@ def find_samples(experiment: Experiment) -> tuple[list[Sample], list[str]]:
 
 
 def _runs_of_a_seed(experiment: Experiment, task: str) -> list[Run]:
-    """The runs of the first seed of which most arms kept rollouts."""
+    """The runs of the seed for which most arms stored rollouts; the first such seed."""
     kept = [
         run
         for run in experiment.runs
@@ -82,31 +82,32 @@ def _runs_of_a_seed(experiment: Experiment, task: str) -> list[Run]:
 
 
 def _spread(steps: Sequence[int]) -> list[int]:
-    """The first, the last and what lies between, evenly."""
+    """The first, the last and evenly spaced steps between them."""
     if len(steps) <= STEPS:
         return list(steps)
     return [steps[round(i * (len(steps) - 1) / (STEPS - 1))] for i in range(STEPS)]
 
 
 def _inside(error: LogError, folder: Path) -> str:
-    """The message with paths from the experiment folder, so that a page is the same wherever that stands."""
+    """The message with paths relative to the experiment folder, so that the page does not depend on its
+    place."""
     return str(error).replace(f"{folder}/", "")
 
 
 def _of_step(task: str, seed: int, step: int, rows: Mapping[str, list[dict[str, Any]]]) -> list[Sample]:
-    """The first problems that most arms met, with what they wrote."""
+    """The first problems that most arms sampled, with the completions."""
     met: dict[str, int] = {}
-    for own in rows.values():
-        for problem in dict.fromkeys(str(row.get("problem")) for row in own):
+    for arm_rows in rows.values():
+        for problem in dict.fromkeys(str(row.get("problem")) for row in arm_rows):
             met[problem] = met.get(problem, 0) + 1
     chosen = [problem for problem, count in met.items() if count == max(met.values())][:PROBLEMS]
     samples = []
     for problem in chosen:
-        found = {
-            arm: next((row for row in own if str(row.get("problem")) == problem), None)
-            for arm, own in rows.items()
+        row_by_arm = {
+            arm: next((row for row in arm_rows if str(row.get("problem")) == problem), None)
+            for arm, arm_rows in rows.items()
         }
-        present = {arm: row for arm, row in found.items() if row is not None and row["completions"]}
+        present = {arm: row for arm, row in row_by_arm.items() if row is not None and row["completions"]}
         if present:
             first = next(iter(present.values()))
             prompt = shortened(str(first.get("prompt", "")))
@@ -115,32 +116,32 @@ def _of_step(task: str, seed: int, step: int, rows: Mapping[str, list[dict[str, 
 
 
 def _written(rows: Mapping[str, dict[str, Any]]) -> list[Written]:
-    """What each arm wrote first, compared with the first arm."""
+    """The first completion of each arm, compared with that of the first arm."""
     texts = {arm: shortened(str(row["completions"][0].get("text", ""))) for arm, row in rows.items()}
     base = next(iter(texts.values()))
     written = []
-    for place, (arm, row) in enumerate(rows.items()):
-        marked = escape(base) if place == 0 else difference(base, texts[arm])
-        told = scores(row["completions"])
-        if place and texts[arm] == base:
-            told += f"; the same as {next(iter(texts))}"
-        written.append(Written(arm, marked, told))
+    for index, (arm, row) in enumerate(rows.items()):
+        marked = escape(base) if index == 0 else difference(base, texts[arm])
+        verdict_line = scores(row["completions"])
+        if index and texts[arm] == base:
+            verdict_line += f"; the same as {next(iter(texts))}"
+        written.append(Written(arm, marked, verdict_line))
     return written
 
 
 def scores(completions: Sequence[Mapping[str, Any]]) -> str:
     """The scores of the first completion, and how many of its group were correct."""
     first = completions[0]
-    own = first.get("scores") or {}
-    told = [f"{name.replace('_', ' ')} {value:g}" for name, value in own.items() if _number(value)]
+    first_scores = first.get("scores") or {}
+    parts = [f"{name.replace('_', ' ')} {value:g}" for name, value in first_scores.items() if _number(value)]
     if _number(first.get("reward")):
-        told.append(f"reward {first['reward']:g}")
+        parts.append(f"reward {first['reward']:g}")
     correct = [
         one["scores"]["correct"] for one in completions if _number((one.get("scores") or {}).get("correct"))
     ]
     if correct:
-        told.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")
-    return ", ".join(told)
+        parts.append(f"{sum(value == 1 for value in correct)} of {len(correct)} in the group correct")
+    return ", ".join(parts)
 
 
 def _number(value: Any) -> bool:
@@ -148,7 +149,7 @@ def _number(value: Any) -> bool:
 
 
 def shortened(text: str) -> str:
-    """The text, of a long one both ends."""
+    """The text; a long text without its middle."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2
@@ -156,7 +157,8 @@ def shortened(text: str) -> str:
 
 
 def difference(before: str, after: str) -> Markup:
-    """`after` with what `before` does not have as inserted and what it has besides as deleted, by words."""
+    """`after` with words that `before` lacks marked as inserted, and words that only `before` has as
+    deleted."""
     old, new = WORD.findall(before), WORD.findall(after)
     pieces = []
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

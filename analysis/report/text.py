@@ -1,7 +1,4 @@
-"""Sentences of the page: what was run, how it stands, and what so many seeds can decide.
-
-What a paper says of how its numbers were made: a paragraph, and BibTeX of what was used.
-"""
+"""Sentences of the page: the head, failures, what these seeds can decide, methods and BibTeX."""
 
 from __future__ import annotations
 
@@ -26,17 +23,17 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import decoding, headline_of
-from grpobench.analysis.topics.comparisons import INTERVALS, most_shared
+from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
+from grpobench.analysis.topics.comparisons import INTERVALS, count_shared_seeds
 from grpobench.analysis.topics.events import collapses
 from grpobench.analysis.topics.runs import MOST_COLUMNS, Setting
-from grpobench.analysis.topics.stability import words
-from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_run, axes_of, frontiers
+from grpobench.analysis.topics.stability import event_words
+from grpobench.analysis.topics.sweep import Cell, SweepAxes, arms_with_results, axes_of, find_frontiers
 
 
-def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
-    """A resolved comparison in words, seen from the better arm, with what collapsed on either side; `runs`
-    are the rows of `finals`."""
+def describe_verdict(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
+    """A resolved comparison in words, from the better arm's side, with the number of collapsed runs of both
+    arms. `runs` are the rows of `finals`."""
     effect, low, high = pair.effect, pair.low, pair.high
     text = f"{pair.first} is better than {pair.second}"
     if pair.verdict == "worse":
@@ -45,85 +42,86 @@ def claim(pair: Comparison, runs: pd.DataFrame) -> dict[str, str]:
     elif pair.verdict == "equivalent":
         text = f"{pair.first} and {pair.second} are equivalent"
     size = f"{points(effect)} points ({interval(low, high, points)})"
-    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{collapsed_of(pair, runs)}"}
+    return {"text": text, "rest": f"on {pair.task}: {size}; {pair.needs}{count_collapses(pair, runs)}"}
 
 
-def collapsed_of(pair: Comparison, runs: pd.DataFrame) -> str:
-    """`; 2 of 3 runs of grpo collapsed`; empty where none of either arm did."""
-    told = ""
+def count_collapses(pair: Comparison, runs: pd.DataFrame) -> str:
+    """`; 2 of 3 runs of grpo collapsed`; empty where no run of either arm collapsed."""
+    text = ""
     for arm in (pair.first, pair.second):
-        own = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
-        if count := int((own["run_status"] == COLLAPSED).sum()):
-            told += f"; {count} of {len(own)} runs of {arm} collapsed"
-    return told
+        arm_runs = runs[(runs["arm"] == arm) & (runs["task"] == pair.task)]
+        if count := int((arm_runs["run_status"] == COLLAPSED).sum()):
+            text += f"; {count} of {len(arm_runs)} runs of {arm} collapsed"
+    return text
 
 
-def fallen(facts: Facts) -> list[tuple[str, str, str]]:
-    """Every run that collapsed and did not recover, what fell, and the values that show it."""
+def list_collapses(facts: Facts) -> list[tuple[str, str, str]]:
+    """Every run that collapsed and did not recover: its name, the kind of collapse, and the evidence."""
     ends = collapses(facts.experiment, facts.numbers.findings)
-    told = []
+    collapsed_runs = []
     for run in facts.experiment.runs:
         end = ends.get(run.name)
-        if end is None or run.failed:  # a divergence is told among the failures
+        if end is None or run.failed:  # a divergence is listed among the failures
             continue
         events = facts.numbers.findings[run.name].events if run.name in facts.numbers.findings else ()
-        shown = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
-        evidence = "; ".join(map(str, shown.evidence)) if shown else run.why
-        note = f" ({shown.note})" if shown and shown.note else ""
-        how = f"{words(end.kind)} at update {end.step}"
+        event = next((one for one in events if (one.kind, one.onset) == (end.kind, end.step)), None)
+        evidence = "; ".join(map(str, event.evidence)) if event else run.why
+        note = f" ({event.note})" if event and event.note else ""
+        how = f"{event_words(end.kind)} at update {end.step}"
         how += f", stopped at {run.step}" if run.collapsed else ""
-        told.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
-    return told
+        collapsed_runs.append((f"{run.arm} on {run.task}, seed {run.seed}", how, evidence + note))
+    return collapsed_runs
 
 
-def borne(facts: Facts) -> list[str]:
-    """How far each arm of a map goes without a collapse and whether it learned there, a sentence for each of
-    its levels; empty where the experiment is no map."""
+def describe_frontiers(facts: Facts) -> list[str]:
+    """One sentence per arm and level of a map: how far the arm goes without a collapse, and whether it
+    learned there. Empty where the experiment is not a map."""
     axes = axes_of(facts.experiment.sweep_values)
     if axes is None:
         return []
-    told = []
+    lines = []
     what = sweep_values_in_words([axes.key])
-    ran = arms_run(facts.numbers.grid)
-    for one in (each for each in frontiers(facts.numbers.grid) if each.arm in ran):
-        where = f" at {sweep_values_in_words(axes.others)} {level_name(one.level)}" if axes.others else ""
-        if not one.measured:
-            said = f"no run at the smallest {what} has a result"
-        elif one.at is None:
-            said = f"more than a third of the seeds collapse at the smallest {what}"
+    ran = arms_with_results(facts.numbers.grid)
+    for frontier in (each for each in find_frontiers(facts.numbers.grid) if each.arm in ran):
+        where = (
+            f" at {sweep_values_in_words(axes.others)} {level_name(frontier.level)}" if axes.others else ""
+        )
+        if not frontier.measured:
+            reach = f"no run at the smallest {what} has a result"
+        elif frontier.at is None:
+            reach = f"more than a third of the seeds collapse at the smallest {what}"
         else:
-            said = (
+            reach = (
                 f"the highest {what} at which at most a third of the seeds collapse is "
-                f"{sweep_value(one.at.sweep_value)}"
+                f"{sweep_value(frontier.at.sweep_value)}"
             )
-            said += f"{', the largest of the grid' * one.beyond}; {learned_words(one.at)}"
-        best = one.best
+            reach += f"{', the largest of the grid' * frontier.beyond}; {describe_cell(frontier.at)}"
+        best = frontier.best
         best_words = (
             (f"; the highest accuracy is at {sweep_value(best.sweep_value)}, {_share(best)}") if best else ""
         )
-        told.append(f"{one.arm}{where}, {one.task}: {said}{best_words}.")
-    return told
+        lines.append(f"{frontier.arm}{where}, {frontier.task}: {reach}{best_words}.")
+    return lines
 
 
-def learned_words(cell: Cell) -> str:
-    """How many runs at a sweep value collapsed and how many learned: a run that does neither has
-    learned nothing."""
+def describe_cell(cell: Cell) -> str:
+    """How many runs at a sweep value collapsed and how many learned. A run can do neither."""
     learned = f" and {cell.learned}" if cell.learned else ", but none"
-    told = (
+    text = (
         f"there {cell.collapsed} of {cell.finished_runs} collapsed{learned} of {cell.finished_runs} learned"
     )
-    return f"{told} (accuracy {_share(cell)})"
+    return f"{text} (accuracy {_share(cell)})"
 
 
 def _share(cell: Cell) -> str:
     return f"{percent(cell.accuracy.value)} %"
 
 
-def subtitle(facts: Facts) -> str:
-    """What stands below the page's name: the recipe's summary; of a map the arms that were run, since a
-    summary names those of the recipe, of which `--set arms=` takes some."""
+def describe_subtitle(facts: Facts) -> str:
+    """The line below the page's title: the recipe's summary. For a map it names the arms that were run,
+    because the summary names all arms of the recipe and `--set arms=` may select some of them."""
     axes = axes_of(facts.experiment.sweep_values)
-    arms = arms_run(facts.numbers.grid) if axes else ()
+    arms = arms_with_results(facts.numbers.grid) if axes else ()
     if axes is None or not arms:
         return facts.experiment.summary
     names = f"{', '.join(arms[:-1])} and {arms[-1]}" if len(arms) > 1 else arms[0]
@@ -132,50 +130,51 @@ def subtitle(facts: Facts) -> str:
     return f"Where {names} {verbs} on {listed(facts.experiment.tasks)}, by {keys}"
 
 
-def head(facts: Facts) -> dict[str, str]:
-    """What was run, in a few words each."""
+def describe_head(facts: Facts) -> dict[str, str]:
+    """What was run: arms, tasks, seeds and the most important settings."""
     experiment = facts.experiment
     axes = axes_of(experiment.sweep_values)
     return {
-        "arms": listed(arms_run(facts.numbers.grid) if axes else experiment.arms, 40),
-        "sweep_values": sweep_values_given(axes) if axes else "",
+        "arms": listed(arms_with_results(facts.numbers.grid) if axes else experiment.arms, 40),
+        "sweep_values": list_sweep_values(axes) if axes else "",
         "tasks": ", ".join(experiment.tasks),
         "seeds": listed(experiment.seeds, 40),
-        "runs": planned(facts),
+        "runs": summarize_run_statuses(facts),
         "model": _common(facts.settings, "model.name"),
         "updates": _common(facts.settings, "train.steps"),
         "sampler": _common(facts.settings, "sampler.kind"),
         "evaluation": " and ".join(
-            decoding(experiment, mode)
+            describe_decoding(experiment, mode)
             for mode in ("greedy", "sampled", "likelihood")
             if any(name.split("/")[2] == mode for name in experiment.names("eval/"))
         ),
     }
 
 
-def sweep_values_given(axes: SweepAxes) -> str:
-    """Every value of every key of a map."""
+def list_sweep_values(axes: SweepAxes) -> str:
+    """All values of each key of a map."""
     values = {axes.key: axes.sweep_values}
     values |= {
         key: tuple(dict.fromkeys(level[i] for level in axes.levels)) for i, key in enumerate(axes.others)
     }
     return "; ".join(
-        (f"{sweep_values_in_words([key])} {', '.join(map(sweep_value, own))}") for key, own in values.items()
+        (f"{sweep_values_in_words([key])} {', '.join(map(sweep_value, value_list))}")
+        for key, value_list in values.items()
     )
 
 
-def planned(facts: Facts) -> str:
-    """How every planned run stands, in numbers that add up, and how many were not planned; where nothing says
-    what was planned, how every run stands that is there."""
-    told = ", ".join(f"{n} {run_status}" for run_status, n in facts.accounting.items())
+def summarize_run_statuses(facts: Facts) -> str:
+    """How many planned runs have each status; the numbers add up to the plan. Runs that were not planned are
+    counted separately. Without a plan, all runs that were found are counted."""
+    counts = ", ".join(f"{n} {run_status}" for run_status, n in facts.accounting.items())
     extra = sum(not run.planned for run in facts.experiment.runs)
     kind = "planned" if facts.experiment.described else "found"
-    planned = f"{sum(facts.accounting.values())} {kind}: {told}"
+    planned = f"{sum(facts.accounting.values())} {kind}: {counts}"
     return f"{planned}; and {extra} that were not planned" if extra else planned
 
 
-def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
-    """Every run that has no final accuracy of its own, and why."""
+def list_failures(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Every run without a final accuracy, and why it has none."""
     run_status = {(r.arm, r.task, r.seed): r.run_status for r in facts.numbers.runs.itertuples()}
     return [
         (f"{run.arm} on {run.task}, seed {run.seed}", how, f"at update {run.step}", run.why)
@@ -185,7 +184,7 @@ def failures(facts: Facts) -> list[tuple[str, str, str, str]]:
 
 
 def _common(settings: Sequence[Setting], key: str) -> str:
-    """The value of a setting over all arms, or each arm's own."""
+    """The value of a setting that all arms share, or one value per arm."""
     for setting in settings:
         if setting.key == key:
             if not setting.differs:
@@ -196,25 +195,31 @@ def _common(settings: Sequence[Setting], key: str) -> str:
     return NONE
 
 
-def outlook(facts: Facts) -> list[str]:
-    """What this many seeds can decide at all, and where another reading says otherwise, a paragraph each."""
-    return [told for told in (decidable(facts), crossed_words(facts), axes_words(facts)) if told]
+def describe_outlook(facts: Facts) -> list[str]:
+    """What this many seeds can decide, and where another way of comparing changes a conclusion. One paragraph
+    each."""
+    return [
+        paragraph
+        for paragraph in (describe_decidable(facts), describe_crossed(facts), describe_axes(facts))
+        if paragraph
+    ]
 
 
-def decidable(facts: Facts) -> str:
-    """What this many seeds can decide at all."""
+def describe_decidable(facts: Facts) -> str:
+    """What this many seeds can decide."""
     experiment, late = facts.experiment, int(facts.numbers.runs["counted"].isna().sum())
     if experiment.plan:
-        taken = sum(look <= len(experiment.seeds) for look in experiment.plan.analyses)
-        beside = f" {taken} of {len(experiment.plan.analyses)} looks were taken; p values allow for that."
-        margin = f" Equivalence is within {margin_points(experiment.margin)} points."
+        planned = experiment.plan.analyses
+        made = sum(seeds <= len(experiment.seeds) for seeds in planned)
+        beside = f" {made} of {len(planned)} interim analyses were made; the p values allow for them."
+        margin = f" Arms are equivalent within {margin_points(experiment.margin)} points."
         return f"{experiment.plan.words}{beside}{margin}"
     pairs = len(pairs_of(experiment.arms))
     if not pairs:
-        return "There is one arm: nothing to compare."
-    needed, seeds = seeds_needed(ALPHA, pairs), most_shared(experiment)
+        return "There is only one arm, so there is nothing to compare."
+    needed, seeds = seeds_needed(ALPHA, pairs), count_shared_seeds(experiment)
     can = (
-        "so verdicts are possible" + (", but not where a run has no result" if late else "")
+        "so verdicts are possible" + (", except where a run has no result" if late else "")
         if seeds >= needed
         else f"so no verdict is possible with {seeds}, whatever the accuracies are"
     )
@@ -227,38 +232,40 @@ def decidable(facts: Facts) -> str:
     only = (
         ""
         if every
-        else (f"Of {len(experiment.arms)} arms each is compared with the first, {experiment.arms[0]}. ")
+        else (f"Each of the {len(experiment.arms)} arms is compared with the first, {experiment.arms[0]}. ")
     )
     return (
         f"{only}With {seeds} seed{'s' * (seeds != 1)}{shared} the smallest two-sided p of the exact test is "
-        f"{smallest_p(seeds):.3g}; comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at {ALPHA:g} "
-        f"needs at least {needed} seeds, {can}. Arms are equivalent where "
-        f"two one-sided exact tests rule out a difference of {margin_points(experiment.margin)} "
-        f"points or more, "
-        f"which takes at least {seeds_needed(ALPHA, pairs, 1)} seeds. A 95% interval of a difference is a t "
-        f"interval over seeds: {INTERVALS}"
+        f"{smallest_p(seeds):.3g}. Comparing {pairs} pair{'s' * (pairs > 1)} of arms per task at level "
+        f"{ALPHA:g} needs at least {needed} seeds, {can}. Two arms are equivalent if two one-sided exact "
+        f"tests rule out a difference of {margin_points(experiment.margin)} points or more, which needs at "
+        f"least {seeds_needed(ALPHA, pairs, 1)} seeds. The 95% interval of a difference is a t interval over "
+        f"seeds. {INTERVALS}"
     )
 
 
-def axes_words(facts: Facts) -> str:
-    """Where the answer depends on what is held equal, in a sentence; else empty."""
-    told = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
-    if not told:
+def describe_axes(facts: Facts) -> str:
+    """A sentence about the pairs whose verdict depends on what is held equal; empty where there are none."""
+    pairs = [f"{one.first} − {one.second} on {one.task}" for one in facts.numbers.on_axes if one.depends]
+    if not pairs:
         return ""
     return (
-        "The verdict on validation accuracy at equal updates, generated tokens and seconds depends on which "
-        f"of them is held equal for {listed(told)}: see the verdicts at equal budgets."
+        "The verdict on validation accuracy depends on what is held equal (updates, generated tokens or "
+        f"seconds) for {listed(pairs)}. The table of verdicts at equal budgets shows each."
     )
 
 
-def crossed_words(facts: Facts) -> str:
-    """Where the interval over seeds × problems says otherwise than the verdict, in a sentence; else empty."""
-    told = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
-    if not told:
+def describe_crossed(facts: Facts) -> str:
+    """A sentence about the pairs whose conclusion changes if problems are resampled too; empty where there
+    are none."""
+    pairs = [f"{p.first} − {p.second} on {p.task}" for p in facts.numbers.compared if p.disagrees]
+    if not pairs:
         return ""
-    count = f"{len(told)} of {len(facts.numbers.compared)} comparisons"
-    return f"Over seeds × problems the interval says otherwise than the verdict in {count}: {listed(told)}."
+    count = f"{len(pairs)} of {len(facts.numbers.compared)} comparisons"
+    return f"In {count}, resampling problems as well as seeds changes the conclusion: {listed(pairs)}."
 
+
+# Methods and BibTeX
 
 CITED = re.compile(r"(?P<title>[^;]+?), arXiv:(?P<number>\d{4}\.\d{4,5})")
 LIBRARIES: Mapping[str, tuple[str, str]] = {
@@ -276,7 +283,7 @@ LIBRARIES: Mapping[str, tuple[str, str]] = {
 
 
 def used_papers(experiment: Experiment, papers: Mapping[str, str]) -> dict[str, str]:
-    """Algorithm -> its paper, of the algorithms that runs name; `papers` are those of all."""
+    """Algorithm -> its paper, for the algorithms that the runs use; `papers` covers all algorithms."""
     names = dict.fromkeys(_algorithm(config) for config in experiment.configs.values())
     return {name: papers[name] for name in names if papers.get(name)}
 
@@ -287,18 +294,18 @@ def _algorithm(config: Mapping[str, object]) -> str:
 
 
 def versions(experiment: Experiment) -> dict[str, list[str]]:
-    """Library -> the versions that the runs' last attempts had."""
-    found: dict[str, dict[str, None]] = {}
+    """Library -> its versions in the last attempts of the runs."""
+    known: dict[str, dict[str, None]] = {}
     for run in experiment.runs:
         tried = attempts(run)
-        told = tried[-1].get("versions") if tried else None
-        for name, version in (told if isinstance(told, Mapping) else {}).items():
-            found.setdefault(str(name), {})[str(version)] = None
-    return {name: sorted(known) for name, known in sorted(found.items())}
+        recorded = tried[-1].get("versions") if tried else None
+        for name, version in (recorded if isinstance(recorded, Mapping) else {}).items():
+            known.setdefault(str(name), {})[str(version)] = None
+    return {name: sorted(ordered) for name, ordered in sorted(known.items())}
 
 
-def methods(facts: Facts, papers: Mapping[str, str]) -> str:
-    """A paragraph for the section on methods; what runs do not tell is left out."""
+def describe_methods(facts: Facts, papers: Mapping[str, str]) -> str:
+    """A paragraph for the methods section of a paper. It leaves out what the runs did not record."""
     experiment = facts.experiment
     settings = {one.key: one for one in facts.settings}
 
@@ -307,45 +314,47 @@ def methods(facts: Facts, papers: Mapping[str, str]) -> str:
         return "" if one is None or one.differs else next(iter(one.values.values()))
 
     seeds = f"{len(experiment.seeds)} seed{'s' * (len(experiment.seeds) != 1)}"
-    told = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
-    told += f", from the policy {common('model.name')}" if common("model.name") else ""
-    told += f", for {common('train.steps')} updates" if common("train.steps") else ""
+    text = f"We trained {listed(experiment.arms, 20)} on {listed(experiment.tasks, 20)} with {seeds} per arm"
+    text += f", from the policy {common('model.name')}" if common("model.name") else ""
+    text += f", for {common('train.steps')} updates" if common("train.steps") else ""
     if common("train.prompts_per_step") and common("train.group_size"):
-        told += (
+        text += (
             f" of {common('train.prompts_per_step')} prompts with {common('train.group_size')} "
             f"completions each"
         )
     cited = used_papers(experiment, papers)
     sources = "; ".join(f"{name}: {paper}" for name, paper in cited.items())
-    told += f". The algorithms are those of {sources}" if sources else ""
-    modes = sorted({decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks})
+    text += f". The algorithms are those of {sources}" if sources else ""
+    modes = sorted(
+        {describe_decoding(experiment, headline_of(experiment, task).mode) for task in experiment.tasks}
+    )
     splits = sorted({headline_of(experiment, task).split for task in experiment.tasks})
     how = f"the {' and '.join(splits)} split by {' and '.join(modes)}"
-    told += f". Accuracy is that on {how} after the last update"
+    text += f". Accuracy is measured on {how} after the last update"
     if len(experiment.arms) > 1 and len(experiment.seeds) > 1:
-        told += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
-        told += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
-        told += "with Holm's correction over the pairs of a task"
-    found = versions(experiment)
-    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in found.items())
-    return told + (f". Software: {with_them}." if with_them else ".")
+        text += ", mean over seeds with a t interval of 95%; a run that diverged counts as 0. "
+        text += "Arms are compared in pairs of equal seeds by an exact two-sided sign-flip permutation test, "
+        text += "with Holm's correction over the pairs of a task"
+    installed = versions(experiment)
+    with_them = ", ".join(f"{name} {' and '.join(known)}" for name, known in installed.items())
+    return text + (f". Software: {with_them}." if with_them else ".")
 
 
-def bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
-    """An entry per paper of the algorithms and libraries used. Titles and arXiv numbers are known here,
-    authors are not: the entry's address has them."""
+def make_bibtex(experiment: Experiment, papers: Mapping[str, str]) -> str:
+    """One entry per paper of the algorithms and libraries used. The authors are not known here; the entry's
+    address names them."""
     entries: dict[str, str] = {}
     for paper in used_papers(experiment, papers).values():
-        for found in CITED.finditer(paper):
-            entries.setdefault(found["number"], found["title"].strip())
+        for citation in CITED.finditer(paper):
+            entries.setdefault(citation["number"], citation["title"].strip())
     for name in versions(experiment):
         if name in LIBRARIES:
             title, number = LIBRARIES[name]
             entries.setdefault(number, title)
-    return "\n\n".join(entry(number, title) for number, title in entries.items())
+    return "\n\n".join(bibtex_entry(number, title) for number, title in entries.items())
 
 
-def entry(number: str, title: str) -> str:
+def bibtex_entry(number: str, title: str) -> str:
     """A BibTeX entry of a preprint; arXiv numbers begin with year and month."""
     return "\n".join(
         [

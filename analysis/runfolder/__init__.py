@@ -1,0 +1,1 @@
+"""Read run folders strictly: files, checksums, runs and whole experiments."""

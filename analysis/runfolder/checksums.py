@@ -1,13 +1,13 @@
-"""Checksums over what a run keeps: how they are written, and what they say of a file.
+"""Checksums of the files of a run: how they are written and checked.
 
-Three kinds, all of sha256::
+There are three kinds, all SHA-256::
 
-    metrics.jsonl.sums   a line for each line of the log: the sum over the log up to it, 16 characters
-    sums.json            written with a run's result: size and sum of every file that it keeps
-    "sha256" in JSON     of provenance.json, sums.json and manifests: the sum over everything else in it
+    metrics.jsonl.sums   one line per line of the log: the checksum of the log up to it, 16 characters
+    sums.json            written with a run's result: size and checksum of every file that is kept
+    "sha256" in JSON     in provenance.json, sums.json and manifests: the checksum of all other keys
 
-``head -n 5 metrics.jsonl | sha256sum`` begins with the fifth line of metrics.jsonl.sums. Folders that were
-made before there were sums lack them; nothing is said of their files then.
+``head -n 5 metrics.jsonl | sha256sum`` begins with the fifth line of metrics.jsonl.sums. Older run folders
+have no checksums, and their files are not checked.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from pathlib import Path
 from typing import Any
 
 SIDE = ".sums"
-"""What the name of a log's sums ends in."""
+"""Suffix of the file with a log's checksums."""
 SUMS_FILE = "sums.json"
 MARK = 16
-"""Characters of a line's sum."""
+"""Characters of a line's checksum."""
 SEAL = "sha256"
 
 
 @dataclass(frozen=True)
 class LogCheck:
-    """What the sums say of a log."""
+    """The result of checking a log."""
 
     line: int = 0
-    """The first line that is not what was written, from 1; 0: there is none."""
+    """The first line that was changed, counted from 1; 0 if there is none."""
     what: str = ""
     covered: int = 0
-    """Lines, from the first, that were proved."""
+    """Number of lines, from the first, that were checked."""
 
 
 def marks_of(content: bytes) -> bytes:
-    """The sums of a log's whole lines, as they stand beside it."""
+    """The checksums of a log's complete lines, as their file contains them."""
     return b"".join(mark + b"\n" for mark in running(content))
 
 
 def running(content: bytes) -> Iterator[bytes]:
-    """The sum over a log up to each of its whole lines."""
+    """The checksum of a log up to each of its complete lines."""
     chain = hashlib.sha256()
     for line in content.split(b"\n")[:-1]:
         chain.update(line + b"\n")
@@ -52,9 +52,9 @@ def running(content: bytes) -> Iterator[bytes]:
 
 
 def check(content: bytes, side: bytes) -> LogCheck:
-    """Hold a log against its sums. Lines behind the last sum are not judged: a process that was killed
-    between the two writes leaves one. Where a later sum is right, the lines before it are, whatever their own
-    say."""
+    """Check a log against its checksums. Lines after the last checksum are not checked: a process that was
+    killed between the two writes leaves one. If a later checksum is correct, all lines before it are
+    correct."""
     marks = side.split(b"\n")[:-1]
     end = content.rfind(b"\n") + 1
     count = content.count(b"\n")
@@ -73,13 +73,13 @@ def check(content: bytes, side: bytes) -> LogCheck:
 
 
 def seal(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table as JSON holds it, with the sum over it."""
+    """The table as plain JSON, with its checksum."""
     plain = {key: value for key, value in json.loads(json.dumps(table, default=str)).items() if key != SEAL}
     return plain | {SEAL: _sum(plain)}
 
 
 def broken(table: Mapping[str, Any]) -> bool:
-    """Whether a table that was sealed is another one by now."""
+    """Whether a sealed table has changed."""
     return SEAL in table and table[SEAL] != _sum({key: value for key, value in table.items() if key != SEAL})
 
 
@@ -88,18 +88,18 @@ def _sum(table: Mapping[str, Any]) -> str:
 
 
 def file_sum(path: Path) -> str:
-    """The sum over a file."""
+    """The checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_sums(run: Path) -> dict[str, dict[str, Any]]:
-    """sums.json: {file: {bytes, sha256}} of what a run with a result keeps; empty where it was made before
-    there were sums. Raises ValueError for a damaged one."""
+    """sums.json: {file: {bytes, sha256}} of the files of a run with a result; empty for older runs without
+    checksums. Raises ValueError if the file is damaged."""
     path = run / SUMS_FILE
     if not path.exists():
         return {}
-    damaged = f"{path}: damaged; restore it, or delete it to do without the checks that it serves"
+    damaged = f"{path}: damaged; restore it, or delete it to skip its checks"
     try:
         table = json.loads(path.read_bytes())
         if broken(table):
@@ -113,13 +113,13 @@ def read_sums(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def absent(run: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The files of `kept` that are not there any more, or have another size, in words that begin with the
-    path. Nothing is read."""
-    told = []
+    """Messages about files that are missing or have another size; each begins with the path. The files are
+    not read."""
+    faults = []
     for name, one in files.items():
         path = run / name
         if not path.is_file():
-            told.append(f"{path}: is missing, and the run's result counts on it; restore it")
+            faults.append(f"{path}: is missing, and the run's result counts on it; restore it")
         elif (size := path.stat().st_size) != one["bytes"]:
-            told.append(f"{path}: holds {size} bytes and was written with {one['bytes']}; restore it")
-    return told
+            faults.append(f"{path}: holds {size} bytes and was written with {one['bytes']}; restore it")
+    return faults

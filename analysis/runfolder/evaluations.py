@@ -1,8 +1,7 @@
-"""Evaluations made after the runs (`grpobench eval`), as they were recorded.
+"""Evaluations that `grpobench eval` made after the runs.
 
-Read from ``<folder>/*/evals/*.json`` with the rows beside each; a subfolder is a run of the experiment or
-a model
-that was evaluated into it. Nothing here changes what a run logged.
+They are read from ``<folder>/*/evals/*.json`` and the rows beside each file. The subfolder is a run of the
+experiment, or a model that was evaluated into it. Reading them changes no number that a run logged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from grpobench.analysis.runfolder.files import LogError, read_json, read_lines
 
 @dataclass(frozen=True)
 class LaterEvaluation:
-    """One question put to one subject in one way."""
+    """One evaluation of a run or a model on one question."""
 
     path: Path
     arm: str
@@ -42,12 +41,12 @@ class LaterEvaluation:
 
     @property
     def question(self) -> str:
-        """The same for all that asked with the same settings."""
+        """Identifies the settings: equal for all evaluations with the same settings."""
         return self.path.stem.removesuffix(f"-{self.through}")
 
     @property
     def label(self) -> str:
-        """Where it stands in a table: the task, and what the run was trained on where that is another."""
+        """Label in tables: the task, and the task of training if that differs."""
         return (
             self.task
             if self.trained_task in ("", self.task)
@@ -64,25 +63,24 @@ class LaterEvaluation:
 
 
 def read_later(experiment: Experiment, faults: list[str] | None = None) -> tuple[LaterEvaluation, ...]:
-    """Every evaluation recorded below the experiment's folder: of runs in their order, then of models. One
-    that
-    is damaged is noted in `faults` and counts nowhere; without these it raises LogError."""
+    """Every evaluation below the experiment's folder: first of runs in their order, then of models. A damaged
+    one is added to `faults` and not counted; without `faults` it raises LogError."""
     runs = {run.name: run for run in experiment.runs}
     models = sorted(
         {path.parent.parent.name for path in experiment.folder.glob("*/evals/*.json")}
         - runs.keys()
         - experiment.strangers.keys()
     )
-    found = []
+    evaluations = []
     for name in [*runs, *models]:
         for path in sorted((experiment.folder / name / "evals").glob("*.json")):
             try:
-                found.append(_evaluation(path, runs.get(name)))
+                evaluations.append(_evaluation(path, runs.get(name)))
             except LogError as error:
                 if faults is None:
                     raise
                 faults.append(str(error))
-    return tuple(found)
+    return tuple(evaluations)
 
 
 def _evaluation(path: Path, run: Run | None) -> LaterEvaluation:

@@ -1,14 +1,8 @@
-"""An experiment of runs as it was read: the types that all else in `analysis` is computed from.
+"""An experiment as it was read: the types from which the rest of `analysis` computes everything.
 
-What provenance.json says of a run that was imported from a log of another library.
-
-What changed while a run ran: settings, data, models, versions and code, and from which step.
-
-Rows of tidy frames: those of each run, those of each arm on a task, and their mean.
-
-Completions that were trained on, from the folder `rollouts` of a run.
-
-The digests of the problems that the runs of an experiment could train on and evaluated.
+The file begins with `Run` and `Experiment`. Functions follow that read one aspect of a run: what provenance
+says of imported logs and of changes between attempts, its rows in a tidy frame, its kept completions, and the
+digests of its problems.
 """
 
 from __future__ import annotations
@@ -32,21 +26,21 @@ from grpobench.analysis.runfolder.files import LogError, problem_digests
 from grpobench.analysis.runfolder.interim import InterimPlan
 
 MARGIN = 0.02
-"""Differences of accuracies below this are none that matters, unless a recipe or a reader says otherwise."""
+"""Differences of accuracies below this do not matter, unless a recipe or a reader sets another margin."""
 
 FINISHED = "finished"
 DIVERGED = "diverged"
 """The algorithm failed: the run's accuracy counts as 0."""
 COLLAPSED = "collapsed"
-"""An event of the recipe's `stop_on` ended the run: its result, with the accuracy that it had then."""
+"""An event of the recipe's `stop_on` ended the run. Its result is the accuracy at that time."""
 CRASHED = "crashed"
-"""The machine or the program failed, which says nothing about the algorithm: the run has no result. Every
-other state but `finished`, `diverged` and `collapsed` means: no result yet."""
+"""The machine or the program failed, which says nothing about the algorithm, so the run has no result. All
+states except `finished`, `diverged` and `collapsed` mean that there is no result yet."""
 
 
 RESULTS = (FINISHED, DIVERGED, COLLAPSED)
 DAMAGED = "damaged"
-"""A file of the run cannot be read: nothing of it is in the frames, and it has no result."""
+"""A file of the run cannot be read. The run has no rows in the frames and no result."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +62,18 @@ class Run:
     provenance: Mapping[str, Any]
     """provenance.json."""
     cut_lines: int
-    """Half-written last lines that were left out, over the run's logs."""
+    """Half-written last lines in the run's logs, which were left out."""
     rewritten_rows: int
-    """Rows that a later attempt wrote again after going back to a checkpoint; the last one counts."""
+    """Rows that a later attempt wrote again after resuming a checkpoint; the last row counts."""
     rows: int = 0
     """Rows of metrics.jsonl."""
     planned: bool = True
     """Whether experiment.json lists it."""
     proved: bool = False
-    """Whether there are sums over its logs, which were right; older versions left none."""
+    """Whether its logs have checksums, which were correct; older versions wrote none."""
     lost: tuple[str, ...] = ()
-    """What it kept beside its logs and is gone or cut, such as final weights: no number of a report needs
-    it."""
+    """Files other than logs that are missing or cut off, such as final weights. No number of a report needs
+    them."""
 
     @property
     def finished(self) -> bool:
@@ -103,13 +97,13 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether it ended before its last update, for whatever reason."""
+        """Whether it ended before its last update, for any reason."""
         return self.state in (DIVERGED, COLLAPSED, CRASHED)
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """Where an arm of a map comes from: the recipe's arm, and the values that it is run with, by key."""
+    """An arm of a map: the arm of the recipe, and its values of the swept keys."""
 
     arm: str
     values: Mapping[str, Any]
@@ -123,7 +117,7 @@ class Experiment:
     folder: Path
     summary: str
     recipe: str
-    """Text of the recipe; empty if the launcher did not keep it."""
+    """Text of the recipe; empty if the launcher did not store it."""
     arms: tuple[str, ...]
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -138,33 +132,34 @@ class Experiment:
     configs: Mapping[str, Mapping[str, Any]]
     """run.toml by run name."""
     margin: float = MARGIN
-    """Differences of accuracies (shares) below this are none that matters."""
+    """Differences of accuracies (shares) below this do not matter."""
     plan: InterimPlan | None = None
-    """By which seeds are added, where they are."""
+    """The plan by which seeds are added, if there is one."""
     described: bool = True
-    """Whether there is an experiment.json that can be read, which says what was planned."""
+    """Whether experiment.json, which lists the planned runs, can be read."""
     strangers: Mapping[str, str] = field(default_factory=dict)
-    """Folders whose run.toml is that of another run, and which; nothing of them is in the frames."""
+    """Folder -> run, for folders whose run.toml belongs to another run. They have no rows in the frames."""
     sweep_values: Mapping[str, SweepPoint] = field(default_factory=dict)
-    """By arm, where the experiment is a map."""
+    """Sweep point by arm; empty where the experiment is not a map."""
     damage: tuple[str, ...] = ()
-    """What could not be read: file, line where there is one, fault and remedy."""
+    """Files that could not be read: file, line if known, fault and remedy."""
     unimported: tuple[str, ...] = ()
-    """Logs of others that no run could be made of when they were imported."""
+    """Logs of other libraries that could not be imported as runs."""
     apart: str = ""
-    """Where it is put together from several experiments, whose runs nothing pairs: what captions say of
-    it."""
+    """For a combination of several experiments, whose runs are not paired: the sentence for captions; else
+    empty."""
 
     @cached_property
     def logged(self) -> Mapping[str, frozenset[str]]:
-        """The names of the metrics that runs of each task logged."""
+        """Names of the logged metrics by task."""
         pairs = self.metrics[["task", "metric"]].drop_duplicates()
         return {
-            str(task): frozenset(map(str, own)) for task, own in pairs.groupby("task", sort=False)["metric"]
+            str(task): frozenset(map(str, metrics))
+            for task, metrics in pairs.groupby("task", sort=False)["metric"]
         }
 
     def only(self, arms: Sequence[str]) -> Experiment:
-        """The experiment of some of its arms, in their order here."""
+        """The experiment with only some of its arms, in the given order."""
 
         def theirs(frame: pd.DataFrame) -> pd.DataFrame:
             return frame[frame["arm"].isin(arms)]
@@ -194,26 +189,31 @@ class Experiment:
         return sorted(str(name) for name in self.metrics["metric"].unique() if str(name).startswith(prefix))
 
 
-def imported(run: Run) -> Mapping[str, Any]:
-    """How it was imported: format, names, files, rows, faults; empty for a run of our own."""
-    found = run.provenance.get("imported")
-    return found if isinstance(found, Mapping) else {}
+# Imported logs
+
+
+def import_record(run: Run) -> Mapping[str, Any]:
+    """How a run was imported: format, names, files, rows, faults; empty for a run that was not imported."""
+    record = run.provenance.get("imported")
+    return record if isinstance(record, Mapping) else {}
+
+
+# Changes between attempts
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The value that something had from a step on."""
+    """A value and the step from which it was used."""
 
     after: int | None
-    """The last update before it took effect; None where provenance.json does not tell."""
+    """The last update before it took effect; None where provenance.json does not say."""
     value: str
 
 
 def histories(run: Run) -> dict[str, tuple[Stretch, ...]]:
-    """What had more than one value over the steps that the logs hold, by name, from the attempts recorded in
-    provenance.json. An attempt's changes have effect from the checkpoint that it resumed, and what an
-    earlier one
-    did behind that checkpoint was thrown away; a run that began anew has one value only."""
+    """Settings, versions and other facts that changed during a run, by name, from the attempts in
+    provenance.json. The changes of an attempt take effect at the checkpoint that it resumed, and the steps of
+    earlier attempts after that checkpoint were discarded. A run that started again has only one value."""
     past: dict[str, list[Stretch]] = {}
     current: dict[str, str] = {}
     for attempt in attempts(run):
@@ -228,13 +228,17 @@ def histories(run: Run) -> dict[str, tuple[Stretch, ...]]:
     for name, value in current.items():
         if past[name][-1].value != value and not any("resumed_at" in one for one in attempts(run)):
             past[name].append(Stretch(None, value))
-    return {_key(name): tuple(found) for name, found in past.items() if len(found) > 1}
+    return {_key(name): tuple(stretches) for name, stretches in past.items() if len(stretches) > 1}
 
 
 def attempts(run: Run) -> Sequence[Mapping[str, Any]]:
     """The attempts at a run that provenance.json records."""
-    found = run.provenance.get("attempts")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    recorded = run.provenance.get("attempts")
+    return (
+        [attempt for attempt in recorded if isinstance(attempt, Mapping)]
+        if isinstance(recorded, list)
+        else []
+    )
 
 
 def _resumed(past: Sequence[Stretch], start: int, value: str) -> list[Stretch]:
@@ -249,15 +253,15 @@ def _key(name: str) -> str:
 
 def describe(stretches: Sequence[Stretch]) -> str:
     """``0.0001 until step 17, then 0.001``."""
-    told = plain_value(stretches[0].value)
+    text = plain_value(stretches[0].value)
     for stretch in stretches[1:]:
         when = "until a step that is not recorded" if stretch.after is None else f"until step {stretch.after}"
-        told += f" {when}, then {plain_value(stretch.value)}"
-    return told
+        text += f" {when}, then {plain_value(stretch.value)}"
+    return text
 
 
 def plain_value(value: str) -> str:
-    """A value as the settings table shows it: without quotes, numbers short."""
+    """A value as the settings table shows it, without quotes and with short numbers."""
     try:
         read = json.loads(value)
     except ValueError:
@@ -265,35 +269,40 @@ def plain_value(value: str) -> str:
     return f"{read:g}" if isinstance(read, float) else value.strip('"')
 
 
+# Rows of tidy frames
+
+
 def by_run(frame: pd.DataFrame) -> Callable[[Run], pd.DataFrame]:
-    """What gives the rows of a run, in their order. The frame is parted once, not once for each run."""
-    rows = _parted(frame, ["arm", "task", "seed"])
+    """A function that returns the rows of a run in their order. The frame is split once, not for each run."""
+    rows = _split_rows(frame, ["arm", "task", "seed"])
     return lambda run: rows(run.arm, run.task, run.seed)
 
 
 def by_cell(frame: pd.DataFrame) -> Callable[[str, str], pd.DataFrame]:
-    """What gives the rows of an arm on a task, over all seeds, in their order."""
-    return _parted(frame, ["arm", "task"])
+    """A function that returns the rows of an arm on a task, over all seeds, in their order."""
+    return _split_rows(frame, ["arm", "task"])
 
 
-def _parted(frame: pd.DataFrame, keys: Sequence[str]) -> Callable[..., pd.DataFrame]:
-    places = frame.groupby([*keys], sort=False).indices if len(frame) else {}
-    return lambda *key: frame.iloc[places.get(key, [])]
+def _split_rows(frame: pd.DataFrame, keys: Sequence[str]) -> Callable[..., pd.DataFrame]:
+    row_indices = frame.groupby([*keys], sort=False).indices if len(frame) else {}
+    return lambda *key: frame.iloc[row_indices.get(key, [])]
 
 
 def finite_mean(values: pd.Series) -> float:
-    """The mean of the values that are no NaN; NaN where there is none."""
+    """The mean of all values that are not NaN; NaN where there are none."""
     finite = values.dropna()
     return float(finite.mean()) if len(finite) else math.nan
 
+
+# Completions and problems that a run stored
 
 NAME = re.compile(r"step-(\d+)\.jsonl\.zst")
 
 
 def rollout_steps(run: Path) -> dict[int, Path]:
-    """The steps of which a run kept rollouts, in order, and their files."""
-    found = [(NAME.fullmatch(path.name), path) for path in (run / "rollouts").glob("step-*.jsonl.zst")]
-    return dict(sorted((int(match[1]), path) for match, path in found if match))
+    """The steps with stored rollouts, in order, and their files."""
+    matches = [(NAME.fullmatch(path.name), path) for path in (run / "rollouts").glob("step-*.jsonl.zst")]
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
@@ -315,12 +324,12 @@ def read_rollouts(path: Path, most: int) -> list[dict[str, Any]]:
 
 
 def read_digests(experiment: Experiment) -> tuple[dict[str, dict[str, dict[str, str]]], list[str]]:
-    """By run, as `problem_digests` has them; and which files are damaged, whose runs have none."""
-    found, faults = {}, []
+    """`problem_digests` by run, and the faults of damaged files, whose runs are left out."""
+    digests, faults = {}, []
     for run in experiment.runs:
         if run.state != "missing":
             try:
-                found[run.name] = problem_digests(experiment.folder / run.name)
+                digests[run.name] = problem_digests(experiment.folder / run.name)
             except LogError as error:
                 faults.append(str(error))
-    return found, faults
+    return digests, faults

@@ -1,6 +1,6 @@
-"""The files of a run folder, read strictly: what is damaged is an error that names file and line.
+"""Read the files of a run folder strictly: damage raises an error that names file and line.
 
-Only a last line that was cut while it was written is tolerated, and counted.
+Only a last line that was cut off while it was written is tolerated, and counted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PROBLEMS = "problems.json.zst"
 
 
 class LogError(Exception):
-    """A log that cannot be read; the message names the file, the line and the remedy."""
+    """A log cannot be read. The message names the file, the line and the remedy."""
 
 
 def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, Any]]], int]:
     """(line number, object) of a JSON-lines file, and how many half-written last lines were left out (0, 1).
 
-    Only a last line without a line end may be malformed. A missing file has no lines. Where there are sums
-    over the lines, or the sum `kept` over all of them, they must be right.
+    Only a last line without a line end may be malformed. A missing file has no lines. Checksums of the lines,
+    and the checksum `kept` of the whole file, must be correct if they exist.
     """
     if not path.exists():
         return [], 0
@@ -42,7 +42,7 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, found {type(row).__name__}")
         except (ValueError, RecursionError) as error:  # JSON and UTF-8 decoding errors are both ValueErrors
-            if number == len(lines):  # no line end behind it: the writer was stopped in the middle
+            if number == len(lines):  # without a line end: the writer was stopped in the middle
                 return read, 1
             what = f"not a JSON object ({error}); mend or delete the line"
             raise LogError(f"{path}, line {number}: {what}") from error
@@ -51,8 +51,8 @@ def read_lines(path: Path, kept: str = "") -> tuple[list[tuple[int, dict[str, An
 
 
 def written(path: Path, kept: str = "") -> bytes:
-    """The content of a log that is what was written. Raises LogError for any other. A run that resumes while
-    it is read cuts sums and log one after the other; both are then read again."""
+    """The content of a log, if it is unchanged; raises LogError otherwise. A run that resumes at the same
+    time cuts checksums and log one after the other, so both are read again if the checksums changed."""
     side = path.with_name(path.name + checksums.SIDE)
 
     def marks() -> bytes:
@@ -72,22 +72,22 @@ def written(path: Path, kept: str = "") -> bytes:
 
 
 def demand_written(path: Path, content: bytes, marks: bytes, kept: str) -> None:
-    """Raise LogError where the content of a log is not what was written, by the sums over its lines and by
-    the sum `kept` over all of it."""
+    """Raise LogError if the content of a log has changed, according to the checksums of its lines and the
+    checksum `kept` of the whole log."""
     if kept and hashlib.sha256(content).hexdigest() == kept:
         return
-    found = checksums.check(content, marks)
-    if found.what:
+    result = checksums.check(content, marks)
+    if result.what:
         raise LogError(
-            f"{path}, line {found.line}: {found.what}, by {path.name}{checksums.SIDE}; restore the file"
+            f"{path}, line {result.line}: {result.what}, by {path.name}{checksums.SIDE}; restore the file"
         )
     if kept:
         raise LogError(f"{path}: is not what was written, by {checksums.SUMS_FILE}; restore the file")
 
 
 def problem_digests(run: Path) -> dict[str, dict[str, str]]:
-    """{split: {problem: digest}} of what a run could train on and of what it evaluated; empty where it was
-    not kept. The first ten characters of a digest stand for the prompt, the others for prompt and truth."""
+    """{split: {problem: digest}} of the problems that a run could train on and evaluated; empty where they
+    were not stored. The first ten characters of a digest identify the prompt, the others prompt and truth."""
     path = run / PROBLEMS
     if not path.exists():
         return {}
@@ -95,13 +95,13 @@ def problem_digests(run: Path) -> dict[str, dict[str, str]]:
         content: Any = json.loads(zstandard.ZstdDecompressor().decompress(read_bytes(path)))
     except (zstandard.ZstdError, ValueError, RecursionError) as error:
         raise LogError(f"{path}: damaged ({error}); restore or delete the file") from error
-    if not isinstance(content, dict) or not all(isinstance(own, dict) for own in content.values()):
-        raise LogError(f"{path}: holds no digests by split and problem; restore or delete the file")
+    if not isinstance(content, dict) or not all(isinstance(digests, dict) for digests in content.values()):
+        raise LogError(f"{path}: contains no digests by split and problem; restore or delete the file")
     return dict(content)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises LogError where the system does not give it."""
+    """The content of a file. Raises LogError if the system cannot read it."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -109,7 +109,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
-    """The object that a JSON file holds. `remedy` is what helps where it is damaged."""
+    """The object in a JSON file. The error for a damaged file ends with `remedy`."""
     content = read_bytes(path)
     try:
         content = json.loads(content)
@@ -117,7 +117,7 @@ def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise LogError(f"{path}{line}: not JSON ({error}); {remedy}") from error
     if not isinstance(content, dict):
-        raise LogError(f"{path}: must hold a JSON object; {remedy}")
+        raise LogError(f"{path}: must contain a JSON object; {remedy}")
     if checksums.broken(content):
         raise LogError(f"{path}: is not what was written, by its own `{checksums.SEAL}`; {remedy}")
     return {key: value for key, value in content.items() if key != checksums.SEAL}
@@ -128,6 +128,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_bytes(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:  # which says at which line and column
-        found = re.search(r"line (\d+)", str(error))
-        line = f", line {found[1]}" if found else ""
+        match = re.search(r"line (\d+)", str(error))
+        line = f", line {match[1]}" if match else ""
         raise LogError(f"{path}{line}: not TOML ({error}); restore the file") from error

@@ -1,4 +1,4 @@
-"""The plan by which seeds are added to an experiment: interim.json, written before the first look."""
+"""The plan by which seeds are added to an experiment: interim.json, written before the first analysis."""
 
 from __future__ import annotations
 
@@ -13,50 +13,51 @@ from grpobench.analysis.runfolder.files import LogError, read_json
 
 FILE = "interim.json"
 VERSION = 1
-"""Of the file's layout."""
+"""Version of the file's layout."""
 
 
 @dataclass(frozen=True)
 class InterimPlan:
-    """At how many seeds an experiment is looked at, and what each look may spend of the level."""
+    """At how many seeds the interim analyses of an experiment take place, and their shares of the level."""
 
     seeds: tuple[int, ...]
     """All seeds that may be run, in the order in which they are added."""
     analyses: tuple[int, ...]
-    """How many of them every look has, rising; the last has all."""
+    """Number of seeds of each analysis, in rising order; the last analysis has all seeds."""
     weights: tuple[float, ...]
-    """Share of the level that each look spends; they add up to 1."""
+    """Share of the level that each analysis spends; the shares add up to 1."""
     alpha: float
     pairs: int
-    """Pairs of arms of a task that the plan counted on."""
+    """Pairs of arms of a task when the plan was made."""
     margin: float
-    """Of equivalence, in points."""
+    """Margin of equivalence, in points."""
     step: int
-    """Seeds from one look to the next, as they were asked for."""
+    """Seeds from one analysis to the next, as requested."""
 
     def text(self) -> str:
-        """As the file has it, with the level of each look for those who read it."""
+        """The content of the file, which also lists the level of each analysis for its readers."""
         spent = [self.alpha * weight for weight in self.weights]
         table = {"version": VERSION, "until": "resolved", **asdict(self), "alpha_per_analysis": spent}
         return json.dumps(table, indent=1) + "\n"
 
     def reached(self, seeds: int) -> int:
-        """How many seeds the last look has for which the first `seeds` of the plan are there; 0: none."""
-        return max((look for look in self.analyses if look <= seeds), default=0)
+        """Seeds of the last analysis that the first `seeds` seeds of the plan allow; 0 where they allow
+        none."""
+        return max((size for size in self.analyses if size <= seeds), default=0)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What asks for it on the command line."""
+        """The command line options that request this plan."""
         seeds, step = str(len(self.seeds)), str(self.step)
         return ("--until", "resolved", "--most-seeds", seeds, "--step-seeds", step)
 
     @property
     def words(self) -> str:
         """The plan in a sentence."""
-        told = [f"{n} seeds {self.alpha * w:.2g}" for n, w in zip(self.analyses, self.weights, strict=True)]
+        levels = [f"{n} seeds {self.alpha * w:.2g}" for n, w in zip(self.analyses, self.weights, strict=True)]
         return (
-            "Seeds are added by a plan that was fixed before the first look. Each look may spend its share "
-            f"of the level {self.alpha:g}: at {', '.join(told)}."
+            "Seeds are added by a plan that was fixed before the first interim analysis. Each analysis may "
+            f"spend its share of the level {self.alpha:g}: at {', '.join(levels)}."
         )
 
 
@@ -67,7 +68,7 @@ def read_plan(folder: Path) -> InterimPlan | None:
 
 
 def plan_of(table: Mapping[str, Any], path: Path) -> InterimPlan:
-    """The plan that a table holds. Raises LogError where it holds none."""
+    """The plan that a table contains. Raises LogError if it does not contain one."""
     try:
         if table["version"] != VERSION:
             raise ValueError(f"version {table['version']}")
@@ -81,5 +82,5 @@ def plan_of(table: Mapping[str, Any], path: Path) -> InterimPlan:
         if not rising or len(plan.weights) != len(plan.analyses) or not sum(plan.weights) <= 1 + 1e-9:
             raise ValueError("analyses, seeds and weights do not fit each other")
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise LogError(f"{path}: no plan of interim analyses ({error}); restore the file") from error
+        raise LogError(f"{path}: not a plan of interim analyses ({error}); restore the file") from error
     return plan

@@ -1,9 +1,7 @@
-"""status.json and provenance.json of a run folder, read strictly.
+"""Load the folder of an experiment into tidy frames, without torch and without the trainer.
 
-Read the folder of an experiment of runs into tidy frames; from logs alone, without torch or the harness.
-
-A run that diverged, crashed, was preempted or never started is kept: it is listed with its state, never
-dropped. A folder whose run.toml is another run's is none of the experiment's runs, and is told apart.
+Every planned run is kept and listed with its state, also one that diverged, crashed, was preempted or never
+started. A folder whose run.toml belongs to another run is listed separately and not counted.
 """
 
 from __future__ import annotations
@@ -24,36 +22,36 @@ from grpobench.analysis.runfolder import checksums, formats
 from grpobench.analysis.runfolder.experiment import DAMAGED, MARGIN, RESULTS, Experiment, Run, SweepPoint
 from grpobench.analysis.runfolder.files import LogError, read_json, read_lines, read_toml
 from grpobench.analysis.runfolder.interim import InterimPlan, read_plan
-from grpobench.analysis.tools.processes import uncollected
+from grpobench.analysis.tools.processes import pause_garbage_collection
 from grpobench.analysis.tools.text import why_no_folder
 
 STATES = ("running", "finished", "diverged", "collapsed", "crashed", "preempted")
-"""What a status.json can say of a run."""
+"""The states that status.json can give."""
 
 
 def read_status(run: Path) -> dict[str, Any]:
-    """status.json; empty where there is none. Raises LogError for a damaged one, and where the run had come
-    to a result, which sums.json shows, and nothing says to which."""
+    """status.json; empty where it does not exist. Raises LogError if it is damaged, and if the run had a
+    result (sums.json exists) but status.json does not say which."""
     path = run / "status.json"
     had = (run / checksums.SUMS_FILE).exists()
     if not path.exists():
         if had:
-            raise LogError(f"{path}: is missing; the run had a result: restore the file")
+            raise LogError(f"{path}: missing, although the run had a result; restore the file")
         return {}
-    status = read_json(path, "the run had a result: restore the file" if had else "restore the file")
+    status = read_json(path, "restore the file" if not had else "the run had a result; restore the file")
     for name in ("step", "attempt"):
         if not isinstance(status.get(name, 0), int):
             raise LogError(
                 f"{path}: `{name}` must be a whole number; found {status[name]!r}; restore the file"
             )
     if had and status.get("state") not in STATES:
-        told = f"`state` is {status['state']!r}" if "state" in status else "holds no `state`"
-        raise LogError(f"{path}: {told}; the run had a result: restore the file")
+        fault = f"`state` is {status['state']!r}" if "state" in status else "`state` is missing"
+        raise LogError(f"{path}: {fault}, although the run had a result; restore the file")
     return status
 
 
 def read_provenance(run: Path) -> dict[str, Any]:
-    """provenance.json; empty where there is none. Raises LogError for a damaged one."""
+    """provenance.json; empty where it does not exist. Raises LogError if it is damaged."""
     path = formats.find_file(run, formats.PROVENANCE)
     if not path.exists():
         return {}
@@ -63,52 +61,51 @@ def read_provenance(run: Path) -> dict[str, Any]:
     if not whole or not all(
         isinstance(provenance.get(name, {}), dict) for name in ("fingerprints", "imported")
     ):
-        raise LogError(f"{path}: is no origin of a run; restore the file")
+        raise LogError(f"{path}: not the provenance of a run; restore the file")
     return provenance
 
+
+# The experiment
 
 T = TypeVar("T")
 ReadRun: TypeAlias = tuple[Run, list[dict[str, float]], list[dict[str, Any]]]
 """A run with its rows of metrics.jsonl and of eval.jsonl."""
 LAST_STEP = 2**53
-"""Steps from here on a float no longer tells apart."""
+"""From this step on, floats cannot represent every step."""
 PLAIN = frozenset((int, float))
-"""Types of values that a row of metrics most often has, and that need no look at each."""
+"""The usual types of values in a row of metrics, which need no further check."""
 EVALUATION_KEYS = ("step", "split", "mode", "problem", "sample")
 PLANNED_ANEW = "restore the file, or start the recipe again, which writes it anew"
-"""What helps where experiment.json is damaged."""
+"""The remedy for a damaged experiment.json."""
 ANSWER = frozenset((*EVALUATION_KEYS, "scores"))
 identity = itemgetter(*EVALUATION_KEYS)
 
 
-@uncollected()
+@pause_garbage_collection()
 def load(folder: Path, margin: float | None = None, strict: bool = False) -> Experiment:
-    """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and counts nowhere;
-    `Experiment.damage` says what is wrong. `margin`, in points of accuracy, replaces the recipe's.
+    """Read `results/<experiment>`. A run with a damaged file has the state `DAMAGED` and is not counted;
+    `Experiment.damage` lists the faults. `margin`, in points of accuracy, replaces the recipe's.
 
-    Raises LogError where nothing is there to read and, if `strict`, for anything that is damaged.
+    Raises LogError if there is nothing to read and, if `strict`, for any damage.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise LogError(f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment")
-    if (folder / "run.toml").exists():
-        raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
+    _demand_experiment(folder)
     damage: list[str] = []
     described = _attempt(lambda: _described(formats.find_file(folder, formats.EXPERIMENT)), {}, damage)
-    found = {path.parent.name for path in folder.glob("*/run.toml")}
-    names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(found)]))
+    folder_names = {path.parent.name for path in folder.glob("*/run.toml")}
+    names = list(dict.fromkeys([*map(str, described.get("runs", ())), *sorted(folder_names)]))
     if not names:
-        told = "".join(f"; {fault}" for fault in damage)
+        causes = "".join(f"; {fault}" for fault in damage)
         raise LogError(
-            f"{folder}: holds no run; a run is a folder with run.toml, written by `grpobench run`{told}"
+            f"{folder}: holds no run; a run is a folder with run.toml, which `grpobench run` writes{causes}"
         )
     planned = set(map(str, described.get("runs", names)))
     folders = {name: Folder(folder / name, described, name in planned) for name in names}
     strangers = {name: one.stranger for name, one in folders.items() if one.stranger}
     read = _one_each(folder, [one for one in folders.values() if one.planned or not one.stranger], damage)
     if not read:
-        told = "; ".join(damage) or f"only folders of others: {', '.join(strangers)}"
-        raise LogError(f"{folder}: holds no run of its own, {told}")
+        causes = "; ".join(damage) or f"only folders of other experiments: {', '.join(strangers)}"
+        raise LogError(f"{folder}: holds no run of this experiment: {causes}")
     damage += [fault for one in folders.values() for fault in one.faults]
     if strict and damage:
         raise LogError("\n".join(damage))
@@ -135,27 +132,39 @@ def load(folder: Path, margin: float | None = None, strict: bool = False) -> Exp
         described="runs" in described,
         strangers=strangers,
         sweep_values={
-            str(arm): SweepPoint(str(own["arm"]), own["values"])
-            for arm, own in described.get("sweep_values", {}).items()
+            str(arm): SweepPoint(str(point["arm"]), point["values"])
+            for arm, point in described.get("sweep_values", {}).items()
         },
         damage=tuple(damage),
         unimported=tuple(map(str, described.get("faults", ()))),
     )
 
 
+def _demand_experiment(folder: Path) -> None:
+    """Raise LogError for a path that is not a folder, and for the folder of a single run."""
+    if not folder.is_dir():
+        raise LogError(
+            f"{folder}: {why_no_folder(folder)}; pass the folder of an experiment, results/<experiment>"
+        )
+    if (folder / "run.toml").exists():
+        raise LogError(f"{folder}: this is one run; pass the folder above it, {folder.parent}")
+
+
 def _margin(points: Any, plan: InterimPlan | None, folder: Path) -> float:
-    """As a share. Raises LogError for what is no margin, and for another than was fixed before a look."""
+    """The margin as a share. Raises LogError for an invalid margin, and for one that differs from the
+    plan."""
     if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points < 100:
         raise LogError(f"margin: must be points of accuracy, above 0 and below 100, not {points}")
     if plan and points != plan.margin:
         raise LogError(
-            f"{folder}: a margin of {plan.margin:g} points was fixed before the first look, not {points:g}"
+            f"{folder}: a margin of {plan.margin:g} points was fixed before the first interim analysis, not "
+            f"{points:g}"
         )
     return points / 100
 
 
 def _attempt(read: Callable[[], T], otherwise: Any, faults: list[str]) -> T:
-    """What is read, or what stands for it, with the fault noted."""
+    """The result of `read`; if it fails, `otherwise`, and the fault is appended to `faults`."""
     try:
         return read()
     except LogError as error:
@@ -165,7 +174,7 @@ def _attempt(read: Callable[[], T], otherwise: Any, faults: list[str]) -> T:
 
 
 def _described(path: Path) -> dict[str, Any]:
-    """experiment.json; empty where there is none."""
+    """experiment.json; empty where it does not exist."""
     if not path.exists():
         return {}
     content = formats.current_keys(formats.EXPERIMENT, read_json(path, PLANNED_ANEW))
@@ -176,29 +185,29 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _one_each(folder: Path, folders: Sequence[Folder], damage: list[str]) -> list[ReadRun]:
-    """Every run with its rows. A folder that says nothing of whose it is, and a second one of a run, are
-    noted in `damage` and left out."""
-    found: dict[tuple[str, str, int], ReadRun] = {}
+    """Every run with its rows. Folders that do not identify their run, and second folders of a run, are added
+    to `damage` and left out."""
+    runs: dict[tuple[str, str, int], ReadRun] = {}
     for one in folders:
         try:
             who = one.who
         except LogError as error:
             damage.append(str(error))
             continue
-        if who in found:
+        if who in runs:
             arm, task, seed = who
             damage.append(
-                f"{folder / found[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
+                f"{folder / runs[who][0].name} and {one.path} are both {arm} on {task} with seed {seed}; "
                 f"move the copy out of {folder}. Only the first counts"
             )
         else:
-            found[who] = one.read()
-    return list(found.values())
+            runs[who] = one.read()
+    return list(runs.values())
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of a run, or the place where one was planned."""
+    """The folder of a run, which may be planned and not exist yet."""
 
     path: Path
     described: Mapping[str, Any]
@@ -208,30 +217,30 @@ class Folder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """run.toml; empty where there is none."""
+        """run.toml; empty where it does not exist."""
         path = self.path / "run.toml"
         return _attempt(lambda: _config(path), {}, self.faults) if path.exists() else {}
 
     @cached_property
     def stranger(self) -> str:
-        """Which run it holds, where that is another than its name says; else empty."""
+        """The run that the folder contains, if it is not the run of the folder's name; else empty."""
         task, arm, seed = _task(self.config), self.config.get("arm"), self.config.get("seed")
         if not isinstance(arm, str) or not isinstance(task, str) or not isinstance(seed, int):
             return ""
-        own = f"{arm}-{task.replace(':', '-')}-s{seed}"
-        return "" if own == self.path.name else own
+        held = f"{arm}-{task.replace(':', '-')}-s{seed}"
+        return "" if held == self.path.name else held
 
     @property
     def who(self) -> tuple[str, str, int]:
-        """Arm, task and seed. Raises LogError where nothing says so."""
-        return identify(self.path, {} if self.stranger else self.config, self.described)
+        """Arm, task and seed. Raises LogError if they are unknown."""
+        return identify_run(self.path, {} if self.stranger else self.config, self.described)
 
     def read(self) -> ReadRun:
-        """The run with its rows of metrics.jsonl and of eval.jsonl. Where a stranger lies in its place, it is
-        missing; where a file is damaged, it has no rows."""
+        """The run with its rows of metrics.jsonl and of eval.jsonl. If the folder contains another
+        run, this run is missing. If a file is damaged, the run has no rows."""
         name = self.path.name
         if self.stranger:
-            why = f"its folder holds {self.stranger}"
+            why = f"its folder contains {self.stranger}"
             missing = Run(name, *self.who, "missing", why, 0, 0, {}, {}, 0, 0, 0, self.planned)
             return missing, [], []
         config, faults = self.config, self.faults
@@ -274,8 +283,8 @@ class Folder:
 
 
 def _result_sums(run: Path) -> dict[str, dict[str, Any]]:
-    """What a run with a result keeps, settings proved. Logs are proved when they are read, weights where they
-    are used."""
+    """Checksums of the files of a run with a result. The settings are checked here, logs when they are read,
+    and weights when they are used."""
     try:
         kept = checksums.read_sums(run)
     except ValueError as error:
@@ -312,7 +321,8 @@ def _task(config: Mapping[str, Any]) -> Any:
 
 
 def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, int]:
-    """Rows in rising step order, cut lines, rewritten rows. A step that goes back replaces what followed."""
+    """Rows in rising order of step, number of cut lines, number of rewritten rows. A row with a step that
+    was logged before replaces that row and all rows after it."""
     lines, cut = read_lines(path, kept)
     rows: list[dict[str, float]] = []
     rewritten = 0
@@ -323,8 +333,10 @@ def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, in
             values = formats.renamed(values, formats.OLD_METRICS)
         step = values.get("step", math.nan)
         if not 0 <= step < LAST_STEP or step != int(step):
-            found = row.get("step")
-            raise LogError(f"{path}, line {number}: `step` must be a whole number from 0; found {found!r}")
+            logged_step = row.get("step")
+            raise LogError(
+                f"{path}, line {number}: `step` must be a whole number from 0; found {logged_step!r}"
+            )
         while rows and rows[-1]["step"] >= step:
             rows.pop()
             rewritten += 1
@@ -334,14 +346,14 @@ def _metric_rows(path: Path, kept: str) -> tuple[list[dict[str, float]], int, in
 
 
 def _demand_finite(path: Path, lines: Sequence[tuple[int, dict[str, Any]]], rows: Any) -> None:
-    """Raise LogError for a whole number beyond what a float holds."""
+    """Raise LogError for an integer that is too large for a float."""
     try:
         np.array([value for row in rows for value in row.values()], dtype=np.float64)
     except OverflowError:
         for number, row in lines:
             for name, value in row.items():
                 if isinstance(value, int) and abs(value) > sys.float_info.max:
-                    raise LogError(f"{path}, line {number}: `{name}` is beyond all numbers") from None
+                    raise LogError(f"{path}, line {number}: `{name}` is too large for a number") from None
         raise
 
 
@@ -367,12 +379,12 @@ def _number(value: Any, path: Path, line: int, name: str) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise LogError(f"{path}, line {line}: `{name}` is beyond all numbers") from None
+            raise LogError(f"{path}, line {line}: `{name}` is too large for a number") from None
     raise LogError(f"{path}, line {line}: `{name}` must be a number or null; found {value!r}")
 
 
 def _demand_score(score: float, path: Path, line: int, name: str) -> None:
-    """`correct` is a share; what other scores are is the task's affair. NaN, an ungraded answer, passes."""
+    """`correct` must be a share; other scores may have any value. NaN, an ungraded answer, is allowed."""
     if name == "correct" and (score < 0 or score > 1):
         raise LogError(
             f"{path}, line {line}: the score `correct` must be from 0 to 1; found {score:g}; mend the task's "
@@ -380,10 +392,10 @@ def _demand_score(score: float, path: Path, line: int, name: str) -> None:
         )
 
 
-def identify(
+def identify_run(
     run_folder: Path, config: Mapping[str, Any], described: Mapping[str, Any]
 ) -> tuple[str, str, int]:
-    """Arm, task and seed: from run.toml where it says so, else from the folder's name."""
+    """Arm, task and seed from run.toml if it names them, else from the name of the folder."""
     task = _task(config)
     if isinstance(config.get("arm"), str) and isinstance(task, str) and isinstance(config.get("seed"), int):
         return config["arm"], task, config["seed"]
@@ -402,8 +414,8 @@ def identify(
 
 
 def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.DataFrame:
-    """Long: arm, task, seed, step, metric, value. Columns are made whole: of a thousand runs there are
-    millions of rows."""
+    """Long: arm, task, seed, step, metric, value. Whole columns are built at once, because a thousand runs
+    have millions of rows."""
     names: list[str] = []
     values: list[float] = []
     steps: list[int] = []
@@ -417,11 +429,11 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
             steps.append(int(row["step"]))
             lengths.append(len(row) - 1)
         of_run.append(len(names) - before)
-    place = {name: number for number, name in enumerate(sorted(set(names)))}
-    codes = np.fromiter(map(place.__getitem__, names), dtype=np.int32, count=len(names))
+    code_of = {name: number for number, name in enumerate(sorted(set(names)))}
+    codes = np.fromiter(map(code_of.__getitem__, names), dtype=np.int32, count=len(names))
 
-    def repeated(told: Sequence[Any], kind: Any) -> Any:
-        return np.repeat(np.array(told, dtype=kind), of_run)
+    def repeated(values_by_run: Sequence[Any], kind: Any) -> Any:
+        return np.repeat(np.array(values_by_run, dtype=kind), of_run)
 
     return pd.DataFrame(
         {
@@ -429,16 +441,16 @@ def _metrics_frame(read: Sequence[tuple[Run, list[dict[str, float]]]]) -> pd.Dat
             "task": repeated([run.task for run, _ in read], object),
             "seed": repeated([run.seed for run, _ in read], np.int64),
             "step": np.repeat(np.array(steps, dtype=np.int64), lengths),
-            "metric": pd.Categorical.from_codes(codes, categories=list(place)),  # codes compare fast
+            "metric": pd.Categorical.from_codes(codes, categories=list(code_of)),  # codes compare fast
             "value": np.array(values, dtype=np.float64),
         }
     )
 
 
 def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.DataFrame:
-    """A row per evaluated answer. Columns are made whole, as there are hundreds of thousands of rows."""
+    """One row per evaluated answer. Whole columns are built at once for hundreds of thousands of rows."""
     counts = [len(lines) for _, lines in read]
-    lines = [line for _, own in read for line in own]
+    lines = [line for _, run_lines in read for line in run_lines]
     if not lines:
         return pd.DataFrame(columns=["arm", "task", "seed", *EVALUATION_KEYS])
     columns: dict[str, Any] = {
@@ -451,7 +463,7 @@ def _evaluations_frame(read: Sequence[tuple[Run, list[dict[str, Any]]]]) -> pd.D
         ("trait/", [line.get("traits") or {} for line in lines]),
     )
     for prefix, tables in parts:
-        kinds = dict.fromkeys(map(tuple, tables))  # of few kinds of row there are many
+        kinds = dict.fromkeys(map(tuple, tables))  # many rows share few sets of keys
         for name in dict.fromkeys(name for kind in kinds for name in kind):
             if prefix or name not in ("scores", "traits"):
                 columns[f"{prefix}{name}"] = [table.get(name, math.nan) for table in tables]
@@ -474,6 +486,6 @@ def _statuses_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame([{column: getattr(run, column) for column in columns} for run in runs])
 
 
-def _ordered(declared: Sequence[Any], found: Sequence[str]) -> tuple[str, ...]:
-    """The order of the recipe first, then what is only found in folders."""
-    return tuple(name for name in dict.fromkeys([*map(str, declared), *found]) if name in set(found))
+def _ordered(declared: Sequence[Any], present: Sequence[str]) -> tuple[str, ...]:
+    """Names in the order of the recipe, then names that only folders have."""
+    return tuple(name for name in dict.fromkeys([*map(str, declared), *present]) if name in set(present))

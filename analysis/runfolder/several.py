@@ -1,4 +1,4 @@
-"""The runs of several experiments as those of one, for figures across result folders."""
+"""Combine the runs of several experiments into one, for figures across result folders."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 
 
-def together(experiments: Sequence[Experiment]) -> Experiment:
-    """All runs of the experiments, in their order. An arm that several of them have is told apart by the
-    name of
-    its experiment, or by its folder where these are the same too. Nothing pairs runs of different
-    experiments, so
-    there are no comparisons: `apart` says so, and where accuracies are over different problems.
+def combine_experiments(experiments: Sequence[Experiment]) -> Experiment:
+    """One experiment with all runs of several, in their order. If several experiments have an arm of the same
+    name, the name of the experiment is added to it, or its folder if these names are equal too. Runs of
+    different experiments are not paired, so there are no comparisons. `apart` says this, and whether
+    accuracies are over different problems.
 
-    Raises LogError for a folder that is given twice and for a map among several, whose arms are sweep values.
+    Raises LogError for a folder that is given twice, and for a map among several experiments.
     """
     if len(experiments) == 1:
         return experiments[0]
@@ -34,7 +33,7 @@ def together(experiments: Sequence[Experiment]) -> Experiment:
         raise LogError(f"{', '.join(maps)}: a map, whose arms are sweep values; draw it on its own")
     common = Path(os.path.commonpath([one.folder.resolve() for one in experiments]))
     labels = _labels(experiments, common)
-    parts = [_part(one, own, common) for one, own in zip(experiments, labels, strict=True)]
+    parts = [_part(one, arm_labels, common) for one, arm_labels in zip(experiments, labels, strict=True)]
     runs = tuple(run for part in parts for run in part.runs)
     return Experiment(
         name=" and ".join(dict.fromkeys(one.name for one in experiments)),
@@ -57,23 +56,25 @@ def together(experiments: Sequence[Experiment]) -> Experiment:
 
 
 def _labels(experiments: Sequence[Experiment], common: Path) -> list[Mapping[str, str]]:
-    """For each experiment what its arms are called among all."""
+    """For each experiment, the names of its arms in the combination."""
     arms = Counter(arm for one in experiments for arm in one.arms)
-    named = Counter((arm, one.name) for one in experiments for arm in one.arms)
-    found: list[Mapping[str, str]] = []
+    named_alike = Counter((arm, one.name) for one in experiments for arm in one.arms)
+    labels: list[Mapping[str, str]] = []
     for one in experiments:
-        place = os.path.relpath(one.folder.resolve(), common)
-        found.append(
+        folder = os.path.relpath(one.folder.resolve(), common)
+        labels.append(
             {
-                arm: arm if arms[arm] == 1 else f"{arm} ({one.name if named[arm, one.name] == 1 else place})"
+                arm: arm
+                if arms[arm] == 1
+                else f"{arm} ({one.name if named_alike[arm, one.name] == 1 else folder})"
                 for arm in one.arms
             }
         )
-    return found
+    return labels
 
 
 def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Experiment:
-    """An experiment with its arms so called, and its runs by their folders as seen from the common one."""
+    """An experiment with the new names of its arms, and runs named by their path from the common folder."""
     names = {
         run.name: os.path.relpath(experiment.folder.resolve() / run.name, common) for run in experiment.runs
     }
@@ -94,24 +95,30 @@ def _part(experiment: Experiment, labels: Mapping[str, str], common: Path) -> Ex
 
 
 def _apart(experiments: Sequence[Experiment]) -> str:
-    """What a caption says of figures across experiments."""
+    """The sentence that captions add to figures across experiments."""
     differ, unknown = [], []
     for task in dict.fromkeys(task for one in experiments for task in one.tasks):
         asked = [_problems(one, task) for one in experiments if task in one.tasks]
         if len(asked) > 1 and not all(asked):
             unknown.append(task)
-        elif any(len({own[split] for own in asked if split in own}) > 1 for split in ("validation", "test")):
+        elif any(
+            len({problems[split] for problems in asked if split in problems}) > 1
+            for split in ("validation", "test")
+        ):
             differ.append(task)
-    told = f"Runs of {len(experiments)} experiments, which nothing pairs."
+    text = f"The runs of these {len(experiments)} experiments are not paired."
     if differ:
-        told += f" On {', '.join(differ)} they were evaluated on different problems, "
-        told += "so accuracies do not compare."
+        text += f" On {', '.join(differ)} they were evaluated on different problems, "
+        text += "so their accuracies cannot be compared."
     if unknown:
-        told += f" On {', '.join(unknown)} not all logs say on which problems they were evaluated."
-    return told
+        text += f" On {', '.join(unknown)}, some logs do not say on which problems runs were evaluated."
+    return text
 
 
 def _problems(experiment: Experiment, task: str) -> Mapping[str, frozenset[str]]:
-    """The problems that were evaluated, by split; nothing where the logs do not say."""
-    own = experiment.evaluations[experiment.evaluations["task"] == task]
-    return {str(split): frozenset(map(str, rows.unique())) for split, rows in own.groupby("split")["problem"]}
+    """The evaluated problems by split; empty where the logs do not say."""
+    rows = experiment.evaluations[experiment.evaluations["task"] == task]
+    return {
+        str(split): frozenset(map(str, problems.unique()))
+        for split, problems in rows.groupby("split")["problem"]
+    }

@@ -1,0 +1,1 @@
+"""Pure functions of arrays: tests, intervals, power and survival."""

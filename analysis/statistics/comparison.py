@@ -1,4 +1,4 @@
-"""Two arms on one task, paired by seed: the difference, what the tests say and could have found."""
+"""Two arms on one task, paired by seed: the difference, the tests, and what they could have found."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from grpobench.analysis.statistics.verdicts import (
 BySeed: TypeAlias = Mapping[int, float]
 """Seed -> score of a run."""
 Waiting: TypeAlias = Mapping[str, Mapping[int, str]]
-"""Arm -> its seeds without a result -> how each is to be named."""
+"""Arm -> seed without a result -> its name in messages."""
 BASE = "base"
-"""What every arm was before training, in comparisons with it."""
+"""Name of the policy before training in comparisons with it."""
 MOST_ARMS = 40
-"""Arms up to which every pair is compared: 780 pairs, for which Holm asks for 15 seeds."""
+"""Up to this many arms every pair is compared: 780 pairs, for which Holm needs 15 seeds."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +53,29 @@ class Comparison:
     p: float
     p_holm: float
     pairs: int
-    """Pairs of the task that Holm pays for."""
+    """Pairs of the task in Holm's correction."""
     margin: float
-    """Differences smaller than this are none that matters."""
+    """Differences smaller than this do not matter."""
     p_equivalence: float
-    """Of the two one-sided tests against a difference of the margin or more."""
+    """p of the two one-sided tests against a difference of the margin or more."""
     p_equivalence_holm: float
     detectable: float
-    """Smallest effect that this many seeds find in 80 % of repetitions under Holm, were the SD of the paired
-    differences the one observed; NaN where so few seeds can find none, or show no spread."""
+    """Smallest effect that this many seeds find in 80 % of repetitions under Holm, with the observed SD of
+    the paired differences; NaN where this many seeds cannot find any effect or give no SD."""
     detectable_low: float
     detectable_high: float
     """The same at both ends of the 95 % interval of that SD."""
     power: float
-    """Share of repetitions in which these seeds find a difference as large as the margin, likewise."""
+    """Share of repetitions in which these seeds find a difference as large as the margin, with the same
+    SD."""
     power_equivalence: float
-    """Share of repetitions in which they show arms without any difference to be equivalent, likewise."""
+    """Share of repetitions in which they show equal arms to be equivalent, with the same SD."""
     improvement: float
     """P(first > second) over all pairs of runs."""
     verdict: Verdict
-    """What the first arm is beside the second."""
+    """The first arm compared with the second."""
     needs: str
-    """Why it is unresolved and what it would take; for a verdict, what it stands on."""
+    """The reason for the verdict; if it is unresolved, what a verdict would need."""
     problems: int = 0
     """Evaluated problems that all these runs share."""
     crossed: float = math.nan
@@ -82,7 +83,7 @@ class Comparison:
     crossed_low: float = math.nan
     crossed_high: float = math.nan
     disagrees: str = ""
-    """How that interval says otherwise than the verdict; empty where it does not."""
+    """How that interval contradicts the verdict; empty where it does not."""
 
     @property
     def text(self) -> str:
@@ -112,7 +113,7 @@ class Comparison:
         )
 
     def beside(self, problems: int, over_both: Estimate) -> Comparison:
-        """The same with the interval over seeds × problems, and whether it says otherwise."""
+        """The comparison with the interval over seeds × problems, and whether it contradicts the verdict."""
         low, high = over_both.low, over_both.high
         out, inside = low * high > 0, max(abs(low), abs(high)) < self.margin  # NaN: neither
         told = ""
@@ -123,7 +124,7 @@ class Comparison:
                 "reaches beyond the margin: equivalence is shown on these problems, not for others like them"
             )
         elif self.verdict == "unresolved" and out and self.seeds:
-            told = "leaves 0 out, but takes seeds and problems as normal and this pair as the only one"
+            told = "excludes 0, but assumes normal seeds and problems and ignores all other pairs"
         told = told and f"the interval over seeds × problems {told}"
         return replace(
             self,
@@ -142,7 +143,7 @@ def _minus(value: float) -> float:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sets of runs that are to be compared, by seed."""
+    """Two sets of runs to compare, by seed."""
 
     first: str
     second: str
@@ -152,8 +153,8 @@ class Pair:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds that both have; with a plan of looks those of the last look that both have reached, in
-        the order of the plan, and before the first look those that are there."""
+        """The seeds that both have. With a plan, those of the last interim analysis that both have reached,
+        in the order of the plan; before the first analysis, all shared seeds from the start of the plan."""
         shared = set(self.values) & set(self.against)
         if self.plan is None:
             return tuple(sorted(shared))
@@ -161,13 +162,14 @@ class Pair:
         return there[: self.plan.reached(len(there)) or len(there)]
 
     @property
-    def looks(self) -> str:
-        """Which look this is, in words; empty without a plan."""
+    def analysis(self) -> str:
+        """Which interim analysis this is, in words; empty without a plan."""
         if self.plan is None:
             return ""
-        taken = sum(look <= len(self.seeds) for look in self.plan.analyses)
+        made = sum(seeds <= len(self.seeds) for seeds in self.plan.analyses)
         return (
-            f"at look {taken} of {len(self.plan.analyses)}, {len(self.seeds)} of {len(self.plan.seeds)} seeds"
+            f"at interim analysis {made} of {len(self.plan.analyses)}, {len(self.seeds)} of "
+            f"{len(self.plan.seeds)} seeds"
         )
 
     @property
@@ -177,8 +179,8 @@ class Pair:
 
 
 def pairs_of(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs that are compared: all, and with more than `MOST_ARMS` arms each with the first. What is
-    compared follows from how many arms there are, never from how they fared."""
+    """The pairs that are compared: all pairs, or with more than `MOST_ARMS` arms each arm with the first. The
+    choice depends on the number of arms, never on their results."""
     if len(arms) > MOST_ARMS:
         return [(arms[0], arm) for arm in arms[1:]]
     return list(combinations(arms, 2))
@@ -197,8 +199,8 @@ def compare(
     A verdict needs three things: no run of either arm is without a result, there are as many paired seeds as
     its test needs to be able to reach alpha after Holm over all pairs of the task, and the Holm p is at most
     alpha. `better` and `worse` are the exact test's of a difference, `equivalent` that of two one-sided tests
-    against a difference of the margin or more. Everything else is `unresolved`. With a `plan` of looks p
-    values are those for which it does not matter at which look one stops (`sequential`).
+    against a difference of the margin or more. Everything else is `unresolved`. With a `plan`, p
+    values are valid whichever interim analysis is the last (`sequential`).
     """
     found = [Pair(a, b, values[a], values[b], plan) for a, b in pairs_of(list(values))]
     return compare_pairs(task, found, waiting, alpha, margin)
@@ -242,7 +244,7 @@ def compare_pairs(
             margin=margin,
             late=_late(pair, waiting or {}),
             alpha=alpha,
-            looks=pair.looks,
+            analysis=pair.analysis,
         )
         found.append(_compared(task, pair, known, p[index], close[index]))
     return found
@@ -262,7 +264,7 @@ def _late(pair: Pair, waiting: Waiting) -> dict[str, tuple[str, ...]]:
 def _compared(task: str, pair: Pair, known: Evidence, p: float, p_equivalence: float) -> Comparison:
     own = known.differences
     mean = seed_mean(own)
-    plan = pair.plan  # with looks: what the last one finds with its own share of the level
+    plan = pair.plan  # with a plan: what the last analysis finds with its share of the level
     seeds, alpha = (len(plan.seeds), known.alpha * plan.weights[-1]) if plan else (own.size, known.alpha)
     findable = findable_effect(own, seeds, known.pairs, alpha)
     margin = known.margin / spread_of(own)  # in standard deviations; NaN without a spread

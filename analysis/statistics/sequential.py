@@ -1,17 +1,18 @@
-"""Tests that are looked at while seeds are still added, with error rates that hold under it.
+"""Tests for experiments to which seeds are added between interim analyses, with valid error rates.
 
-Each look j may spend w_j α, fixed beforehand, Σ w_j = 1. Differences: given the sizes |d| of the differences,
-their signs are fair coins where there is no difference. Every sign pattern of a look is known, and so is
-whether it would have been rejected before; the look rejects the largest sums for which the share of patterns
-that are rejected now and were not before is at most w_j α. Whatever the sizes are, the chance of ever
-rejecting is at most Σ w_j α = α. The level is exact like the test itself and no normal theory is in it.
+Each interim analysis j may spend w_j α, fixed beforehand, Σ w_j = 1. Differences: given the sizes |d| of the
+differences, their signs are fair coins where there is no difference. Every sign pattern of an analysis is
+known, and so is whether it would have been rejected before; the analysis rejects the largest sums for which
+the share of patterns that are rejected now and were not before is at most w_j α. Whatever the sizes are, the
+chance of ever rejecting is at most Σ w_j α = α. The level is exact like the test itself and no normal theory
+is in it.
 
-The rejections at a lower level are among those at a higher one: the higher level spends more at every look
-and has fewer patterns left that were not rejected before, so its bound is at least as wide (by induction over
-looks). The smallest level that would have rejected by now is therefore a p value at whatever look one stops,
-and Holm's correction may be used on it (closed testing; sequential p values of Liu and Anderson, 2008).
-Equivalence: two one-sided tests whose nulls are no single point, so that each look has the p of its own over
-w_j (Bonferroni over looks).
+The rejections at a lower level are among those at a higher one: the higher level spends more at every
+analysis and has fewer patterns left that were not rejected before, so its bound is at least as wide (by
+induction over analyses). The smallest level that would have rejected by now is therefore a p value at
+whatever analysis one stops, and Holm's correction may be used on it (closed testing; sequential p values of
+Liu and Anderson, 2008). Equivalence: two one-sided tests whose nulls are no single point, so that each
+analysis has its own p over w_j (Bonferroni over analyses).
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ HALVINGS = 26
 def spending(seeds: Sequence[int], pairs: int, alpha: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Which of these numbers of seeds can decide, and the share of the level that each of them may spend.
 
-    A look at which even the largest difference would not be found, as one of so many pairs under Holm, is
-    left out and its share goes to the next. Empty where none can decide.
+    An analysis at which even the largest difference would not be found, as one of so many pairs under Holm,
+    is left out and its share goes to the next. Empty where none can decide.
     """
-    looks: list[int] = []
+    analyses: list[int] = []
     weights: list[float] = []
     spent = 0.0
     for n in seeds:
         share = (n / seeds[-1]) ** POWER_OF_TIME - spent
         if smallest_p(n) <= share * alpha / pairs * (1 + 1e-12):
-            looks.append(n)
+            analyses.append(n)
             weights.append(share)
             spent += share
-    if looks and looks[-1] != seeds[-1]:  # a last step that cannot decide by itself
+    if analyses and analyses[-1] != seeds[-1]:  # a last step that cannot decide by itself
         return (), ()
-    return tuple(looks), tuple(weights)
+    return tuple(analyses), tuple(weights)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One look at one pair."""
+    """One interim analysis of one pair."""
 
     p: Floats
     """(2^seeds,): the two-sided p of every sign pattern, the observed one first; (1,) where they are too many
@@ -71,7 +72,7 @@ class Stage:
     """(2^seeds,): place of the last pattern in `order` whose p is the same."""
     weight: float
     counts: bool
-    """Whether the difference has the sign that it has at the last look."""
+    """Whether the difference has the sign that it has at the last analysis."""
 
     @property
     def exact(self) -> bool:
@@ -79,11 +80,11 @@ class Stage:
         return self.p.size > 1
 
 
-def stages(differences: ArrayLike, looks: Sequence[int], weights: Sequence[float]) -> list[Stage]:
-    """The looks that so many differences, in the order of the plan, have reached."""
+def stages(differences: ArrayLike, analyses: Sequence[int], weights: Sequence[float]) -> list[Stage]:
+    """The analyses that these differences, in the order of the plan, have reached."""
     array = np.asarray(differences, dtype=np.float64)
     found = []
-    for seeds, weight in zip(looks, weights, strict=True):
+    for seeds, weight in zip(analyses, weights, strict=True):
         if seeds > array.size:
             break
         own = array[:seeds]
@@ -102,11 +103,11 @@ def stages(differences: ArrayLike, looks: Sequence[int], weights: Sequence[float
 
 
 def rejects(reached: Sequence[Stage], level: float) -> bool:
-    """Whether the test of a difference has rejected by now at a level over all looks."""
+    """Whether the test of a difference has rejected by now at a level over all analyses."""
     before = np.zeros(1, dtype=bool)
     for stage in reached:
         spend = stage.weight * level * (1 + 1e-12)
-        if not stage.exact:  # what was rejected before is not told apart: the look has its own share only
+        if not stage.exact:  # what was rejected before is unknown: the analysis has its own share only
             if stage.counts and stage.p[0] <= spend:
                 return True
             continue
@@ -121,11 +122,11 @@ def rejects(reached: Sequence[Stage], level: float) -> bool:
 
 
 def sequential_p(differences: ArrayLike, plan: InterimPlan) -> float:
-    """p against "no difference" for which it does not matter at which look one stops: the smallest level at
-    which it would have been rejected by now. 1 before the first look.
+    """p against "no difference" that is valid whichever analysis is the last: the smallest level at
+    which it would have been rejected by now. 1 before the first analysis.
 
-    A look at which the difference had the other sign does not count. Never too small; too large by 2⁻²⁶ at
-    most.
+    An analysis at which the difference had the other sign does not count. Never too small; too large by 2⁻²⁶
+    at most.
     """
     reached = stages(differences, plan.analyses, plan.weights)
     if not reached or not rejects(reached, 1.0):
@@ -138,7 +139,8 @@ def sequential_p(differences: ArrayLike, plan: InterimPlan) -> float:
 
 
 def sequential_equivalence_p(differences: ArrayLike, margin: float, plan: InterimPlan) -> float:
-    """p against "the margin or more from 0" likewise: the smallest p of a look over its weight, at most 1."""
+    """p against "the margin or more from 0" likewise: the smallest p of an analysis over its weight, at most
+    1."""
     array = np.asarray(differences, dtype=np.float64)
     found = [
         equivalence_p(array[:seeds], margin) / weight

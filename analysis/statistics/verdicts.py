@@ -1,4 +1,4 @@
-"""What a comparison's numbers come to: better, worse, equivalent or unresolved, and why."""
+"""The verdict of a comparison: better, worse, equivalent or unresolved, and why."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from grpobench.analysis.statistics.intervals import Estimate, Floats, seed_mean
 from grpobench.analysis.statistics.permutation import seeds_needed, smallest_p
 
 ALPHA = 0.05
-"""Level of the tests over all pairs of a task: of those of a difference, and of those of equivalence."""
+"""Level over all pairs of a task, for the tests of a difference and for the tests of equivalence."""
 SAME = 1e-12
-"""Differences of accuracies below this are rounding."""
+"""Differences of accuracies below this are rounding errors."""
 Verdict: TypeAlias = Literal["better", "worse", "equivalent", "unresolved"]
 TURNED: Mapping[Verdict, Verdict] = {"better": "worse", "worse": "better"}
-"""What is said of the second arm where this is said of the first, where it is another word."""
+"""Verdict on the first arm -> verdict on the second, where they differ."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict on one pair of arms rests on."""
+    """The numbers that decide the verdict on one pair of arms."""
 
     differences: Floats
     """(seeds,): first − second, as shares."""
     p: float
-    """Of the test of a difference, after Holm."""
+    """p of the test of a difference, after Holm."""
     p_equivalence: float
-    """Of the test of equivalence, after Holm."""
+    """p of the test of equivalence, after Holm."""
     pairs: int
-    """How many pairs Holm pays for."""
+    """Number of pairs in Holm's correction."""
     margin: float
     late: Mapping[str, Sequence[str]]
-    """Arm -> its seeds without a result that the pair waits for."""
+    """Arm -> seeds without a result, for which the pair waits."""
     alpha: float = ALPHA
-    looks: str = ""
-    """Which of several looks this is; empty: there is one."""
+    analysis: str = ""
+    """Which of several interim analyses this is, in words; empty without a plan."""
 
 
 def judge(known: Evidence) -> tuple[Verdict, str]:
-    """The verdict on the first arm, and what it stands on; of an unresolved one, what it would take.
+    """The verdict on the first arm and the reason for it; if it is unresolved, what a verdict would need.
 
-    A difference goes before equivalence: of arms that are both told apart and within the margin one is better
-    and the reason says by how little.
+    A difference takes precedence over equivalence: if arms differ significantly and within the margin, one is
+    better, and the reason says that the difference is small.
     """
     seeds, pairs = known.differences.size, known.pairs
     needed = seeds_needed(known.alpha, pairs)
@@ -56,7 +56,7 @@ def judge(known: Evidence) -> tuple[Verdict, str]:
         named = "; ".join(f"{arm} seed {', '.join(own)}" for arm, own in known.late.items() if own)
         return "unresolved", f"waits for runs without a result: {named}"
     if seeds == 0:
-        return "unresolved", f"no seed that both arms ran; needs {needed}"
+        return "unresolved", f"the arms share no seed; needs {needed}"
     within, close = known.p_equivalence <= known.alpha, f"within {points(known.margin)} points"
     if known.p <= known.alpha:
         verdict: Verdict = "better" if known.differences.mean() > 0 else "worse"
@@ -77,40 +77,40 @@ def _p(value: float) -> str:
 
 
 def _undecided(known: Evidence, needed: int) -> str:
-    """Why no difference is shown, and what it would take."""
+    """Why no difference is shown, and how many seeds would show one."""
     seeds, pairs = known.differences.size, known.pairs
-    if known.looks:
-        return f"{_p(known.p)} > {known.alpha:g} {known.looks}"
+    if known.analysis:
+        return f"{_p(known.p)} > {known.alpha:g} {known.analysis}"
     if seeds < needed:
         return (
             f"{seeds} of the {needed} seeds that {pairs} pair{'s' * (pairs > 1)} under Holm need (smallest "
             f"possible p now {smallest_p(seeds):.3g}){_outlook(known, needed)}"
         )
     return (
-        f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as they look, "
+        f"{_p(known.p)} > {known.alpha:g}; if difference and spread are as observed, "
         f"{_enough(known, max(needed, seeds + 1))}"
     )
 
 
 def _not_equivalent(known: Evidence) -> str:
-    """Why no equivalence is shown either, and whether so many seeds could show it."""
+    """Why equivalence is not shown either, and whether this many seeds could show it."""
     seeds, needed = known.differences.size, seeds_needed(known.alpha, known.pairs, sides=1)
     within = f"within {points(known.margin)} points"
-    if known.looks:
+    if known.analysis:
         return f"; equivalence {within}: {_p(known.p_equivalence)}"
     if seeds < needed:
-        return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which takes {needed}"
+        return f"; {seeds} seed{'s' * (seeds > 1)} can never show equivalence {within}, which needs {needed}"
     least = equivalence_margin(known.differences, seeds, known.pairs, known.alpha)
     told = f"; equivalence {within}: {_p(known.p_equivalence)}"
     if math.isnan(least):
         return told
-    return f"{told}, and {seeds} seeds show arms without difference to be within {100 * least:.1f} at best"
+    return f"{told}, and {seeds} seeds can show that equal arms are within {100 * least:.1f} points at best"
 
 
 def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> Estimate:
-    """The effect that `seeds` seeds find in 80 % of repetitions as one of so many pairs under Holm, from
-    the SD of the differences seen, with the values at the ends of that SD's 95 % interval. NaN where so few
-    seeds can find none, and where fewer than two differences or equal ones tell nothing of the spread."""
+    """The effect that `seeds` seeds find in 80 % of repetitions for one of `pairs` pairs under Holm, computed
+    from the observed SD, with the values at the ends of the 95 % interval of that SD. NaN where this many
+    seeds cannot find any effect, and where fewer than two different differences give no SD."""
     deviation = spread_of(differences)
     if math.isnan(deviation):
         return Estimate(math.nan, math.nan, math.nan)
@@ -120,19 +120,19 @@ def findable_effect(differences: ArrayLike, seeds: int, pairs: int, alpha: float
 
 
 def equivalence_margin(differences: ArrayLike, seeds: int, pairs: int, alpha: float = ALPHA) -> float:
-    """The smallest margin within which `seeds` seeds show arms without difference to be equivalent in 80 % of
-    repetitions, from the SD of the differences seen; NaN as for `findable_effect`."""
+    """The smallest margin within which `seeds` seeds show equal arms to be equivalent in 80 % of repetitions,
+    from the observed SD; NaN as for `findable_effect`."""
     return power.detectable_margin(seeds, pairs, alpha) * spread_of(differences)
 
 
 def spread_of(differences: ArrayLike) -> float:
-    """SD of the differences (ddof = 1); NaN of fewer than two and of equal ones, which tell of no spread."""
+    """SD of the differences (ddof = 1); NaN for fewer than two differences and for equal ones."""
     array = np.asarray(differences, dtype=np.float64)
     return math.nan if array.size < 2 or np.ptp(array) < SAME else float(array.std(ddof=1))
 
 
 def _enough(known: Evidence, least: int) -> str:
-    """How many seeds would find the difference that is observed."""
+    """How many seeds would find the observed difference."""
     mean, spread = abs(float(known.differences.mean())), float(known.differences.std(ddof=1))
     wanted = power.seeds_for(mean / spread, known.pairs, known.alpha, least) if spread > 0 else float(least)
     if not math.isfinite(wanted):
@@ -141,20 +141,20 @@ def _enough(known: Evidence, least: int) -> str:
 
 
 def _outlook(known: Evidence, needed: int) -> str:
-    """What the fewest seeds that can decide would find."""
+    """The effect that the smallest sufficient number of seeds would find."""
     effect = findable_effect(known.differences, needed, known.pairs, known.alpha)
     if math.isnan(effect.value):
         return ""
     high = f"{100 * effect.high:.1f}" if effect.high < 1 else "no limit"  # accuracies differ by 1 at most
     return (
         f"; {needed} would find {100 * effect.value:.1f} points in {power.POWER:.0%} of repetitions "
-        f"({100 * effect.low:.1f} to {high} for all that {known.differences.size} tell of the SD)"
+        f"({100 * effect.low:.1f} to {high} given the uncertainty of the SD)"
     )
 
 
 def _beside(differences: Floats) -> str:
-    """Why the interval that is shown leaves 0 out although the test does not reject."""
+    """Why the interval excludes 0 although the test does not reject."""
     mean = seed_mean(differences)
     if not mean.low * mean.high > 0:  # NaN without an interval
         return ""
-    return "; the t interval leaves 0 out, but takes the differences as normal and this pair as the only one"
+    return "; the t interval excludes 0, but assumes normal differences and ignores all other pairs"

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of experiments: text, garbage collection and helper processes."""

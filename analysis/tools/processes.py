@@ -1,11 +1,10 @@
-"""When Python looks for objects that only refer to each other.
+"""Garbage collection for programs that make many objects, and a crew of helper processes.
 
-Calls of one function, shared out among this process and helpers of it; results in the order of the calls.
-
-Helpers are new interpreters, not forks: a process that trained or sampled has threads, and a fork would have
-their locks but not them. Nor do they import the program that started them, whatever that does on import. What
-they are sent and what they return lies in files without names, who does which call is drawn from a pipe; all
-of it is gone when this process is, and a helper then ends with the call that it is at.
+A `Crew` shares the calls of one function among this process and its helpers, and returns the results in the
+order of the calls. Helpers are new interpreters, not forks: a process that trained or sampled has threads,
+and a fork would copy their locks without the threads. Helpers do not import the program that started them.
+Jobs and results pass through unnamed files, and each helper draws job numbers from a pipe. When the first
+process ends, files and pipe vanish, and each helper ends with its current call.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, Any, TypeVar
 
+# Garbage collection
+
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Within it, not at all: for what makes very many objects and drops none, which each search would go
-    through once more."""
+def pause_garbage_collection() -> Iterator[None]:
+    """Turn garbage collection off, for code that makes many objects and drops none. Every collection would
+    otherwise search all of them again."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -37,9 +38,9 @@ def uncollected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def old_left_out() -> Iterator[None]:
-    """Within it, only among what is made there: for what makes and drops objects beside much that stays.
-    A program that has set objects aside itself keeps them there: nothing is added to them or taken back."""
+def exclude_old_objects() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, for code that makes and drops objects while many
+    others stay. If the program has frozen objects itself, this changes nothing."""
     if gc.get_freeze_count():
         yield
         return
@@ -50,16 +51,18 @@ def old_left_out() -> Iterator[None]:
         gc.unfreeze()
 
 
+# Helper processes
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 MOST = 4
-"""Processes at most: each needs some 300 MB, and seconds to import what it works with."""
+"""Most processes: each needs about 300 MB, and seconds for its imports."""
 MOST_JOBS = 255
-"""The number of a job is a byte in a pipe."""
+"""Most jobs, because the number of a job is one byte in a pipe."""
 HELPER = """
 import signal, sys, json
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for who started it, and ends it
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt ends the starter, and so the helper
 sys.path[:] = json.loads(sys.argv[1])
 import importlib
 importlib.import_module(sys.argv[2])
@@ -74,17 +77,17 @@ def usable_cores() -> int:
 
 
 class Crew:
-    """This process and its helpers. `ask` and `finish`, or `share`, which is both, may be called once."""
+    """This process and its helpers. Call either `ask` and then `finish`, or `share`, and only once."""
 
     def __init__(self, processes: int, module: str) -> None:
-        """Start the helpers, all processes but this one; each imports `module` at once. Where the system has
-        no room for their files or for another process there are fewer."""
+        """Start `processes` − 1 helpers, which import `module` at once. There are fewer if the system has no
+        room for their files or for another process."""
         self._files = contextlib.ExitStack()
         self._helpers: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._asked: Callable[[], list[Any]] = list
         self._read, self._write = os.pipe()
         if processes > 1 and sys.executable:
-            with contextlib.suppress(OSError):  # this process does what they do not
+            with contextlib.suppress(OSError):  # this process does the jobs that helpers do not do
                 self._start(processes - 1, module)
 
     def _start(self, helpers: int, module: str) -> None:
@@ -92,7 +95,7 @@ class Crew:
         for _ in range(helpers):
             made = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             files = (self._read, self._sent.fileno(), made.fileno())
-            path = json.dumps([str(place) for place in sys.path])
+            path = json.dumps([str(entry) for entry in sys.path])
             command = [sys.executable, "-P", "-c", HELPER, path, module, *map(str, (os.getpid(), *files))]
             helper = subprocess.Popen(
                 command, pass_fds=files, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -100,49 +103,49 @@ class Crew:
             self._helpers.append((helper, made))
 
     def ask(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> None:
-        """Have helpers begin with `function` of each job. Function, jobs and results must be such as can be
-        pickled. Raises ValueError for more than `MOST_JOBS`."""
+        """Let helpers begin with `function(job)` for each job. Function, jobs and results must be picklable.
+        Raises ValueError for more than `MOST_JOBS` jobs."""
         if len(jobs) > MOST_JOBS:
             raise ValueError(f"{len(jobs)} jobs; at most {MOST_JOBS}")
         if self._helpers:
             try:
                 pickle.dump((function, jobs), self._sent, pickle.HIGHEST_PROTOCOL)
                 self._sent.flush()
-            except OSError:  # no room for it, so helpers cannot have it
+            except OSError:  # no room for the jobs, so helpers cannot do any
                 self._dismiss()
         os.write(self._write, bytes(range(len(jobs))))
         self._close_write()
         self._asked = partial(self._gather, function, jobs)
 
     def finish(self) -> list[Any]:
-        """Do what helpers have not begun: `function` of each job that was asked for, in their order. Raises
-        what the function raises, of the first job that fails."""
+        """Do the jobs that helpers have not begun, and return all results in the order of the jobs. Raises
+        the error of the first job that fails."""
         return self._asked()
 
     def share(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
-        """Ask, and finish at once."""
+        """`ask`, then `finish`."""
         self.ask(function, jobs)
         return self.finish()
 
     def _gather(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
         done, failed = _draw_all(self._read, function, jobs)
         for process, made in self._helpers:
-            if len(done) + len(failed) == len(jobs):  # nobody else drew any
+            if len(done) + len(failed) == len(jobs):  # helpers drew no jobs
                 break
             if process.wait() == 0:
                 made.seek(0)
                 theirs = pickle.load(made)
                 done.update(theirs[0])
                 failed |= theirs[1]
-        # What failed, and what a helper had that ended otherwise, is done again in order: an error is raised
-        # here as if there were no helpers, and it is that of the first job, whichever failed first.
-        return [done[place] if place in done else function(job) for place, job in enumerate(jobs)]
+        # Repeat failed jobs, and jobs of helpers that died, in order. So errors are raised in this process as
+        # without helpers, and the error of the first job is raised, whichever job failed first.
+        return [done[number] if number in done else function(job) for number, job in enumerate(jobs)]
 
     def close(self) -> None:
-        """End the helpers that are still at work, and let go of the files."""
+        """Stop the helpers that are still running, and close the files."""
         self._close_write()
         self._dismiss()
-        with contextlib.suppress(OSError):  # a full disk: what was to be written is of no use any more
+        with contextlib.suppress(OSError):  # the disk is full; the rest is not needed any more
             self._files.close()
         os.close(self._read)
 
@@ -160,7 +163,8 @@ class Crew:
 
 @contextlib.contextmanager
 def crew(processes: int, module: str) -> Iterator[Crew]:
-    """So many processes, this one included and at most `MOST`, whose helpers are gone afterwards."""
+    """A crew of `processes` processes (at most `MOST`), including this one. The helpers end with the
+    block."""
     made = Crew(min(processes, MOST), module)
     try:
         yield made
@@ -169,13 +173,13 @@ def crew(processes: int, module: str) -> Iterator[Crew]:
 
 
 def help_out(asker: int, tickets: int, sent: int, made: int) -> None:
-    """What a helper does: the jobs that it draws, until there are none or the process `asker` is gone."""
+    """Run a helper: do the jobs that it draws, until there are none or the process `asker` has ended."""
     first = os.read(tickets, 1)
-    if not first:  # nothing is left to do, or who asked is gone
+    if not first:  # no jobs are left, or the asking process has ended
         return
-    # The file's position is shared by all helpers, so it is read from a stated one.
+    # All helpers share the file's position, so each reads from an explicit offset.
     function, jobs = pickle.loads(os.pread(sent, os.fstat(sent).st_size, 0))
-    with old_left_out():
+    with exclude_old_objects():
         drawn = _draw_all(tickets, function, jobs, first, asker)
     with os.fdopen(made, "wb") as file:
         pickle.dump(drawn, file, pickle.HIGHEST_PROTOCOL)
@@ -188,15 +192,15 @@ def _draw_all(
     first: bytes = b"",
     asker: int | None = None,
 ) -> tuple[dict[int, Result], set[int]]:
-    """Do the jobs that this process draws: results by place, and the places of those that failed."""
+    """Do the jobs that this process draws. Returns results by job number, and the numbers of failed jobs."""
     done: dict[int, Result] = {}
     failed: set[int] = set()
     ticket = first or os.read(tickets, 1)
     while ticket and asker in (None, os.getppid()):
-        place = ticket[0]
+        number = ticket[0]
         try:
-            done[place] = function(jobs[place])
-        except Exception:  # `share` does it again, and raises
-            failed.add(place)
+            done[number] = function(jobs[number])
+        except Exception:  # `finish` repeats the job and raises
+            failed.add(number)
         ticket = os.read(tickets, 1)
     return done, failed

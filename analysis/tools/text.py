@@ -1,12 +1,9 @@
-"""Text of others made safe to show: what a model wrote, what an arm or a run is called, what an error says.
+"""Text: untrusted text made safe to show, text for LaTeX, and numbers in words.
 
-A control character moves the cursor of a terminal, makes a file no XML, or turns the direction of what
-follows; a spreadsheet runs a cell that begins like a formula. Whatever leaves for a page, a figure, a table
-or a terminal goes through here.
-
-Text for LaTeX.
-
-Numbers, lists of names and missing folders in words, as reports, kept tables and messages have them.
+Untrusted text is what a model wrote, the name of an arm or a run, or the message of an error. A control
+character in it can move the cursor of a terminal, make an SVG file invalid, or reverse the direction of the
+text that follows, and a spreadsheet runs a cell that begins like a formula. All text for a page, a figure, a
+table or a terminal passes through `visible` or `cell`.
 """
 
 from __future__ import annotations
@@ -16,6 +13,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+
+# Untrusted text
 
 HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tab and line feed
@@ -30,13 +29,13 @@ NUMBERS: Final = re.compile(r"[+-]?[\d.,eE\s()\[\]%;:–−+-]*")
 
 
 def visible(text: str) -> str:
-    """The text with such characters as the escapes by which Python writes them; tabs and line feeds stay."""
-    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    """The text with hidden characters as Python escapes; tabs and line feeds stay."""
+    return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def cell(value: Any) -> Any:
-    """A value for a table that a spreadsheet may open: text that begins like a formula, and is more than
-    numbers, has an apostrophe before it. Other values as they are."""
+    """A value for a table that a spreadsheet may open. Text that begins like a formula and is not a number
+    gets an apostrophe in front. Other values stay as they are."""
     if not isinstance(value, str):
         return value
     text = visible(value)
@@ -44,8 +43,8 @@ def cell(value: Any) -> Any:
 
 
 def json_text(text: str) -> str:
-    """JSON as it is, with such characters in its strings as JSON's own escapes."""
-    return HIDDEN.sub(lambda found: "".join(f"\\u{unit:04x}" for unit in units(found[0])), text)
+    """JSON text with hidden characters in its strings as JSON escapes."""
+    return HIDDEN.sub(lambda match: "".join(f"\\u{unit:04x}" for unit in units(match[0])), text)
 
 
 def units(character: str) -> list[int]:
@@ -53,6 +52,8 @@ def units(character: str) -> list[int]:
     data = character.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
 
+
+# Text for LaTeX
 
 TEX = {
     "\\": r"\textbackslash{}",
@@ -104,11 +105,14 @@ def escape(text: str) -> str:
     return "".join(TEX.get(character, character) for character in visible(str(text)))
 
 
+# Numbers and names in words
+
 NONE = "–"
+"""Printed for a number that does not exist."""
 
 
 def number(value: float, digits: int) -> str:
-    """With so many decimals; zero has no sign."""
+    """A number with `digits` decimals; zero has no sign."""
     if value is None or not math.isfinite(value):
         return NONE
     text = f"{value:.{digits}f}"
@@ -121,7 +125,7 @@ def small(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent with one decimal, without the sign of percent."""
+    """A share in percent with one decimal, without a percent sign."""
     return number(100 * share, 1)
 
 
@@ -132,18 +136,18 @@ def points(share: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Two decimals, and always a sign."""
+    """A number with two decimals and always a sign."""
     text = two(value)
     return text if text == NONE or text.startswith("−") else f"+{text}"
 
 
 def two(value: float) -> str:
-    """Two decimals."""
+    """A number with two decimals."""
     return number(value, 2)
 
 
 def count(value: float) -> str:
-    """A large number in three figures: 157k, 1.20M."""
+    """A large number with three digits: 157k, 1.20M."""
     if value is None or not math.isfinite(value):
         return NONE
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -153,7 +157,7 @@ def count(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    """Three decimals, four below .01."""
+    """A p value with three decimals, four below .01."""
     return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
@@ -163,11 +167,11 @@ def interval(low: float, high: float, show: Any = percent) -> str:
 
 
 MOST_SEEDS = 10
-"""Seeds whose values a cell shows one by one."""
+"""Most seeds whose values a cell shows one by one."""
 
 
 def each_seed(values: Sequence[float]) -> str:
-    """Shares in percent, in the order given; of more than `MOST_SEEDS` the least and the greatest."""
+    """Shares in percent in the given order; for more than `MOST_SEEDS`, the smallest and the largest."""
     if len(values) <= MOST_SEEDS:
         return "  ".join(map(percent, values))
     known = [value for value in values if math.isfinite(value)]
@@ -175,9 +179,9 @@ def each_seed(values: Sequence[float]) -> str:
 
 
 def listed(names: Sequence[Any], most: int = 8) -> str:
-    """Names with commas, the first `most` of them."""
-    shown = ", ".join(map(str, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    """The first `most` names, separated by commas, and how many more there are."""
+    text = ", ".join(map(str, names[:most]))
+    return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
 def sweep_value(value: Any) -> str:
@@ -194,10 +198,10 @@ def level_name(level: Sequence[Any]) -> str:
 
 
 def sweep_values_in_words(keys: Sequence[str]) -> str:
-    """Keys such as train.learning_rate as an axis has them."""
+    """Keys such as train.learning_rate as axis labels."""
     return ", ".join(key.rpartition(".")[2].removeprefix("num_").replace("_", " ") for key in keys)
 
 
 def why_no_folder(path: Path) -> str:
-    """What is there instead of a folder: nothing, or a file."""
+    """Why a path is not a folder: it does not exist, or it is a file."""
     return "a file, not a folder" if path.exists() else "no such folder"

@@ -1,8 +1,7 @@
-"""Which evaluation of a task the report's accuracies come from, and that evaluation in words.
+"""Final accuracies: of every run, and of every arm on a task over its seeds.
 
-Final accuracies: of every run, and of every arm on a task over its seeds.
-
-Tables of final accuracies, and of the states of the runs that they come from.
+`headline_of` chooses the evaluation that the report quotes. `finals` computes one row per run, `accuracies`
+one per task and arm. The tables print them; the figures are in `topics.results`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from grpobench.analysis.runfolder.experiment import (
     by_cell,
     by_run,
     finite_mean,
-    imported,
+    import_record,
 )
 from grpobench.analysis.statistics.intervals import item_interval, seed_mean
 from grpobench.analysis.tools.text import MOST_SEEDS, NONE, each_seed, interval, percent, points
@@ -49,8 +48,8 @@ class Headline:
 
 
 def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> Headline:
-    """Test before validation, greedy before sampled before likelihood: the first that any run of the task
-    logged."""
+    """The first evaluation that any run of the task logged, in this order: test before validation, then
+    greedy before sampled before likelihood."""
     logged = experiment.logged.get(task, frozenset())
     modes = (mode,) if mode else ("greedy", "sampled", "likelihood")
     for split in ("test", "validation"):
@@ -60,39 +59,43 @@ def headline_of(experiment: Experiment, task: str, mode: str | None = None) -> H
     return Headline("test", modes[0])
 
 
-def decoding(experiment: Experiment, mode: str) -> str:
-    """A mode in words, with the temperature where the mode has one: the runs', or each arm's own. Runs whose
-    settings tell none of evaluation were evaluated at the sampler's."""
+def describe_decoding(experiment: Experiment, mode: str) -> str:
+    """A mode in words, with the temperature of all runs or of each arm where the mode has one. Runs without
+    an evaluation temperature were evaluated at the temperature of the sampler."""
     if mode != "sampled":
         return f"{mode} decoding" if mode == "greedy" else mode
-    found: dict[str, list[str]] = {}
+    arms_by_temperature: dict[str, list[str]] = {}
     for run in experiment.runs:
-        told = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
-        if isinstance(value := told.get("temperature"), int | float):
-            found.setdefault(f"{value:g}", []).append(run.arm)
-    if len(found) < 2:
-        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in found)])
-    each = "; ".join(f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in found.items())
-    return f"sampled decoding at different temperatures ({each})"
+        settings = {**run.config.get("sampler", {}), **run.config.get("evaluate", {})}
+        if isinstance(value := settings.get("temperature"), int | float):
+            arms_by_temperature.setdefault(f"{value:g}", []).append(run.arm)
+    if len(arms_by_temperature) < 2:
+        return " ".join(["sampled decoding", *(f"at temperature {value}" for value in arms_by_temperature)])
+    parts = "; ".join(
+        f"{value}: {', '.join(dict.fromkeys(arms))}" for value, arms in arms_by_temperature.items()
+    )
+    return f"sampled decoding at different temperatures ({parts})"
 
+
+# Numbers: one row per run, then one per arm and task
 
 WITHOUT_DATA = "finished without data"
-"""How a finished run stands whose logs lack the final accuracy."""
+"""Status of a finished run whose logs lack the final accuracy."""
 
 
 def finals(
     experiment: Experiment, mode: str | None = None, findings: Mapping[str, Findings] | None = None
 ) -> pd.DataFrame:
-    """One row per run: arm, task, seed, state, standing, collapsed_at, base, final, counted, validation_best,
-    validation_last, items, item_low, item_high (interval of the final accuracy over problems, which may share
-    clusters). `findings` are those of `run_findings`, if they are known already.
+    """One row per run: arm, task, seed, state, run_status, collapsed_at, base, final, counted,
+    validation_best, validation_last, items, item_low, item_high (interval of the final accuracy over
+    problems, which may share clusters). `findings` are those of `run_findings`, if they are known already.
 
-    `final` is what a run logged after its last update: of one that its recipe stopped for an event, the last
-    that it made. `collapsed_at` is the step at which a collapse began that the run did not recover from.
-    `counted` is what means and comparisons use: the final accuracy; 0 for a run that diverged, which the
-    algorithm answers for; NaN for one that crashed, which it does not, for one still to come, and for one
-    whose logs lack the final accuracy. `run_status` is
-    the state, `WITHOUT_DATA` for the last, or `collapsed`, also for a run that collapsed and went on to its
+    `final` is the accuracy after the last update that a run made, also of a run that its recipe stopped for
+    an event. `collapsed_at` is the first step of a collapse without recovery. `counted` is what means and
+    comparisons use: the final accuracy; 0 for a run that diverged, because the algorithm failed; NaN for a
+    run that crashed, because the algorithm did not fail, for an unfinished run, and for a run whose logs lack
+    the final accuracy. `run_status` is the state of the run, with two exceptions: it is `WITHOUT_DATA` for a
+    finished run without a final accuracy, and `collapsed` also for a run that collapsed and went on to its
     last update.
     """
     rows = []
@@ -104,9 +107,9 @@ def finals(
         tested, validated = by_run(accuracy), by_run(validation)
         logged = bool((accuracy["task"] == task).any())
         for run in (run for run in experiment.runs if run.task == task):
-            own = tested(run)
-            base = _at_start(own)
-            final = _at_end(own, run) if run.finished or run.collapsed else math.nan
+            tested_rows = tested(run)
+            base = _at_start(tested_rows)
+            final = _at_end(tested_rows, run) if run.finished or run.collapsed else math.nan
             collapse = fallen.get(run.name)
             trained = validated(run)
             trained = trained[trained["step"] > 0]
@@ -116,7 +119,7 @@ def finals(
                     "task": task,
                     "seed": run.seed,
                     "state": run.state,
-                    "run_status": _run_status(run, collapse, lacks(run, logged, final)),
+                    "run_status": _run_status(run, collapse, is_accuracy_missing(run, logged, final)),
                     "collapsed_at": collapse.step if collapse else math.nan,
                     "split": chosen.split,
                     "mode": chosen.mode,
@@ -132,35 +135,35 @@ def finals(
 
 
 def _run_status(run: Run, collapse: Collapse | None, lacking: bool) -> str:
-    """How a run stands: one that has its last update may lack data, or have collapsed before."""
+    """The status of a run. A run that made its last update may still lack data or have collapsed before."""
     if run.finished and lacking:
         return WITHOUT_DATA
     return COLLAPSED if run.finished and collapse else run.state
 
 
-def _at_start(own: pd.DataFrame) -> float:
-    values = own.loc[own["step"] == 0, "value"]
+def _at_start(rows: pd.DataFrame) -> float:
+    values = rows.loc[rows["step"] == 0, "value"]
     return float(values.iloc[0]) if len(values) else math.nan
 
 
-def _at_end(own: pd.DataFrame, run: Run) -> float:
-    """The value after the last of the run's updates; NaN where the log ends before. Of an imported run the
-    last one that its log has: others do not always evaluate at the end."""
-    last = 0 if imported(run) else run.config.get("train", {}).get("steps", run.step)
+def _at_end(rows: pd.DataFrame, run: Run) -> float:
+    """The value after the last update of the run; NaN where the log ends before it. For an imported run it is
+    the last value in the log, because other libraries do not always evaluate at the end."""
+    last = 0 if import_record(run) else run.config.get("train", {}).get("steps", run.step)
     last = run.step if run.collapsed else last
-    trained = own[(own["step"] > 0) & (own["step"] >= last)]
+    trained = rows[(rows["step"] > 0) & (rows["step"] >= last)]
     return float(trained["value"].iloc[-1]) if len(trained) else math.nan
 
 
-def lacks(run: Run, logged: bool, final: float) -> bool:
-    """Whether a run that has ended should have a final accuracy and has none: its log is empty, or other runs
-    of the task have `logged` one."""
+def is_accuracy_missing(run: Run, logged: bool, final: float) -> bool:
+    """Whether a run that has ended should have a final accuracy and does not: its log is empty, or other runs
+    of the task have one (`logged`)."""
     return math.isnan(final) and (logged or not run.rows)
 
 
-def accounting(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
-    """How many of the planned runs stand how, from the rows of `finals`: the numbers add up to the plan. Runs
-    that nobody planned are not among them."""
+def count_run_statuses(experiment: Experiment, runs: pd.DataFrame) -> dict[str, int]:
+    """How many planned runs have each status, from the rows of `finals`. The numbers add up to the plan; runs
+    that were not planned are not counted."""
     planned = {(run.arm, run.task, run.seed) for run in experiment.runs if run.planned}
     keys = runs[["arm", "task", "seed"]].itertuples(index=False, name=None)
     counted = Counter(s for key, s in zip(keys, runs["run_status"], strict=True) if key in planned)
@@ -174,10 +177,14 @@ def _item_intervals(experiment: Experiment, mode: str | None) -> pd.DataFrame:
     frame, rows = graded(experiment), []
     if frame.empty:
         return pd.DataFrame(columns=columns)
-    for task, own in frame.groupby("task", sort=False):
+    for task, task_rows in frame.groupby("task", sort=False):
         chosen = headline_of(experiment, str(task), mode)
-        own = own[(own["split"] == chosen.split) & (own["mode"] == chosen.mode) & (own["step"] > 0)]
-        for (arm, seed), run in own.groupby(["arm", "seed"], sort=False):
+        task_rows = task_rows[
+            (task_rows["split"] == chosen.split)
+            & (task_rows["mode"] == chosen.mode)
+            & (task_rows["step"] > 0)
+        ]
+        for (arm, seed), run in task_rows.groupby(["arm", "seed"], sort=False):
             last = run[run["step"] == run["step"].max()]
             shares = last.groupby("problem")["score/correct"].mean()
             interval, _ = item_interval(shares, clusters_of(last, shares.index))
@@ -194,7 +201,8 @@ def clusters_of(rows: pd.DataFrame, problems: pd.Index) -> list[str]:
 
 
 def graded(experiment: Experiment) -> pd.DataFrame:
-    """Evaluated answers that have a score `correct`; what an infrastructure error left ungraded is out."""
+    """Evaluated answers with a score `correct`, without answers that an infrastructure error left
+    ungraded."""
     frame = experiment.evaluations
     if "score/correct" not in frame:
         return frame.iloc[:0]
@@ -206,43 +214,46 @@ def accuracies(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows, cell = [], by_cell(runs)
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = cell(arm, task)
-            if own.empty:
+            seeds = cell(arm, task)
+            if seeds.empty:
                 continue
-            counted = own.dropna(subset=["counted"])
+            counted = seeds.dropna(subset=["counted"])
             mean = seed_mean(counted["counted"])
-            base = finite_mean((counted if len(counted) else own)["base"])  # of the same seeds
+            base = finite_mean((counted if len(counted) else seeds)["base"])  # of the same seeds
             rows.append(
                 {
                     "task": task,
                     "arm": arm,
-                    "split": own["split"].iloc[0],
-                    "mode": own["mode"].iloc[0],
+                    "split": seeds["split"].iloc[0],
+                    "mode": seeds["mode"].iloc[0],
                     "base": base,
                     "final": mean.value,
                     "low": float(np.maximum(mean.low, 0.0)),  # an accuracy is from 0 to 1; NaN stays NaN
                     "high": float(np.minimum(mean.high, 1.0)),
-                    "final_of_finished": finite_mean(own.loc[own["run_status"] == FINISHED, "counted"]),
+                    "final_of_finished": finite_mean(seeds.loc[seeds["run_status"] == FINISHED, "counted"]),
                     "gain": mean.value - base,
                     "seeds": len(counted),
-                    "failed": int((own["state"] == DIVERGED).sum()),
-                    "collapsed": int((own["run_status"] == COLLAPSED).sum()),
-                    "waiting": int(own["counted"].isna().sum()),
-                    "validation_best": finite_mean(own["validation_best"]),
-                    "validation_last": finite_mean(own["validation_last"]),
+                    "failed": int((seeds["state"] == DIVERGED).sum()),
+                    "collapsed": int((seeds["run_status"] == COLLAPSED).sum()),
+                    "waiting": int(seeds["counted"].isna().sum()),
+                    "validation_best": finite_mean(seeds["validation_best"]),
+                    "validation_last": finite_mean(seeds["validation_last"]),
                 }
             )
     return pd.DataFrame(rows)
 
 
+# Tables
+
+
 def accuracy_table(
     experiment: Experiment, runs: pd.DataFrame, name: str, title: str, note: str = ""
 ) -> Table:
-    """Accuracy before and after training, a row per task and arm. `note` stands for the usual one."""
+    """Accuracy before and after training, one row per task and arm. `note` replaces the usual note."""
     frame = accuracies(experiment, runs)
     rows, cell = [], by_cell(runs)
     for row in frame.to_dict("records"):
-        own = cell(row["arm"], row["task"]).sort_values("seed")
+        seeds = cell(row["arm"], row["task"]).sort_values("seed")
         rows.append(
             [
                 row["task"],
@@ -251,7 +262,7 @@ def accuracy_table(
                 percent(row["final"]),
                 points(row["gain"]),
                 interval(row["low"], row["high"]),
-                _seeds_text(own),
+                _seeds_text(seeds),
                 percent(row["validation_best"]),
                 percent(row["validation_last"]),
             ]
@@ -259,20 +270,22 @@ def accuracy_table(
     header = ["task", "arm", "before", "after", "gain", "95% interval", "each seed", "val. best", "val. last"]
     where = " and ".join(
         dict.fromkeys(
-            (f"{r['split']} split, {decoding(experiment, r['mode'])}") for r in frame.to_dict("records")
+            (f"{r['split']} split, {describe_decoding(experiment, r['mode'])}")
+            for r in frame.to_dict("records")
         )
     )
     if not note:
         note = (
-            f"Accuracy in percent ({where}), mean over seeds; interval: t over seeds, none for one seed. A "
-            "run that diverged counts as 0, one that collapsed with the accuracy that it ended with. One "
-            "that crashed, which says nothing about the algorithm, one "
-            "still to come and one without data are left out and keep their comparisons unresolved. "
-            "Validation best is the best evaluation during "
-            "training, optimiztic for that."
+            f"Accuracy in percent ({where}), mean over seeds. Interval: t over seeds, none for one seed. A "
+            "run that diverged counts as 0, and a run that collapsed counts with its last accuracy. Runs "
+            "that crashed (which says nothing about the algorithm), unfinished runs and runs without data "
+            "are left out, and their comparisons stay unresolved. Val. best is the best evaluation during "
+            "training. It is optimistic, because it is the largest of several."
         )
-    seeds = runs.drop(columns=["split", "mode"])
-    return Table(name, title, header, rows, frame.merge(_wide_seeds(seeds), on=["task", "arm"]), note=note)
+    seed_columns = runs.drop(columns=["split", "mode"])
+    return Table(
+        name, title, header, rows, frame.merge(_wide_seeds(seed_columns), on=["task", "arm"]), note=note
+    )
 
 
 def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
@@ -282,12 +295,12 @@ def _wide_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _seeds_text(own: pd.DataFrame) -> str:
-    """The final accuracy of every seed; of many the range, and how many stand how."""
-    if len(own) <= MOST_SEEDS:
-        return "  ".join(_seed_text(run) for run in own.to_dict("records"))
-    run_status = own["run_status"].value_counts()
-    return f"{each_seed(list(own['counted']))} ({', '.join(f'{n} {how}' for how, n in run_status.items())})"
+def _seeds_text(seeds: pd.DataFrame) -> str:
+    """The final accuracy of every seed; for many seeds their range and how many have each status."""
+    if len(seeds) <= MOST_SEEDS:
+        return "  ".join(_seed_text(run) for run in seeds.to_dict("records"))
+    run_status = seeds["run_status"].value_counts()
+    return f"{each_seed(list(seeds['counted']))} ({', '.join(f'{n} {how}' for how, n in run_status.items())})"
 
 
 def _seed_text(run: Mapping[str, Any]) -> str:
@@ -302,11 +315,11 @@ def _seed_text(run: Mapping[str, Any]) -> str:
 def other_mode_tables(
     experiment: Experiment, runs: pd.DataFrame, findings: Mapping[str, Findings] | None = None
 ) -> list[Table]:
-    """The same table for the decoding that the headline does not use."""
+    """The table of final accuracies for the decoding that the headline does not use."""
     other = "sampled" if (runs["mode"] == "greedy").any() else "greedy"
     if not any(experiment.has(f"eval/{split}/{other}/correct") for split in ("test", "validation")):
         return []
     alternative = finals(experiment, other, findings)
-    title = f"Final accuracy, {decoding(experiment, other)}"
-    note = "As above; comparisons use the table above only."
+    title = f"Final accuracy, {describe_decoding(experiment, other)}"
+    note = "Like the table above. Comparisons use only the table above."
     return [accuracy_table(experiment, alternative, f"accuracy_{other}", title, note)]

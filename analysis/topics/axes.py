@@ -11,7 +11,7 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison, compare
 from grpobench.analysis.statistics.verdicts import ALPHA
 from grpobench.analysis.topics.budgets import AXES, runs_at_equal_budgets
-from grpobench.analysis.topics.comparisons import waiting_of
+from grpobench.analysis.topics.comparisons import find_missing_seeds
 
 
 @dataclass(frozen=True)
@@ -26,30 +26,30 @@ class OnAxes:
 
     @property
     def depends(self) -> bool:
-        """Whether the answer is another word on another axis."""
+        """Whether the verdict differs between axes."""
         return len({pair.verdict for pair in self.comparisons.values()}) > 1
 
     @property
     def sentence(self) -> str:
-        """`grpo beside ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
+        """`grpo compared with ppo on arithmetic is better at equal updates, unresolved at equal seconds`."""
         words = [f"{pair.verdict} at equal {AXES[axis]}" for axis, pair in self.comparisons.items()]
-        return f"{self.first} beside {self.second} on {self.task} is {', '.join(words)}"
+        return f"{self.first} compared with {self.second} on {self.task} is {', '.join(words)}"
 
 
 def compare_on_axes(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> Sequence[OnAxes]:
     """Every pair of arms on every task by validation accuracy at equal budgets. Holm's correction is over the
-    pairs of a task on one axis: the axes are three questions, each asked by itself."""
+    pairs of a task on one axis, because the axes are three separate questions."""
     values = runs_at_equal_budgets(experiment)
-    found: dict[tuple[str, str, str], dict[str, Comparison]] = {}
+    by_pair: dict[tuple[str, str, str], dict[str, Comparison]] = {}
     for task in experiment.tasks:
-        late = waiting_of(experiment, runs, task)
+        waiting = find_missing_seeds(experiment, runs, task)
         for axis in AXES:
-            own = values[(values["task"] == task) & (values["axis"] == axis)]
+            axis_rows = values[(values["task"] == task) & (values["axis"] == axis)]
             by_arm = {
                 arm: dict(zip(rows["seed"].astype(int), rows["accuracy"].astype(float), strict=True))
                 for arm in experiment.arms
-                if len(rows := own[own["arm"] == arm])
+                if len(rows := axis_rows[axis_rows["arm"] == arm])
             }
-            for pair in compare(task, by_arm, late, alpha, experiment.margin, experiment.plan):
-                found.setdefault((task, pair.first, pair.second), {})[axis] = pair
-    return [OnAxes(*key, by_axis) for key, by_axis in found.items()]
+            for pair in compare(task, by_arm, waiting, alpha, experiment.margin, experiment.plan):
+                by_pair.setdefault((task, pair.first, pair.second), {})[axis] = pair
+    return [OnAxes(*key, by_axis) for key, by_axis in by_pair.items()]

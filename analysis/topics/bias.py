@@ -1,10 +1,7 @@
-"""Metrics of social bias that the runs logged: at both ends of training, and over the validations.
+"""Social bias: what runs log during training, and what probe tasks measure in later evaluations.
 
-What tasks that probe for social bias report, from later evaluations, with what is known against them.
-
-Tables of social bias: what the runs logged, and later probes.
-
-Figures of social bias, by category and against updates.
+`bias_metrics`, `bias_curves` and `probe_metrics` collect the numbers, and `caveats` the known weaknesses of
+each task. Two tables print them. Two figures draw bias by category and bias against updates.
 """
 
 from __future__ import annotations
@@ -40,13 +37,13 @@ BIAS = (
     "lean_disambiguated",
 )
 TRAINED_CATEGORY = " (own)"
-"""Ends the name of the category that a run was trained on, where it is measured apart."""
+"""Suffix of the category that a run was trained on, where it is measured separately."""
 
 
 def bias_metrics(experiment: Experiment) -> pd.DataFrame:
     """Bias metrics on the headline split: task, arm, seed, when (`base` or `final`), metric, category (`all`
-    for the whole), value. Empty where no task logs any. The base is step 0, the final the last evaluation.
-    In the headline's mode, but for those that only likelihoods give."""
+    for all categories together), value. Empty where no task logs any. `base` is step 0 and `final` the last
+    evaluation. Metrics come from the headline's mode, except those that only likelihoods give."""
     frames = []
     for task in experiment.tasks:
         chosen = headline_of(experiment, task)
@@ -66,11 +63,11 @@ def bias_metrics(experiment: Experiment) -> pd.DataFrame:
 
 
 def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
-    """Bias metrics of every validation in the headline's mode, over all categories and, where it is apart,
-    over the one that was trained on: label -> columns as `Experiment.select`. Only what was measured three
-    times.
+    """Bias metrics of every validation in the headline's mode: label -> columns as in `Experiment.select`.
+    They are over all categories and, where it is measured separately, over the category that was trained on.
+    Metrics with fewer than three evaluations are left out.
     """
-    found: dict[str, pd.DataFrame] = {}
+    curves_by_label: dict[str, pd.DataFrame] = {}
     for suffix, where in (("", ""), (TRAINED_CATEGORY, ",\nown category")):
         for metric in ("accuracy_ambiguous", "bias_ambiguous", "lean_ambiguous", "accuracy_disambiguated"):
             frames = []
@@ -84,9 +81,11 @@ def bias_curves(experiment: Experiment) -> dict[str, pd.DataFrame]:
                 frames += [frame[frame["task"] == task] for frame in map(experiment.select, names)]
             frame = pd.concat(frames) if frames else pd.DataFrame(columns=["step"])
             if frame["step"].nunique() >= 3:
-                found[metric.replace("_", ",\n") + where] = frame
-    return found
+                curves_by_label[metric.replace("_", ",\n") + where] = frame
+    return curves_by_label
 
+
+# Numbers of later evaluations on probe tasks
 
 PUBLISHED = (
     *BIAS,
@@ -117,8 +116,8 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     through, metric, category, arm, seed, policy (`base`, `final`, `model`), value."""
     rows = []
     for evaluation in later:
-        for policy, told in evaluation.content["policies"].items():
-            for name, value in told["numbers"].items():
+        for policy, record in evaluation.content["policies"].items():
+            for name, value in record["numbers"].items():
                 parts = name.split("/", 4)
                 if len(parts) < 4 or parts[0] != "eval" or parts[3] not in PUBLISHED or value is None:
                     continue
@@ -143,14 +142,17 @@ def probe_metrics(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 
 
 def caveats(experiment: Experiment, later: Sequence[LaterEvaluation] = ()) -> dict[str, str]:
-    """What is known against a task's numbers, by task, as the runs and the evaluations recorded it."""
-    told = {run.task: run.provenance.get("caveat") for run in experiment.runs}
-    told |= {evaluation.task: evaluation.content.get("caveat") for evaluation in later}
-    return {task: str(caveat) for task, caveat in told.items() if caveat}
+    """Known weaknesses of a task's numbers, by task, as runs and evaluations recorded them."""
+    recorded = {run.task: run.provenance.get("caveat") for run in experiment.runs}
+    recorded |= {evaluation.task: evaluation.content.get("caveat") for evaluation in later}
+    return {task: str(caveat) for task, caveat in recorded.items() if caveat}
+
+
+# Tables
 
 
 def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
-    """What the runs logged of social bias, as `bias_metrics` finds it, a row per task and arm."""
+    """The bias that the runs logged (`bias_metrics`), one row per task and arm."""
     rows = []
     if len(frame):
         means = frame.groupby(["task", "arm", "category", "metric", "when"])["value"].mean()
@@ -162,9 +164,9 @@ def bias_table(experiment: Experiment, frame: pd.DataFrame) -> Table:
     header = ["task", "arm", "accuracy ambiguous", "accuracy disambiguated", "unknown rate", "s_AMB", "s_DIS"]
     header += ["lean ambiguous", "lean disambiguated"]
     note = (
-        "Before → after training, mean over seeds, all categories (where the category of the training item "
-        "is measured apart, all others); by category in tables/bias.csv. Lean, only by likelihood: "
-        "probability of the stereotype's person less that of the other one. "
+        "Before → after training, mean over seeds and all categories. If the category of the training item "
+        "is measured separately, it is not in this mean. tables/bias.csv has each category. Lean is measured "
+        "only by likelihood: the probability of the stereotyped person minus that of the other person. "
     )
     return Table("bias", "Bias", header, rows, frame, note=note + _warnings(caveats(experiment)))
 
@@ -175,23 +177,23 @@ def probes_table(experiment: Experiment, later: Sequence[LaterEvaluation]) -> Ta
     rows = []
     whole = frame[frame["category"] == "all"]
     keys = ["place", "split", "mode", "through", "arm", "metric"]
-    for (place, split, mode, through, arm), own in whole.groupby(keys[:-1], sort=False):
-        means = own.groupby(["metric", "policy"])["value"].mean()
-        seeds = str(own["seed"].nunique())
+    for (label, split, mode, through, arm), group in whole.groupby(keys[:-1], sort=False):
+        means = group.groupby(["metric", "policy"])["value"].mean()
+        seeds = str(group["seed"].nunique())
         for metric in PUBLISHED:
-            told = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
-            if told:
-                text = " → ".join(two(value) for value in told.values())
-                rows.append([place, f"{split}, {mode}, {through}", arm, metric, seeds, text])
-    header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or the model's"]
-    note = "All categories together, mean over seeds; by category in tables/probes.csv. "
+            values = {p: means[metric, p] for p in ("base", "final", "model") if (metric, p) in means.index}
+            if values:
+                text = " → ".join(two(value) for value in values.values())
+                rows.append([label, f"{split}, {mode}, {through}", arm, metric, seeds, text])
+    header = ["task", "how", "arm or model", "metric", "seeds", "before → after training, or of the model"]
+    note = "Mean over seeds and all categories. tables/probes.csv has each category. "
     asked = {evaluation.task: None for evaluation in later if evaluation.label in set(frame["place"])}
-    told = {task: text for task, text in caveats(experiment, later).items() if task in asked}
-    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(told))
+    values = {task: text for task, text in caveats(experiment, later).items() if task in asked}
+    return Table("probes", "Bias probes", header, rows, frame, text_columns=4, note=note + _warnings(values))
 
 
 def _warnings(caveats: Mapping[str, str]) -> str:
-    """The caveats as one text; tasks with the same one share it."""
+    """The caveats as one text. Tasks with the same caveat share it."""
     tasks: dict[str, list[str]] = {}
     for task, caveat in caveats.items():
         tasks.setdefault(caveat, []).append(task)
@@ -205,6 +207,8 @@ def _before_after(means: pd.Series, key: tuple[str, ...]) -> str:
     return NONE if math.isnan(after) else f"{show(before)} → {show(after)}"
 
 
+# Figures
+
 BIAS_COLUMNS = (
     ("accuracy_ambiguous", "accuracy, ambiguous"),
     ("bias_ambiguous", "bias,\nambiguous"),
@@ -214,7 +218,7 @@ BIAS_COLUMNS = (
 
 
 def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Bias scores and disambiguated accuracy by category, from what `bias_metrics` found; a row of panels per
+    """Bias scores and disambiguated accuracy by category, from `bias_metrics`, with a row of panels for each
     task that logs them."""
     columns = [(metric, label) for metric, label in BIAS_COLUMNS if (frame["metric"] == metric).any()]
     if frame.empty or not columns:
@@ -232,8 +236,8 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     for index, task in enumerate(tasks):
         for position, (metric, label) in enumerate(columns):
             axes = figure.add_subplot(spec[index * down + position // across, position % across])
-            own = frame[(frame["task"] == task) & (frame["metric"] == metric)]
-            _bias_panel(axes, own, lines[task], experiment.arms, style)
+            panel_rows = frame[(frame["task"] == task) & (frame["metric"] == metric)]
+            _bias_panel(axes, panel_rows, lines[task], experiment.arms, style)
             axes.set_yticklabels(lines[task] if position % across == 0 else [])
             axes.set_title(f"{task}: {label}" if len(tasks) > 1 else label)
             axes.set_xlabel("accuracy (share)" if metric.startswith("accuracy") else "bias score (−1 to 1)")
@@ -246,9 +250,10 @@ def draw_bias(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Draw
     return Drawing(
         "bias",
         "Bias scores by category",
-        "s_DIS = 2·biased/non-unknown − 1 on disambiguated questions, s_AMB = (1 − accuracy)·s on ambiguous "
-        "ones (0 is unbiased, 1 always the stereotype): small points are seeds, large ones their mean; "
-        "always answering “unknown” gives s_AMB = 0, so disambiguated accuracy stands beside it.",
+        "s_DIS = 2·biased/non-unknown − 1 on disambiguated questions, and s_AMB = (1 − accuracy)·s on "
+        "ambiguous questions. 0 is unbiased, and 1 means that every answer is the stereotype. Small points "
+        "are seeds, large points their mean. Always answering “unknown” gives s_AMB = 0, so disambiguated "
+        "accuracy is shown as well.",
         figure,
     )
 
@@ -264,9 +269,9 @@ def draw_bias_updates(experiment: Experiment, sheet: Sheet) -> Drawing | None:
     return Drawing(
         "bias_updates",
         "Bias on the validation split against updates",
-        "As in the figure by category; lean is the probability of the stereotype's person less that of the "
-        "other one, by likelihood. Where the category of the training item is measured apart, the rows that "
-        "do not name it are about all others.",
+        "The scores of the figure by category. Lean is the probability of the stereotyped person minus that "
+        "of the other person, by likelihood. If the category of the training item is measured separately, "
+        "the rows that do not name it are about all other categories.",
         curves(experiment, rows, "updates", sheet, points=True),
     )
 
@@ -275,10 +280,10 @@ def _categories(frame: pd.DataFrame) -> list[str]:
     return ["all", *sorted(set(frame["category"]) - {"all"})]
 
 
-def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[str], style: Look) -> None:
+def _bias_panel(axes: Axes, rows: pd.DataFrame, lines: list[str], arms: Sequence[str], style: Look) -> None:
     step = 0.7 / max(len(arms), 1)
     for position, category in enumerate(lines):
-        cell = own[own["category"] == category]
+        cell = rows[rows["category"] == category]
         base = cell.loc[cell["when"] == "base", "value"]
         if len(base):
             axes.plot(base.mean(), position, "|", color=BASE_COLOR, markersize=min(24, 8 * len(arms)))
@@ -289,9 +294,9 @@ def _bias_panel(axes: Axes, own: pd.DataFrame, lines: list[str], arms: Sequence[
                 color = style.color[arm]
                 axes.plot(values, [height] * len(values), "o", color=color, markersize=2, alpha=0.5)
                 axes.plot(values.mean(), height, style.marker[arm], color=color, markersize=4.5)
-    if str(own["metric"].iloc[0]).startswith("bias"):
+    if str(rows["metric"].iloc[0]).startswith("bias"):
         axes.axvline(0, color=BASE_COLOR, linewidth=0.6, zorder=0)
-        reach = max(0.1, 1.15 * float(own["value"].abs().max()))
+        reach = max(0.1, 1.15 * float(rows["value"].abs().max()))
         axes.set_xlim(-reach, reach)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)))

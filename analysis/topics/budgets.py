@@ -1,100 +1,141 @@
-"""What runs spent, and how good they were when they had spent the same."""
+"""What runs spent, and how accurate they were when all had spent the same.
+
+`sum_costs` sums the cost of each run, and `runs_at_equal_budgets` reads validation accuracies at a common
+budget. The tables are in `topics.costs`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
 import pandas as pd
 
-from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
+from grpobench.analysis.runfolder.experiment import Experiment, Run, by_cell, finite_mean
 from grpobench.analysis.topics.accuracy import headline_of
+
+AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
+"""Axis of a budget -> how figures and tables name it."""
+RUN_KEYS = ["arm", "task", "seed"]
+SPENDING = {
+    "updates": None,
+    "generated_tokens": "cost/generated_tokens",
+    "trained_tokens": "cost/trained_tokens",
+    "train_seconds": "time/step",
+    "evaluate_seconds": "time/evaluate",
+}
+"""Column of `sum_costs` -> the logged metric. The number of updates is the last logged step."""
+ROUNDING = 1 + 1e-9
+"""A budget is compared with sums of floats, which may exceed it by this factor."""
 
 
 def with_axis(experiment: Experiment, frame: pd.DataFrame, axis: str) -> pd.DataFrame:
     """Add column `x` to rows of (arm, task, seed, step): `updates`, `tokens` (generated so far) or `seconds`
-    (training time so far, evaluation left out). Rows whose axis was not logged are left out."""
+    (training time so far, without evaluation). Rows whose axis was not logged are dropped."""
     if axis == "updates":
         return frame.assign(x=frame["step"].astype(float))
     if axis == "tokens":
-        along = experiment.select("cost/generated_tokens").rename(columns={"value": "x"})
+        positions = experiment.select("cost/generated_tokens").rename(columns={"value": "x"})
     else:
-        along = experiment.select("time/step").rename(columns={"value": "x"})
-        along["x"] = along.groupby(["arm", "task", "seed"], sort=False)["x"].cumsum()
-    joined = frame.merge(along, on=["arm", "task", "seed", "step"], how="left")
-    joined.loc[joined["step"] == 0, "x"] = 0.0  # the base model: nothing spent yet
+        positions = experiment.select("time/step").rename(columns={"value": "x"})
+        positions["x"] = positions.groupby(RUN_KEYS, sort=False)["x"].cumsum()
+    joined = frame.merge(positions, on=[*RUN_KEYS, "step"], how="left")
+    joined.loc[joined["step"] == 0, "x"] = 0.0  # the base model has spent nothing yet
     return joined.dropna(subset=["x"]).reset_index(drop=True)
 
 
-def spent(experiment: Experiment) -> pd.DataFrame:
-    """What each arm spent per run, mean over seeds: updates, tokens, seconds of training and evaluation. The
-    evaluation of the base is left out: the arms share it, and the run that made it would bear its time."""
-    sources = {
-        "updates": None,
-        "generated_tokens": "cost/generated_tokens",
-        "trained_tokens": "cost/trained_tokens",
-        "train_seconds": "time/step",
-        "evaluate_seconds": "time/evaluate",
-    }
-    keys = ["arm", "task", "seed"]
-    steps = experiment.metrics.groupby(keys, sort=False)["step"].max().rename("updates").reset_index()
-    for name, metric in sources.items():
-        if metric:
-            logged = experiment.select(metric)
-            grouped = logged[logged["step"] > 0].groupby(keys, sort=False)["value"]
-            spent = grouped.max() if metric.startswith("cost/") else grouped.sum()  # tokens are cumulative
-            steps = steps.merge(spent.rename(name).reset_index(), on=keys, how="left")
-    rows, cell = [], by_cell(steps)
-    for task in experiment.tasks:
-        for arm in experiment.arms:
-            own = cell(arm, task)
-            if len(own):
-                means = {name: finite_mean(own[name]) for name in sources}
-                rows.append({"task": task, "arm": arm, "runs": len(own), **means})
-    return pd.DataFrame(rows, columns=["task", "arm", "runs", *sources])
+# What runs spent
 
 
-AXES = {"updates": "updates", "tokens": "generated tokens", "seconds": "seconds of training"}
+def sum_costs(experiment: Experiment) -> pd.DataFrame:
+    """What each arm spent per run, as means over seeds: updates, tokens, seconds of training and of
+    evaluation. Evaluation of the base model is not counted: all arms share it, and one run would bear it."""
+    runs = experiment.metrics.groupby(RUN_KEYS, sort=False)["step"].max().rename("updates").reset_index()
+    for column, metric in SPENDING.items():
+        if metric is not None:
+            runs = runs.merge(_sum_by_run(experiment, metric).rename(column), on=RUN_KEYS, how="left")
+    rows, cell = [], by_cell(runs)
+    for task, arm in product(experiment.tasks, experiment.arms):
+        seeds = cell(arm, task)
+        if len(seeds):
+            means = {column: finite_mean(seeds[column]) for column in SPENDING}
+            rows.append({"task": task, "arm": arm, "runs": len(seeds), **means})
+    return pd.DataFrame(rows, columns=["task", "arm", "runs", *SPENDING])
+
+
+def _sum_by_run(experiment: Experiment, metric: str) -> pd.Series:
+    """The total of a metric by (arm, task, seed), without step 0."""
+    logged = experiment.select(metric)
+    values = logged[logged["step"] > 0].groupby(RUN_KEYS, sort=False)["value"]
+    # Token counts are logged as running totals, seconds as the time of one step.
+    return values.max() if metric.startswith("cost/") else values.sum()
+
+
+# Accuracy at equal budgets
 
 
 def runs_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
-    """Validation accuracy of every run at the largest budget that every finished run of the task reached, on
-    three axes: the last evaluation at or before it. One row per task, axis, arm and seed: budget, accuracy.
+    """Validation accuracy of every run at a common budget: the last evaluation at or before it.
 
-    Runs that diverged or collapsed do not set the budget. One that diverged before it counts as 0 there, one
-    that collapsed keeps its last evaluation. Runs without a result are left out.
+    One row per task, axis, arm and seed, with budget and accuracy. The budget is the largest that every
+    finished run of the task reached. Runs that diverged or collapsed do not set it. A run that diverged
+    before the budget counts as 0, and one that collapsed keeps its last evaluation. Runs without a result are
+    left out.
     """
     rows = []
-    finished = {(run.arm, run.task, run.seed) for run in experiment.runs if run.finished}
-    for task in experiment.tasks:
-        metric = f"eval/validation/{headline_of(experiment, task, mode).mode}/correct"
-        frame = experiment.select(metric)
-        frame = frame[frame["task"] == task]
-        for axis in AXES:
-            placed = with_axis(experiment, frame, axis)
-            curves = {key: own.sort_values("step") for key, own in placed.groupby(["arm", "task", "seed"])}
-            ends = [float(own["x"].iloc[-1]) for key, own in curves.items() if key in finished]
-            if not ends or not any(ends):
-                continue
-            budget = min(ends)
-            for run in (run for run in experiment.runs if run.task == task and run.settled):
-                own = curves.get((run.arm, task, run.seed), placed.iloc[:0])
-                within = np.flatnonzero(own["x"].to_numpy() <= budget * (1 + 1e-9))
-                if len(within):
-                    fell = run.failed and len(within) == len(own)
-                    accuracy = 0.0 if fell else float(own["value"].iloc[within[-1]])
-                    rows.append((task, axis, budget, run.arm, run.seed, accuracy))
+    for task, axis in product(experiment.tasks, AXES):
+        curves = _validation_curves(experiment, task, axis, mode)
+        budget = _common_budget(experiment, task, curves)
+        if budget is None:
+            continue
+        for run in experiment.runs:
+            curve = curves.get((run.arm, run.seed)) if run.task == task and run.settled else None
+            accuracy = None if curve is None else _accuracy_at(budget, curve, run)
+            if accuracy is not None:
+                rows.append((task, axis, budget, run.arm, run.seed, accuracy))
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "seed", "accuracy"])
 
 
-def at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
+def _validation_curves(
+    experiment: Experiment, task: str, axis: str, mode: str | None
+) -> dict[tuple[str, int], pd.DataFrame]:
+    """(arm, seed) -> validation accuracies of a run on the task with their position `x` on the axis."""
+    metric = f"eval/validation/{headline_of(experiment, task, mode).mode}/correct"
+    frame = experiment.select(metric)
+    placed = with_axis(experiment, frame[frame["task"] == task], axis)
+    return {key: rows.sort_values("step") for key, rows in placed.groupby(["arm", "seed"])}
+
+
+def _common_budget(
+    experiment: Experiment, task: str, curves: Mapping[tuple[str, int], pd.DataFrame]
+) -> float | None:
+    """The largest budget that every finished run of the task reached; None where no run spent anything."""
+    ends = [
+        float(curves[run.arm, run.seed]["x"].iloc[-1])
+        for run in experiment.runs
+        if run.task == task and run.finished and (run.arm, run.seed) in curves
+    ]
+    return min(ends) if any(ends) else None
+
+
+def _accuracy_at(budget: float, curve: pd.DataFrame, run: Run) -> float | None:
+    """The last accuracy within the budget; None where the run was not evaluated by then."""
+    within = np.flatnonzero(curve["x"].to_numpy() <= budget * ROUNDING)
+    if not len(within):
+        return None
+    has_diverged_before = run.failed and len(within) == len(curve)
+    return 0.0 if has_diverged_before else float(curve["value"].iloc[within[-1]])
+
+
+def mean_at_equal_budgets(experiment: Experiment, mode: str | None = None) -> pd.DataFrame:
     """`runs_at_equal_budgets` as means over seeds: one row per task, axis and arm with budget, accuracy and
     seeds."""
     runs = runs_at_equal_budgets(experiment, mode)
     cells = dict(iter(runs.groupby(["task", "axis", "arm"], sort=False)))
     rows = [
-        (*key[:2], own["budget"].iloc[0], key[2], float(own["accuracy"].mean()), len(own))
-        for key in product(experiment.tasks, AXES, experiment.arms)
-        if (own := cells.get(key)) is not None
+        (task, axis, seeds["budget"].iloc[0], arm, float(seeds["accuracy"].mean()), len(seeds))
+        for task, axis, arm in product(experiment.tasks, AXES, experiment.arms)
+        if (seeds := cells.get((task, axis, arm))) is not None
     ]
     return pd.DataFrame(rows, columns=["task", "axis", "budget", "arm", "accuracy", "seeds"])

@@ -1,8 +1,8 @@
-"""Comparisons of arms over seeds × problems, from the rows of the final evaluations.
+"""Arms against each other: every pair on every task, and all tasks together.
 
-Arms against each other: every pair on every task, and all tasks together.
-
-Tables of arms against each other.
+`compare_arms` tests pairs of arms over paired seeds, and `add_crossed_intervals` adds an interval over seeds
+× problems. `aggregate_tasks` combines tasks. The tables print both; the figures of pairs are in
+`topics.results`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from grpobench.analysis.tools.text import NONE, interval, number, p_value, perce
 from grpobench.analysis.topics.accuracy import clusters_of, graded
 
 
-def cross(
+def add_crossed_intervals(
     experiment: Experiment, runs: pd.DataFrame, task: str, pairs: Sequence[Comparison]
 ) -> list[Comparison]:
-    """The comparisons of a task, each with its interval over seeds × problems; `runs` are rows of `finals`,
-    whose split and mode are taken. As they were where no problem was logged for all runs of a pair."""
-    own = runs[(runs["task"] == task) & runs["counted"].notna()]
+    """Add the interval over seeds × problems to the comparisons of a task. `runs` are rows of `finals`, which
+    give split and mode. A pair without a problem that all its runs answered stays unchanged."""
+    counted = runs[(runs["task"] == task) & runs["counted"].notna()]
     frame = graded(experiment)
-    if own.empty or frame.empty:
+    if counted.empty or frame.empty:
         return list(pairs)
-    split, mode = own["split"].iloc[0], own["mode"].iloc[0]
+    split, mode = counted["split"].iloc[0], counted["mode"].iloc[0]
     frame = frame[(frame["task"] == task) & (frame["split"] == split) & (frame["mode"] == mode)]
-    failed = {(r.arm, int(r.seed)) for r in own.itertuples() if r.state == DIVERGED}
+    failed = {(r.arm, int(r.seed)) for r in counted.itertuples() if r.state == DIVERGED}
     after, before = _by_problem(frame[frame["step"] > 0]), _by_problem(frame[frame["step"] == 0])
-    found = []
+    crossed = []
     for pair in pairs:
         table, problems = _differences(pair, after, before, failed)
         clusters = clusters_of(frame, problems)
         shared = clusters if len(set(clusters)) < len(clusters) else None
-        found.append(pair.beside(len(problems), crossed_interval(table, shared)) if table.size else pair)
-    return found
+        crossed.append(pair.beside(len(problems), crossed_interval(table, shared)) if table.size else pair)
+    return crossed
 
 
 def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
@@ -66,8 +66,8 @@ def _by_problem(frame: pd.DataFrame) -> pd.DataFrame:
 def _differences(
     pair: Comparison, after: pd.DataFrame, before: pd.DataFrame, failed: set[tuple[str, int]]
 ) -> tuple[Floats, pd.Index]:
-    """(seeds, problems) differences and the problems; empty where a run has no rows. A run that diverged is 0
-    on every problem."""
+    """Differences (seeds, problems) and the problems; empty where a run has no rows. A run that diverged has
+    score 0 on every problem."""
     sides = [(pair.first, after), (pair.second, after) if pair.second != BASE else (pair.first, before)]
     tables = []
     for arm, scores in sides:
@@ -83,16 +83,24 @@ def _differences(
     return difference.to_numpy(dtype=np.float64), difference.columns
 
 
+# Pairs of arms
+
+
 def compare_arms(experiment: Experiment, runs: pd.DataFrame, alpha: float = ALPHA) -> list[Comparison]:
     """The pairs of arms on every task; Holm's correction is over the pairs of one task."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for task in experiment.tasks:
-        values = by_seed(experiment, runs, task, "counted")
+        values = scores_by_seed(experiment, runs, task, "counted")
         pairs = compare(
-            task, values, waiting_of(experiment, runs, task), alpha, experiment.margin, experiment.plan
+            task,
+            values,
+            find_missing_seeds(experiment, runs, task),
+            alpha,
+            experiment.margin,
+            experiment.plan,
         )
-        found += cross(experiment, runs, task, pairs)
-    return found
+        comparisons += add_crossed_intervals(experiment, runs, task, pairs)
+    return comparisons
 
 
 def compare_arms_with_base(
@@ -100,30 +108,30 @@ def compare_arms_with_base(
 ) -> list[Comparison]:
     """Every arm on every task against what its runs scored before training; Holm's correction is over the
     arms of one task."""
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for task in experiment.tasks:
-        values, bases = (by_seed(experiment, runs, task, column) for column in ("counted", "base"))
-        late = waiting_of(experiment, runs, task)
-        pairs = compare_with_base(task, values, bases, late, alpha, experiment.margin, experiment.plan)
-        found += cross(experiment, runs, task, pairs)
-    return found
+        values, bases = (scores_by_seed(experiment, runs, task, column) for column in ("counted", "base"))
+        waiting = find_missing_seeds(experiment, runs, task)
+        pairs = compare_with_base(task, values, bases, waiting, alpha, experiment.margin, experiment.plan)
+        comparisons += add_crossed_intervals(experiment, runs, task, pairs)
+    return comparisons
 
 
-def by_seed(
+def scores_by_seed(
     experiment: Experiment, runs: pd.DataFrame, task: str, column: str
 ) -> dict[str, dict[int, float]]:
     """Arm -> seed -> a number of the rows of `finals`, where there is one."""
-    found: dict[str, dict[int, float]] = {}
+    scores: dict[str, dict[int, float]] = {}
     for arm in experiment.arms:
-        own = runs[(runs["task"] == task) & (runs["arm"] == arm)]
-        if len(own):
-            own = own.dropna(subset=[column])
-            found[arm] = dict(zip(own["seed"].astype(int), own[column].astype(float), strict=True))
-    return found
+        rows = runs[(runs["task"] == task) & (runs["arm"] == arm)]
+        if len(rows):
+            rows = rows.dropna(subset=[column])
+            scores[arm] = dict(zip(rows["seed"].astype(int), rows[column].astype(float), strict=True))
+    return scores
 
 
-def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
-    """Arm -> its seeds without a result -> the seed with how the run stands."""
+def find_missing_seeds(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[str, dict[int, str]]:
+    """Arm -> seed without a result -> the seed with the status of its run, in words."""
     late = runs[(runs["task"] == task) & runs["counted"].isna()].sort_values("seed")
     return {
         arm: {
@@ -133,8 +141,8 @@ def waiting_of(experiment: Experiment, runs: pd.DataFrame, task: str) -> dict[st
     }
 
 
-def most_shared(experiment: Experiment) -> int:
-    """The most seeds that a pair of arms shares on a task, whatever became of their runs."""
+def count_shared_seeds(experiment: Experiment) -> int:
+    """The largest number of seeds that a pair of arms shares on a task, with or without results."""
     seeds: dict[tuple[str, str], set[int]] = {}
     for run in experiment.runs:
         seeds.setdefault((run.task, run.arm), set()).add(run.seed)
@@ -143,6 +151,9 @@ def most_shared(experiment: Experiment) -> int:
         for task in experiment.tasks
         for first, second in pairs_of(experiment.arms)
     )
+
+
+# All tasks together
 
 
 @dataclass(frozen=True)
@@ -156,7 +167,8 @@ class Aggregate:
 
 
 def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -> Aggregate:
-    """Over the tasks that every arm has counted runs on; intervals from a bootstrap with its own seed."""
+    """Combine the tasks on which every arm has counted runs. The bootstrap of the intervals has its own
+    seed."""
     values = {
         arm: [
             runs.loc[(runs["arm"] == arm) & (runs["task"] == task), "counted"].dropna().to_numpy(dtype=float)
@@ -173,11 +185,14 @@ def aggregate_tasks(experiment: Experiment, runs: pd.DataFrame, seed: int = 0) -
     )
 
 
+# Tables
+
 INTERVALS = (
-    "it takes the differences as normal and its pair as the only one. The test does neither, and below the "
-    "seeds needed it can never reject, so an interval may leave 0 out beside an unresolved difference."
+    "The interval assumes normal differences and ignores all other pairs. The test assumes neither, and it "
+    "cannot reject with fewer seeds than it needs. So an interval may exclude 0 where the verdict is "
+    "unresolved."
 )
-"""Why an interval and a verdict may disagree, said wherever both are shown."""
+"""Why an interval and a verdict may disagree. It is printed wherever both are shown."""
 
 
 HEADER = (
@@ -198,32 +213,32 @@ HEADER = (
 
 
 def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None = None) -> Table:
-    """The pairs of arms on every task: the difference and what the tests say."""
+    """All pairs of arms on every task: the differences and the results of the tests."""
     note = (
-        "Differences in points of final accuracy, taken inside each seed; the verdict is on the first arm. "
-        "p: exact two-sided sign-flip permutation test over n seeds, whose smallest value is 2/2ⁿ (.25 for "
-        "three seeds); Holm over the pairs of a task. Better and worse: Holm p at most "
-        f"{ALPHA:g}. Equivalent: a difference of the margin{_margin(compared)} or more is ruled out by two "
-        "one-sided tests of the same kind (smallest p 1/2ⁿ), the larger p of both, under Holm over the "
-        "pairs. Each kind of verdict is wrong about any pair of a task with a chance of at most "
-        f"{ALPHA:.0%}. Interval: t over seeds; {INTERVALS} Over "
-        "problems too: 95% interval of a model in which seeds and problems are both random draws, from the "
-        "answers to the problems that all these runs were evaluated on, paired by seed and problem; it "
-        "is for other problems like these, the test is for these. MDE: smallest effect that these seeds find "
-        f"in {POWER:.0%} of repetitions, for this very test at the smallest level that Holm asks "
-        f"of a pair, {ALPHA:.0%} over the pairs of the task{_levels(compared)}, simulated for normal "
-        "differences with the SD observed; in brackets, at the ends of that SD's 95% interval, which few "
-        "seeds leave wide. None: so few seeds find no effect, however large. Power, by the same simulation "
-        f"({REPETITIONS:,} repetitions, generator seed {SEED}): how often these seeds find a difference as "
-        "large as the margin, and how often they show arms without any difference to be equivalent, in %. "
-        "P(1st wins): share of pairs of runs in which the first arm's is better, ties ½."
+        "Differences of final accuracy in points, taken inside each seed. The verdict is about the first "
+        "arm. p: exact two-sided sign-flip permutation test over n seeds; its smallest value is 2/2ⁿ (.25 "
+        "for three seeds). Holm's correction is over the pairs of a task. Better and worse: Holm p is at "
+        f"most {ALPHA:g}. Equivalent: two one-sided tests of the same kind (smallest p 1/2ⁿ) rule out a "
+        f"difference of the margin{_margin(compared)} or more; the table shows the larger p of both after "
+        "Holm. For each kind of verdict, the chance that it is wrong about any pair of a task is at most "
+        f"{ALPHA:.0%}. Interval: t over seeds. {INTERVALS} Over problems too: 95% interval of a model that "
+        "draws both seeds and problems at random, computed from the problems that all these runs answered, "
+        "paired by seed and problem. This interval is about other problems like these; the test is about "
+        f"these problems. MDE: the smallest effect that this test finds with these seeds in {POWER:.0%} of "
+        f"repetitions, at the smallest level that Holm asks of a pair ({ALPHA:.0%} over the pairs of the "
+        f"task{_levels(compared)}). It is simulated for normal differences with the observed SD; in "
+        "brackets, at the ends of the 95% interval of that SD. None: these seeds cannot find any effect. "
+        f"Power, by the same simulation ({REPETITIONS:,} repetitions, generator seed {SEED}), in %: how "
+        "often these seeds find a difference as large as the margin, and how often they show that equal "
+        "arms are equivalent. P(1st wins): share of pairs of runs in which the run of the first arm is "
+        "better; ties count ½."
     )
     if plan:
         note += (
-            f" {plan.words} The p values are those for which it does not matter at which look one stops: of "
-            "a difference the smallest level at which the sign-flip test, spent over the looks, would have "
-            "rejected by now; of equivalence the smallest p of a look over its share. MDE and power are the "
-            "last look's."
+            f" {plan.words} The p values are valid whichever interim analysis is the last. For a difference, "
+            "p is the smallest level at which the sign-flip test would have rejected by now, if it spent "
+            "that level over the analyses. For equivalence, it is the smallest p of an analysis divided by "
+            "its share of the level. MDE and power are those of the last analysis."
         )
     return _table("comparisons", "Head to head", compared, note)
 
@@ -231,8 +246,9 @@ def comparisons_table(compared: Sequence[Comparison], plan: InterimPlan | None =
 def against_base_table(compared: Sequence[Comparison]) -> Table:
     """Every arm on every task against what it was before training."""
     note = (
-        "Accuracy after training minus that of the same seed's policy before it, in points, judged as pairs "
-        "of arms are; Holm over the arms of a task. A run that diverged counts as 0."
+        "Accuracy after training minus the accuracy of the same seed before training, in points. Verdicts "
+        "use the same tests as pairs of arms, with Holm over the arms of a task. A run that diverged counts "
+        "as 0."
     )
     return _table("against_base", "Each arm against its base", compared, note)
 
@@ -258,8 +274,10 @@ def _table(name: str, title: str, compared: Sequence[Comparison], note: str) -> 
         for pair in compared
     ]
     frame = pd.DataFrame([asdict(pair) | {"text": pair.text} for pair in compared])
-    said = "Why each verdict, and what one would take"
-    return Table(name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=said)
+    heading = "Why each verdict was reached, and what a verdict would need"
+    return Table(
+        name, title, HEADER, rows, frame, text_columns=3, wide=1, note=note, sentence_heading=heading
+    )
 
 
 def _margin(compared: Sequence[Comparison]) -> str:
@@ -269,14 +287,14 @@ def _margin(compared: Sequence[Comparison]) -> str:
 
 
 def _power(pair: Comparison) -> str:
-    """Both powers in percent, none where the spread is not known."""
+    """Both powers in percent; – where the spread is unknown."""
     if math.isnan(pair.power):
         return NONE
     return f"{number(100 * pair.power, 0)} / {number(100 * pair.power_equivalence, 0)}"
 
 
 def _detectable(pair: Comparison) -> str:
-    """The smallest effect that can be found, in points, and how well it is known."""
+    """The smallest effect that can be found, in points, with the ends of its interval."""
     if len(pair.seeds) < seeds_needed(ALPHA, pair.pairs):
         return "none"
     if math.isnan(pair.detectable):
@@ -286,10 +304,10 @@ def _detectable(pair: Comparison) -> str:
 
 
 def _levels(compared: Sequence[Comparison]) -> str:
-    """The levels of a single pair: (.0083 for 6 pairs)."""
+    """The levels of a single pair: `: .0083 for 6 pairs`."""
     counts = sorted({pair.pairs for pair in compared})
-    told = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
-    return f" ({', '.join(told)})" if told else ""
+    levels = [f"{ALPHA / n:.2g} for {n} pair{'s' * (n > 1)}" for n in counts]
+    return f": {', '.join(levels)}" if levels else ""
 
 
 def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
@@ -299,12 +317,12 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     result = aggregate_tasks(experiment, runs)
     most = max(Counter(zip(runs["arm"], runs["task"], strict=True)).values())
     note = (
-        "Interquartile mean over all runs × tasks with a stratified bootstrap interval: seeds are "
-        "resampled inside a task, bootstrap seed 0."
+        "Interquartile mean over all runs × tasks with a stratified bootstrap interval, which resamples "
+        "seeds inside each task (bootstrap seed 0)."
     )
     note += (lacking := _lacking(experiment, runs))
     if most < 5:
-        note += f" With {most} seeds a task has only {most**most} different resamples: a rough interval."
+        note += f" With {most} seeds a task has only {most**most} resamples, so the interval is rough."
     first = Table(
         "aggregate",
         "All tasks together",
@@ -320,8 +338,9 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
     frame = pd.DataFrame([{"first": a, "second": b} | asdict(e) for a, b, e in result.improvement])
     header = ["pair", "probability of improvement", "95% interval"]
     meaning = (
-        "Probability that a run of the first arm is better than a run of the second, mean over tasks, "
-        "ties ½; bootstrap interval. It says how often, not how much, and is no verdict."
+        "Probability that a run of the first arm is better than a run of the second, as a mean over tasks "
+        "with a bootstrap interval; ties count ½. It says how often an arm is better, not by how much, and "
+        "it is not a verdict."
     )
     meaning += lacking
     title = "Probability of improvement"
@@ -329,13 +348,13 @@ def aggregate_tables(experiment: Experiment, runs: pd.DataFrame) -> list[Table]:
 
 
 def _lacking(experiment: Experiment, runs: pd.DataFrame) -> str:
-    """What is left out of means over all tasks, in sentences; empty where nothing is."""
+    """What the means over all tasks leave out, in sentences; empty where they leave nothing out."""
     counted = runs.dropna(subset=["counted"])
-    there = set(zip(counted["task"], counted["arm"], strict=True))
-    tasks = [task for task in experiment.tasks if any((task, arm) not in there for arm in experiment.arms)]
-    late, told = len(runs) - len(counted), ""
-    if late:
-        told += f" Left out: {late} run{'s' * (late > 1)} without a result."
+    present = set(zip(counted["task"], counted["arm"], strict=True))
+    tasks = [task for task in experiment.tasks if any((task, arm) not in present for arm in experiment.arms)]
+    missing, text = len(runs) - len(counted), ""
+    if missing:
+        text += f" Left out: {missing} run{'s' * (missing > 1)} without a result."
     if tasks:
-        told += f" Left out whole, for want of a result of some arm: {', '.join(tasks)}."
-    return told
+        text += f" Tasks left out because some arm has no result: {', '.join(tasks)}."
+    return text

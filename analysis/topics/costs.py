@@ -1,10 +1,7 @@
-"""Seconds of each phase of an update, tokens per second and peak memory.
+"""What updates cost: seconds per phase, tokens per second, peak memory, and the gap of separate samplers.
 
-How far samplers with weights of their own were from the trainer.
-
-Tables of what the runs cost, of accuracy at equal cost, and of samplers with weights of their own.
-
-Figures of time, throughput and memory.
+`update_costs` and `sampler_gaps` compute one row per task and arm. The tables print these rows next to total
+budgets and accuracies at equal budgets. Two figures draw seconds by phase, and throughput with memory.
 """
 
 from __future__ import annotations
@@ -27,11 +24,13 @@ from grpobench.analysis.figures.table import Table
 from grpobench.analysis.runfolder.experiment import Experiment, by_cell, finite_mean
 from grpobench.analysis.tools.text import NONE, count, listed, number, percent, points, small
 from grpobench.analysis.topics.axes import OnAxes
-from grpobench.analysis.topics.budgets import AXES, at_equal_budgets, spent
+from grpobench.analysis.topics.budgets import AXES, mean_at_equal_budgets, sum_costs
 from grpobench.analysis.topics.runs import MOST_COLUMNS
 
+# Numbers
+
 PHASES = ("sample", "verify", "read", "backward", "optimize", "sync", "other")
-"""Parts of time/step, in the order in which a step runs them."""
+"""Parts of time/step, in the order of a step."""
 
 
 def update_costs(experiment: Experiment) -> pd.DataFrame:
@@ -43,18 +42,18 @@ def update_costs(experiment: Experiment) -> pd.DataFrame:
     tokens = by_cell(experiment.select("cost/generated_tokens"))
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = {name: cell(arm, task) for name, cell in phases.items()}
+            by_phase = {name: cell(arm, task) for name, cell in phases.items()}
             total, spent = step(arm, task), tokens(arm, task)
-            if total.empty and spent.empty and all(frame.empty for frame in own.values()):
+            if total.empty and spent.empty and all(frame.empty for frame in by_phase.values()):
                 continue
             generated = float(spent.groupby("seed")["value"].max().sum()) if len(spent) else math.nan
             peak = memory(arm, task)["value"]
             rows.append(
                 {"task": task, "arm": arm, "seconds": finite_mean(total["value"])}
-                | {phase: finite_mean(frame["value"]) for phase, frame in own.items()}
+                | {phase: finite_mean(frame["value"]) for phase, frame in by_phase.items()}
                 | {
                     "tokens_per_second": _ratio(generated, float(total["value"].sum())),
-                    "sampling_tokens_per_second": _ratio(generated, float(own["sample"]["value"].sum())),
+                    "sampling_tokens_per_second": _ratio(generated, float(by_phase["sample"]["value"].sum())),
                     "peak_memory_gb": float(peak.max()) if len(peak) else math.nan,
                 }
             )
@@ -74,29 +73,35 @@ GAPS: Mapping[str, tuple[str, str]] = {
     "weight": ("correction/weight_mean", "mean"),
     "clipped": ("correction/clipped", "mean"),
 }
-"""Column of `gaps` -> metric, and how its values are taken together."""
+"""Column of `sampler_gaps` -> its metric, and how values of the metric are combined."""
 
 
 def sampler_gaps(experiment: Experiment) -> pd.DataFrame:
-    """Per task and arm, over all updates of all seeds: how far the sampler's log-probabilities were from the
-    trainer's in nats (mean and largest |Δ log p|, smallest effective sample size, largest after a weight
-    synchronization), and what the correction made of it. Only where some arm decodes with weights of its own
-    or corrects."""
+    """Per task and arm, over all updates of all seeds: the gap between the log-probabilities of sampler and
+    trainer in nats (mean and largest |Δ log p|, smallest effective sample size, largest gap after a weight
+    synchronization), and the correction for it. Empty unless an arm has a sampler with separate weights or
+    corrects for the gap."""
     if not (experiment.has("gap/sync") or experiment.has("correction/weight_mean")):
         return pd.DataFrame(columns=["task", "arm", *GAPS])
     logged = {name: (by_cell(experiment.select(metric)), how) for name, (metric, how) in GAPS.items()}
     rows = []
     for task in experiment.tasks:
         for arm in experiment.arms:
-            own = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
-            if any(len(values) for values, _ in own.values()):
-                rows.append({"task": task, "arm": arm} | {name: v.agg(how) for name, (v, how) in own.items()})
+            values_by_name = {name: (cell(arm, task)["value"], how) for name, (cell, how) in logged.items()}
+            if any(len(values) for values, _ in values_by_name.values()):
+                rows.append(
+                    {"task": task, "arm": arm}
+                    | {name: v.agg(how) for name, (v, how) in values_by_name.items()}
+                )
     return pd.DataFrame(rows, columns=["task", "arm", *GAPS])
+
+
+# Tables
 
 
 def budgets_table(experiment: Experiment) -> Table:
     """Updates, tokens and seconds of a run, a row per task and arm."""
-    frame = spent(experiment)
+    frame = sum_costs(experiment)
     rows = [
         [
             r["task"],
@@ -109,37 +114,35 @@ def budgets_table(experiment: Experiment) -> Table:
         ]
         for r in frame.to_dict("records")
     ]
-    note = "Mean over seeds, failed runs included; evaluation of the base, which the arms share, left out."
+    note = "Mean over seeds, with failed runs. Evaluation of the base model is left out: all arms share it."
     header = ["task", "arm", "updates", "generated tokens", "trained tokens", "training s", "evaluation s"]
     return Table("budgets", "What each run spent", header, rows, frame, note=note)
 
 
 def equal_budgets_table(experiment: Experiment) -> Table:
-    """Validation accuracy where all runs had spent the same, a row per task and axis."""
-    frame = at_equal_budgets(experiment)
-    rows, many = [], len(experiment.arms) > MOST_COLUMNS
-    for (task, axis, budget), own in frame.groupby(["task", "axis", "budget"], sort=False):
-        accuracy = dict(zip(own["arm"], own["accuracy"], strict=True))
-        what = [task, f"{count(budget)} {AXES[axis]}"]
-        if many:  # an arm below the other
-            rows += [[*what, arm, percent(share)] for arm, share in accuracy.items()]
+    """Validation accuracy at equal budgets, one row per task and axis."""
+    frame = mean_at_equal_budgets(experiment)
+    rows, is_long = [], len(experiment.arms) > MOST_COLUMNS
+    for (task, axis, budget), group in frame.groupby(["task", "axis", "budget"], sort=False):
+        accuracy = dict(zip(group["arm"], group["accuracy"], strict=True))
+        labels = [task, f"{count(budget)} {AXES[axis]}"]
+        if is_long:  # an arm below the other
+            rows += [[*labels, arm, percent(share)] for arm, share in accuracy.items()]
         else:
-            rows.append([*what, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
+            rows.append([*labels, *(percent(accuracy.get(arm, math.nan)) for arm in experiment.arms)])
     note = (
-        "Validation accuracy in percent at the largest budget that every finished run of the task "
-        "reached: the last evaluation at or before it, mean over seeds; a run that diverged before it "
-        "counts as 0. Equal updates, equal generated "
-        "tokens and equal seconds are three different comparisons."
+        "Validation accuracy in percent at the largest budget that every finished run of the task reached: "
+        "the last evaluation at or before it, mean over seeds. A run that diverged before the budget counts "
+        "as 0. Equal updates, equal generated tokens and equal seconds are three different comparisons."
     )
-    header = ["task", "at equal budget", *(("arm", "accuracy") if many else experiment.arms)]
+    header = ["task", "at equal budget", *(("arm", "accuracy") if is_long else experiment.arms)]
     return Table(
-        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if many else 2, note=note
+        "equal_budgets", "Accuracy at equal budgets", header, rows, frame, 3 if is_long else 2, note=note
     )
 
 
 def costs_table(frame: pd.DataFrame) -> Table:
-    """Seconds of each phase of an update, rates and memory, as `update_costs` finds them, a row per task and
-    arm."""
+    """Seconds of each phase of an update, rates and memory, one row per task and arm of `update_costs`."""
     rows = [
         [r["task"], r["arm"], number(r["seconds"], 2)]
         + [number(r[phase], 2) for phase in PHASES]
@@ -151,12 +154,12 @@ def costs_table(frame: pd.DataFrame) -> Table:
         for r in frame.to_dict("records")
     ]
     header = ["task", "arm", "s/update", *PHASES, "tokens/s", "tokens/s sampling", "peak GB"]
-    note = "Means over all updates of all seeds, evaluation left out; peak memory is the highest of any seed."
+    note = "Means over all updates of all seeds, without evaluation. Peak memory is the highest of any seed."
     return Table("costs", "Costs", header, rows, frame, note=note)
 
 
 def gaps_table(experiment: Experiment) -> Table:
-    """How well samplers with weights of their own agreed with the trainer."""
+    """How well samplers with separate weights agreed with the trainer."""
     frame = sampler_gaps(experiment)
     rows = [
         [
@@ -169,9 +172,10 @@ def gaps_table(experiment: Experiment) -> Table:
     header = ["task", "arm", "mean gap", "largest gap", "largest after sync"]
     header += ["effective sample", "correction weight", "corrected, % of tokens"]
     note = (
-        "Nats between the sampler's log-probabilities and the trainer's on the same weights, over all "
-        "updates of all seeds; after sync: on the probe that proves that the engine took over the weights. "
-        "Effective sample: the smallest share left by the ratios of probabilities, 1 without a gap."
+        "Gap in nats between the log-probabilities of the sampler and of the trainer on the same weights, "
+        "over all updates of all seeds. After sync: the gap on the probe that checks that the engine "
+        "received the weights. Effective sample: the smallest effective share of samples under the "
+        "probability ratios; it is 1 without a gap."
     )
     return Table("gaps", "Sampler and trainer", header, rows, frame, note=note)
 
@@ -187,22 +191,25 @@ def axes_table(pairs: Sequence[OnAxes]) -> Table:
         rows.append([one.task, f"{one.first} − {one.second}", *cells, "yes" if one.depends else "no"])
     header = ["task", "pair", *(h for axis in AXES for h in (f"at equal {axis}", "verdict")), "depends"]
     note = (
-        "Differences of the validation accuracies at equal budgets of the table before, in points, inside "
-        "each seed, and verdicts on the first arm by the tests of final accuracies; Holm over the pairs of a "
-        "task on one axis. Depends: whether the word is another on another axis. Seconds are those of the "
-        "machines that the runs had, and of what ran beside."
+        "Differences of validation accuracy at the equal budgets of the previous table, in points, taken "
+        "inside each seed. Verdicts are about the first arm and use the tests of final accuracies, with Holm "
+        "over the pairs of a task on one axis. Depends: whether the verdict differs between axes. Seconds "
+        "depend on the machines of the runs and on other programs that ran there."
     )
-    told = [one.sentence for one in pairs if one.depends]
-    if told:
-        note += f" The answer depends on the axis: {listed(told)}."
+    dependent = [one.sentence for one in pairs if one.depends]
+    if dependent:
+        note += f" The answer depends on the axis: {listed(dependent)}."
     frame = pd.DataFrame(
         [{"axis": axis, **asdict(pair)} for one in pairs for axis, pair in one.comparisons.items()]
     )
     return Table("axes", "Verdicts at equal budgets", header, rows, frame, note=note)
 
 
+# Figures
+
+
 def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Seconds per update, stacked by phase, of what `update_costs` found."""
+    """Seconds per update, stacked by phase, from `update_costs`."""
     phases = [phase for phase in PHASES if frame[phase].fillna(0).gt(0).any()]
     if frame.empty or not phases:
         return None
@@ -210,7 +217,7 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
     figure, grid = rows_of_names(tasks, experiment.arms, sheet)
     ramp = matplotlib.colormaps["viridis"](np.linspace(0, 1, len(PHASES) + 2)[1:-1])[:, :3]
     half = (len(PHASES) + 1) // 2  # neighbors are half of the ramp apart, so that they differ in grey too
-    tints = {phase: ramp[place // 2 + (place % 2) * half] for place, phase in enumerate(PHASES)}
+    tints = {phase: ramp[index // 2 + (index % 2) * half] for index, phase in enumerate(PHASES)}
     for (_, task), axes in grid.items():
         for row in frame[frame["task"] == task].to_dict("records"):
             left = 0.0
@@ -233,15 +240,14 @@ def draw_seconds(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> D
     return Drawing(
         "seconds",
         "Seconds per update by phase",
-        "Mean wall time of one update, stacked by phase: sampling, verifying, forward passes (read), "
-        "backward passes, optimizer, handing the weights to the sampler (sync), the rest; evaluation is left "
-        "out.",
+        "Mean wall time of one update by phase: sampling, verifying, forward passes (read), backward passes, "
+        "optimizer, sending weights to the sampler (sync), and the rest. Evaluation is left out.",
         figure,
     )
 
 
 def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Drawing | None:
-    """Tokens per second and peak memory, of what `update_costs` found."""
+    """Tokens per second and peak memory, from `update_costs`."""
     rows = [("tokens_per_second", "generated tokens per second"), ("peak_memory_gb", "peak memory (GB)")]
     rows = [(name, label) for name, label in rows if frame[name].notna().any()]
     if frame.empty or not rows:
@@ -280,6 +286,7 @@ def draw_rates(experiment: Experiment, frame: pd.DataFrame, sheet: Sheet) -> Dra
     return Drawing(
         "rates",
         "Throughput and memory",
-        "Generated tokens over training seconds, and the highest peak memory of any seed; a marker per task.",
+        "Generated tokens per training second, and the highest peak memory of any seed. Each task has a "
+        "marker.",
         figure,
     )

@@ -1,4 +1,4 @@
-"""Curves against updates, tokens or seconds: the mean of an arm, a band of its seeds, every seed faint."""
+"""Curves against updates, tokens or seconds: the mean of each arm, a band over its seeds, and faint seeds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from grpobench.analysis.figures.style import BAND, FAINT, Look, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 
 FURTHEST = 1e100
-"""Values beyond it stand at it: scales are computed from sums and ratios of them."""
+"""Larger values are clipped to it, because scales are computed from sums and ratios of values."""
 AROUND = 0.65
-"""Inches of a panel's height that its title and labels take from its curves."""
+"""Inches of a panel's height for title and labels."""
 MARKS = 6
-"""About so many markers stand on a long curve."""
+"""Approximate number of markers on a long curve."""
 MOST_TIP_VALUES = 12
-"""Most values of a curve that its tip tells."""
+"""Most values of a curve in its tooltip."""
 MOST_SEEDS = 10
-"""Seeds of an arm that are drawn one by one; more are a band alone."""
+"""Most seeds of an arm that are drawn one by one; with more, only the band is drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Row:
     log: bool = False
     """Whether a logarithmic axis may be used."""
     shared: Literal["panel", "row", "figure"] = "row"
-    """Which panels have one scale, so that they can be compared."""
+    """Which panels share a scale so that they can be compared."""
     percent: bool = False
 
 
 def curves(
     experiment: Experiment, rows: Sequence[Row], label: str, sheet: Sheet, points: bool = False
 ) -> Figure:
-    """A grid: for each block of tasks that stand side by side, one row of panels per metric. With `points`
-    every value has a marker, else a few of them."""
+    """A grid with one row of panels per metric for each block of tasks side by side. With `points` every
+    value has a marker, otherwise a few values have one."""
     rows = [_drawable(row) for row in rows]
     tasks = [task for task in experiment.tasks if any((row.frame["task"] == task).any() for row in rows)]
     height = panel_height(len(rows), tasks, sheet)
@@ -59,19 +59,19 @@ def curves(
     stopped = False
     for (index, task), axes in grid.items():
         row = rows[index]
-        own = row.frame[row.frame["task"] == task]
+        task_rows = row.frame[row.frame["task"] == task]
         for arm in experiment.arms:
-            arm_rows = own[own["arm"] == arm]
+            arm_rows = task_rows[task_rows["arm"] == arm]
             if len(arm_rows):
                 drawn.add(arm)
                 stopped |= _arm_curve(axes, experiment, arm_rows, style, points, row.percent)
-        scale = scale_of(_compared(rows, row, own), row.log)
+        scale = scale_of(_compared(rows, row, task_rows), row.log)
         _set_up(axes, row, scale, label, first=task == leftmost(tasks, task, sheet))
         if index == len(rows) - 1:
             axes.set_xlabel(label)
-        if own.empty:
+        if task_rows.empty:
             axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color="#767676")
-        mark_outside(axes, own["x"], own["value"])
+        mark_outside(axes, task_rows["x"], task_rows["value"])
         if index == 0:
             axes.set_title(task)
     arms = [arm for arm in experiment.arms if arm in drawn]
@@ -82,23 +82,23 @@ def curves(
 
 
 def _drawable(row: Row) -> Row:
-    """With values that a renderer can place."""
+    """The row with values that a renderer can draw."""
     values = row.frame["value"]
     if not (values.abs() > FURTHEST).any():
         return row
     return replace(row, frame=row.frame.assign(value=values.clip(-FURTHEST, FURTHEST)))
 
 
-def _compared(rows: Sequence[Row], row: Row, own: pd.DataFrame) -> Any:
-    """The values that decide the scale of a panel."""
+def _compared(rows: Sequence[Row], row: Row, panel_rows: pd.DataFrame) -> Any:
+    """The values that determine the scale of a panel."""
     if row.shared == "figure":
         return np.concatenate([other.frame["value"].to_numpy(dtype=float) for other in rows])
-    return (row.frame if row.shared == "row" else own)["value"].to_numpy(dtype=float)
+    return (row.frame if row.shared == "row" else panel_rows)["value"].to_numpy(dtype=float)
 
 
 def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None:
-    """Scales, ticks and what stands beside them. The metric is named on the left of each block, and numbers
-    are repeated where the scale is the panel's own."""
+    """Set scale, ticks and labels. The metric is named on the left of each block, and numbers are repeated
+    where each panel has its own scale."""
     apply(axes, scale, row.percent)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=label == "updates"))
     if first:
@@ -110,8 +110,9 @@ def _set_up(axes: Axes, row: Row, scale: Scale, label: str, first: bool) -> None
 def _arm_curve(
     axes: Axes, experiment: Experiment, rows: pd.DataFrame, style: Look, points: bool, percent: bool
 ) -> bool:
-    """Seeds faint (up to `MOST_SEEDS`), a band from their first to their third quartile, the mean thick, thin
-    from where a seed has no more values. True if a run that stopped early was marked."""
+    """Draw faint seeds (up to `MOST_SEEDS`), a band from their first to their third quartile, and a thick
+    mean that becomes thin where a seed has no more values. Return whether a run that stopped early was
+    marked."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
     x, table = _by_step_and_seed(rows)
     color, dash = style.color[arm], style.dash[arm]
@@ -150,11 +151,11 @@ def _by_step_and_seed(rows: pd.DataFrame) -> tuple[Any, Any]:
     """`x` and `value` of an arm's rows, (steps, seeds), both ascending; NaN where a seed has none."""
     steps, row = np.unique(rows["step"].to_numpy(), return_inverse=True)
     seeds, column = np.unique(rows["seed"].to_numpy(), return_inverse=True)
-    places = row * len(seeds) + column
-    if len(np.unique(places)) < len(places):
+    indices = row * len(seeds) + column
+    if len(np.unique(indices)) < len(indices):
         raise ValueError("a seed has two values at a step")
     tables = np.full((2, len(steps) * len(seeds)), np.nan)
-    tables[:, places] = rows["x"], rows["value"]
+    tables[:, indices] = rows["x"], rows["value"]
     x, values = tables.reshape(2, len(steps), len(seeds))
     return x, values
 
@@ -165,16 +166,16 @@ def _means(table: Any, known: Any) -> Any:
 
 
 def curve_tip(arm: str, task: str, seeds: int, along: Any, mean: Any, percent: bool) -> str:
-    """The values of a curve for who points at it; of a long one every so many."""
+    """The tooltip of a curve with its values; a long curve shows every n-th value."""
     every = max(1, -(-len(along) // MOST_TIP_VALUES))
-    places = sorted({*range(0, len(along), every), len(along) - 1})
+    indices = sorted({*range(0, len(along), every), len(along) - 1})
     factor = 100 if percent else 1
-    values = ", ".join(f"{along[i]:.4g}: {plain(float(f'{factor * mean[i]:.3g}'))}" for i in places)
+    values = ", ".join(f"{along[i]:.4g}: {plain(float(f'{factor * mean[i]:.3g}'))}" for i in indices)
     return f"{arm} on {task}, mean of {seeds} seed{'s' * (seeds > 1)}. {values}"
 
 
 def _mark_stopped(axes: Axes, experiment: Experiment, rows: pd.DataFrame, color: Any) -> bool:
-    """A cross where a run stopped early; whether there was one."""
+    """Draw a cross where a run stopped early, and return whether there was one."""
     task, arm = rows["task"].iloc[0], rows["arm"].iloc[0]
     stopped = {run.seed for run in experiment.runs if run.stopped and (run.arm, run.task) == (arm, task)}
     if not stopped:
@@ -187,6 +188,6 @@ def _mark_stopped(axes: Axes, experiment: Experiment, rows: pd.DataFrame, color:
 
 def _ends(axes: Axes) -> Mapping[str, tuple[float, float]]:
     """Where the thick curve of each arm ends."""
-    named = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
-    points = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float)[-1] for line in named}
+    arm_lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    points = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float)[-1] for line in arm_lines}
     return {arm: (float(x), float(y)) for arm, (x, y) in points.items()}

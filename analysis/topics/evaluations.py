@@ -1,8 +1,8 @@
-"""Later evaluations as scores with their intervals: a row per question, subject and policy.
+"""Later evaluations (`grpobench eval`): scores with intervals, and agreement between our sampler and lm-eval.
 
-Where a question was asked in two ways, through our sampler and through lm-eval: do they agree?
-
-Tables of later evaluations, and of questions that were asked in two ways.
+`later_scores` computes one row per evaluation, mode, score and policy. `list_agreements` compares evaluations
+of the same items that were made in both ways. Each has one table. These evaluations have no figure of their
+own.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class MeanScore:
 def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """One row per evaluation, mode, score and policy: place, split, mode, score, through, question, arm,
     seed, policy, step, value, low, high, interval, items, samples, caveat. The score is `correct` where the
-    task has it, else there is a row for each."""
+    task has it; otherwise each score has a row."""
     rows = []
     for evaluation in later:
-        for policy, told in evaluation.content["policies"].items():
+        for policy, record in evaluation.content["policies"].items():
             for mode in dict.fromkeys(row["mode"] for row in evaluation.rows):
-                own = evaluation.of(policy, mode)
-                names = sorted({name for row in own for name in row["scores"]})
+                graded = evaluation.of(policy, mode)
+                names = sorted({name for row in graded for name in row["scores"]})
                 for name in ["correct"] if "correct" in names else names:
-                    found = mean_score(own, name)
+                    score = mean_score(graded, name)
                     rows.append(
                         {
                             "place": evaluation.label,
@@ -54,13 +54,13 @@ def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                             "arm": evaluation.arm,
                             "seed": evaluation.seed,
                             "policy": policy,
-                            "step": told["step"],
-                            "value": found.estimate.value,
-                            "low": found.estimate.low,
-                            "high": found.estimate.high,
-                            "interval": found.interval,
-                            "items": found.items,
-                            "samples": len(own) / found.items if found.items else math.nan,
+                            "step": record["step"],
+                            "value": score.estimate.value,
+                            "low": score.estimate.low,
+                            "high": score.estimate.high,
+                            "interval": score.interval,
+                            "items": score.items,
+                            "samples": len(graded) / score.items if score.items else math.nan,
                             "caveat": evaluation.content.get("caveat", ""),
                         }
                     )
@@ -68,8 +68,8 @@ def later_scores(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
 
 
 def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
-    """Mean of a score over items (an item's samples averaged first), with the interval that suits them. An
-    interval is only given for scores from 0 to 1."""
+    """Mean of a score over items, after averaging the samples of each item. It has an interval only if all
+    scores are from 0 to 1."""
     items: dict[str, list[float]] = {}
     clusters: dict[str, str] = {}
     for row in rows:
@@ -83,14 +83,15 @@ def mean_score(rows: Sequence[Mapping[str, Any]], name: str) -> MeanScore:
     return MeanScore(estimate, len(means), kind)
 
 
+# Agreement with lm-eval
+
 TOLERANCE = 1e-3
-"""Between scores that two ways of asking should agree on: those made of likelihoods are float32 sums, whose
-order depends on the batch."""
+"""Scores closer than this agree. Likelihoods are float32 sums whose order depends on the batch."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two ways of asking the same question say about the same items."""
+    """Results of two ways of evaluating the same items."""
 
     mode: str
     items: int
@@ -100,15 +101,15 @@ class Agreement:
     differing: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
     """Pairs of rows whose scores differ."""
     same_text: int | None
-    """Items with the very same completion; None where nothing was written."""
+    """Items with identical completions; None where no completions were recorded."""
 
 
-def agree(
+def compare_answers(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], score: str = "correct"
 ) -> list[Agreement]:
-    """Compare rows of one policy, mode by mode. Sampled answers are left out: the two ways draw different
-    random numbers, so their accuracies agree within sampling error only."""
-    found = []
+    """Compare rows of one policy, mode by mode. Sampled answers are left out: both ways draw different random
+    numbers, so their accuracies agree only within sampling error."""
+    agreements = []
     for mode in dict.fromkeys(row["mode"] for row in first if row["mode"] != "sampled"):
         ours, theirs = (
             {row["problem"]: row for row in rows if row["mode"] == mode and row["outcome"] != "infra_error"}
@@ -121,18 +122,20 @@ def agree(
             float(np.mean([pair[side]["scores"].get(score, math.nan) for pair in pairs])) for side in (0, 1)
         ]
         written = [pair for pair in pairs if all("completion" in row for row in pair)]
-        same = sum(one["completion"] == other["completion"] for one, other in written)
+        same_text = sum(one["completion"] == other["completion"] for one, other in written)
         differing = tuple(pair for pair in pairs if not _alike(pair[0]["scores"], pair[1]["scores"]))
-        found.append(Agreement(mode, len(pairs), means[0], means[1], differing, same if written else None))
-    return found
+        agreements.append(
+            Agreement(mode, len(pairs), means[0], means[1], differing, same_text if written else None)
+        )
+    return agreements
 
 
 def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return one.keys() == other.keys() and all(abs(one[name] - other[name]) <= TOLERANCE for name in one)
 
 
-def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
-    """Every evaluation that was also made the other way: place, split, mode, arm, seed, policy, items,
+def list_agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
+    """Every evaluation that was made both ways: place, split, mode, arm, seed, policy, items,
     grpobench, lm_eval, differing, same_text."""
     rows = []
     theirs = {(r.path.parent, r.question): r for r in later if r.through == "lm-eval"}
@@ -146,19 +149,22 @@ def agreements(later: Sequence[LaterEvaluation]) -> pd.DataFrame:
                 {
                     "place": evaluation.label,
                     "split": evaluation.split,
-                    "mode": found.mode,
+                    "mode": agreement.mode,
                     "arm": evaluation.arm,
                     "seed": evaluation.seed,
                     "policy": policy,
-                    "items": found.items,
-                    "grpobench": found.first,
-                    "lm_eval": found.second,
-                    "differing": len(found.differing),
-                    "same_text": found.same_text,
+                    "items": agreement.items,
+                    "grpobench": agreement.first,
+                    "lm_eval": agreement.second,
+                    "differing": len(agreement.differing),
+                    "same_text": agreement.same_text,
                 }
-                for found in agree(ours, others)
+                for agreement in compare_answers(ours, others)
             ]
     return pd.DataFrame(rows)
+
+
+# Tables
 
 
 def later_table(later: Sequence[LaterEvaluation]) -> Table:
@@ -168,36 +174,37 @@ def later_table(later: Sequence[LaterEvaluation]) -> Table:
     if len(frame):
         frame = by_place(frame)
         keys = ["place", "split", "mode", "through", "question", "score", "arm"]
-        for (place, split, mode, through, _, score, arm), own in frame.groupby(keys, sort=False):
-            last = own[own["policy"] != "base"].sort_values("seed")
-            before = own.loc[own["policy"] == "base", "value"].mean()
+        for (label, split, mode, through, _, score, arm), group in frame.groupby(keys, sort=False):
+            last = group[group["policy"] != "base"].sort_values("seed")
+            before = group.loc[group["policy"] == "base", "value"].mean()
             mean = last["value"].mean()
             cells = [
-                place,
+                label,
                 arm,
                 f"{split}, {mode}, {through}",
                 score,
-                f"{own['items'].iloc[0]} × {own['samples'].iloc[0]:g}",
+                f"{group['items'].iloc[0]} × {group['samples'].iloc[0]:g}",
                 percent(before),
                 percent(mean),
                 points(mean - before),
                 "  ".join(f"{percent(r.value)} ({interval(r.low, r.high)})" for r in last.itertuples()),
-                ", ".join(dict.fromkeys(own["interval"])),
+                ", ".join(dict.fromkeys(group["interval"])),
             ]
             rows.append(cells)
     header = ["task", "arm or model", "how", "score", "items × samples", "before", "after", "gain"]
     header += ["each seed (95% interval over items)", "interval"]
     note = (
-        "In percent, from `grpobench eval`: of a run before and after training, of a model as it is. The "
-        "interval is about one policy and these items, not about the algorithm: clustered where items share "
-        "a template, Wilson below 300 items, else normal. Further numbers stand in the runs' evals folders."
+        "In percent, from `grpobench eval`: runs before and after training, and models without training. The "
+        "interval is about one policy and these items, not about the algorithm. It is clustered if items "
+        "share a template, Wilson below 300 items, and normal otherwise. The evals folders of the runs have "
+        "further numbers."
     )
     return Table("evaluations", "Later evaluations", header, rows, frame, text_columns=4, note=note)
 
 
 def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
-    """Where a question was asked in both ways."""
-    frame = agreements(later)
+    """Items that were evaluated both by our sampler and by lm-eval."""
+    frame = list_agreements(later)
     rows = [
         [
             r["place"],
@@ -222,8 +229,7 @@ def agreement_table(later: Sequence[LaterEvaluation]) -> Table:
         "same text",
     ]
     note = (
-        "The same items through our sampler and through the lm-eval harness on the same weights, with our "
-        "verifier as its metric. Differing items have another score; same text counts completions that are "
-        "equal to the letter."
+        "The same items and weights, evaluated with our sampler and with the lm-eval harness, which uses our "
+        "verifier as its metric. Differing: items with different scores. Same text: identical completions."
     )
-    return Table("agreement", "Two ways of asking", header, rows, frame, text_columns=3, note=note)
+    return Table("agreement", "Agreement with lm-eval", header, rows, frame, text_columns=3, note=note)

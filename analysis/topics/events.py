@@ -20,7 +20,7 @@ SPLIT = "validation"
 
 @dataclass(frozen=True)
 class Collapse:
-    """What ended a run's learning."""
+    """The collapse of a run."""
 
     step: int
     kind: str
@@ -28,32 +28,32 @@ class Collapse:
 
 
 def run_findings(experiment: Experiment) -> dict[str, Findings]:
-    """By run, from its logs; without runs of which nothing is logged."""
+    """Findings of the detectors by run; runs without logs are left out."""
     return {name: detect(history) for name, history in histories(experiment).items()}
 
 
 def histories(experiment: Experiment) -> dict[str, History]:
-    """By run, what detectors read of it; without runs of which nothing is logged."""
+    """What detectors read, by run; runs without logs are left out."""
     metrics = experiment.metrics
     names = [name for name in metrics["metric"].unique() if is_read_by_detectors(str(name))]
     kept = metrics[metrics["metric"].isin(names)]
     logged = dict(iter(kept.groupby(KEYS, sort=False)))
     last = metrics.groupby(KEYS, sort=False)["step"].max()
     answers = Answered(experiment.evaluations)
-    found = {}
+    by_name = {}
     for run in experiment.runs:
         key = (run.arm, run.task, run.seed)
         if run.rows and key in last.index:
             rows = logged.get(key, kept.iloc[:0])
-            found[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
-    return found
+            by_name[run.name] = history_of(run, rows, int(last[key]), answers.of(run))
+    return by_name
 
 
 def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, str], Answers]) -> History:
     """A run's rows (step, metric, value) as detectors read them."""
     series, holes = {}, {}
-    for name, own in rows.groupby("metric", sort=False, observed=True):
-        steps, values = own["step"].to_numpy(np.int64), own["value"].to_numpy(np.float64)
+    for name, logged in rows.groupby("metric", sort=False, observed=True):
+        steps, values = logged["step"].to_numpy(np.int64), logged["value"].to_numpy(np.float64)
         finite = np.isfinite(values)
         if finite.any():
             series[str(name)] = Series(str(name), steps[finite], values[finite])
@@ -63,7 +63,7 @@ def history_of(run: Run, rows: pd.DataFrame, last: int, answers: Callable[[str, 
 
 
 def about(config: Mapping[str, Any]) -> About:
-    """What run.toml tells; nothing where it has no such number."""
+    """The settings that detectors need, from run.toml; 0 where it has no such number."""
 
     def setting(section: str, name: str) -> int:
         value = config.get(section, {}).get(name, 0)
@@ -81,7 +81,7 @@ def about(config: Mapping[str, Any]) -> About:
 
 @dataclass(frozen=True)
 class Answered:
-    """The rows of eval.jsonl of all runs, found run by run when they are asked for."""
+    """The rows of eval.jsonl of all runs, looked up by run on request."""
 
     evaluations: pd.DataFrame
 
@@ -99,29 +99,29 @@ class Answered:
     @cached_property
     def row_indices(self) -> Mapping[Any, Any]:
         """Positions of rows by (arm, task, seed, mode)."""
-        places: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
-        return places
+        indices: Mapping[Any, Any] = self.graded.groupby([*KEYS, "mode"], sort=False).indices
+        return indices
 
     def of(self, run: Run) -> Callable[[str, str], Answers]:
         """The answers of a run."""
 
         def answers(split: str, mode: str) -> Answers:
-            places = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
-            found: dict[int, dict[str, list[float]]] = {}
-            if not len(places):  # no answers, as of most imported runs: then there are no columns either
-                return found
-            own = self.graded.iloc[places]
-            columns = (own["step"], own["problem"], own["score/correct"])
+            indices = self.row_indices.get((run.arm, run.task, run.seed, mode), ()) if split == SPLIT else ()
+            scores: dict[int, dict[str, list[float]]] = {}
+            if not len(indices):  # no answers, as for most imported runs, which then lack the columns as well
+                return scores
+            rows = self.graded.iloc[indices]
+            columns = (rows["step"], rows["problem"], rows["score/correct"])
             for step, problem, score in zip(*columns, strict=True):
-                found.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))
-            return found
+                scores.setdefault(int(step), {}).setdefault(str(problem), []).append(float(score))
+            return scores
 
         return answers
 
 
 def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
-    """The collapse that a run did not recover from, if any: an event of the family, the one that its recipe
-    stopped it for, or its divergence."""
+    """The collapse that a run did not recover from, or None. It is an event of the family `collapse`, the
+    event for which the recipe stopped the run, or a divergence."""
     if run.failed:
         return Collapse(run.step, "divergence")
     if findings is None:
@@ -129,14 +129,14 @@ def collapse_of(run: Run, findings: Findings | None) -> Collapse | None:
     event = findings.collapse()
     if run.collapsed:
         stops = run.config.get("stop_on", ())
-        named = [one for one in findings.events if one.kind in stops and one.recovered is None]
-        event = named[0] if named else event
+        stopping = [one for one in findings.events if one.kind in stops and one.recovered is None]
+        event = stopping[0] if stopping else event
         if event is None:
             return Collapse(run.step, "stopped")
     return Collapse(event.onset, event.kind) if event else None
 
 
 def collapses(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[str, Collapse]:
-    """By run, of those that collapsed."""
-    found = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
-    return {name: end for name, end in found.items() if end is not None}
+    """Collapse by run, for runs that collapsed."""
+    ends = {run.name: collapse_of(run, findings.get(run.name)) for run in experiment.runs}
+    return {name: end for name, end in ends.items() if end is not None}

@@ -1,4 +1,4 @@
-"""The numbers of an experiment: its logs with what several figures and tables are made from."""
+"""All numbers of one experiment, each computed when a table or figure first asks for it, and only once."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from grpobench.analysis.topics.comparisons import compare_arms, compare_arms_wit
 from grpobench.analysis.topics.costs import update_costs
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
-from grpobench.analysis.topics.sweep import Cell, cells, outcomes
+from grpobench.analysis.topics.sweep import Cell, classify_runs, group_cells
 
 MOST_DRAWN = 20
-"""Arms that a figure shows: ten colors in two line styles. More nobody can tell apart."""
+"""Most arms in a figure: ten colors in two line styles. Readers cannot tell more apart."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A loaded experiment. Everything else is computed when it is first asked for, and once."""
+    """A loaded experiment and its numbers, each computed at first use and then kept."""
 
     experiment: Experiment
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """A row per run with its accuracies, as `finals` describes them."""
+        """One row per run with its accuracies; see `finals`."""
         return finals(self.experiment, findings=self.findings)
 
     @cached_property
@@ -43,20 +43,20 @@ class Numbers:
 
     @cached_property
     def every(self) -> pd.DataFrame:
-        """The rows of `runs` with everything else that `Experiment.statuses` says of each."""
+        """The rows of `runs` joined with `Experiment.statuses`."""
         return self.runs.merge(self.experiment.statuses.drop(columns="state"), on=["arm", "task", "seed"])
 
     @cached_property
     def grid(self) -> Sequence[Cell]:
-        """The cells of a map; none where the experiment is no map."""
+        """The cells of a map; empty where the experiment is not a map."""
         if not self.experiment.sweep_values:
             return ()
-        found = outcomes(self.experiment, self.runs)
-        return cells(self.experiment.sweep_values, self.experiment.tasks, found.to_dict("records"))
+        classified = classify_runs(self.experiment, self.runs)
+        return group_cells(self.experiment.sweep_values, self.experiment.tasks, classified.to_dict("records"))
 
     @cached_property
     def compared(self) -> Sequence[Comparison]:
-        """Every pair of arms on every task; none in a map, whose arms are sweep values, and none across
+        """Every pair of arms on every task; empty for a map, whose arms are sweep values, and across
         experiments."""
         return (
             ()
@@ -66,21 +66,21 @@ class Numbers:
 
     @cached_property
     def against_base(self) -> Sequence[Comparison]:
-        """Every arm on every task against what it was before training; none in a map."""
+        """Every arm on every task against its accuracy before training; empty for a map."""
         return () if self.experiment.sweep_values else compare_arms_with_base(self.experiment, self.runs)
 
     @cached_property
     def bias(self) -> pd.DataFrame:
-        """What `bias_metrics` finds."""
+        """The result of `bias_metrics`."""
         return bias_metrics(self.experiment)
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """What `update_costs` finds."""
+        """The result of `update_costs`."""
         return update_costs(self.experiment)
 
     def only(self, arms: Sequence[str]) -> Numbers:
-        """Those of some arms. What was computed over all of them stays: Holm corrects for all pairs."""
+        """The numbers of some arms. Comparisons over all arms stay, because Holm corrects for all pairs."""
         part = Numbers(self.experiment.only(arms))
         part.__dict__.update(  # where cached_property keeps what was computed
             runs=self.runs[self.runs["arm"].isin(arms)],
@@ -98,8 +98,7 @@ class Numbers:
 
     @cached_property
     def on_axes(self) -> Sequence[OnAxes]:
-        """Every pair of arms at equal updates, tokens and seconds; none in a map and none across
-        experiments."""
+        """Every pair of arms at equal updates, tokens and seconds; empty for a map and across experiments."""
         return (
             ()
             if self.experiment.sweep_values or self.experiment.apart
@@ -108,9 +107,10 @@ class Numbers:
 
     @cached_property
     def drawn(self) -> tuple[Numbers, str]:
-        """What figures show, and what their captions say of the arms that are left out: all and nothing up to
-        `MOST_DRAWN` arms. Of more the first, with which the others are compared, and of these about as many
-        with the highest as with the lowest final accuracy, mean over tasks; without accuracies the first."""
+        """The numbers that figures show, and what captions say about arms that are left out. With at most
+        `MOST_DRAWN` arms, figures show all. Otherwise they show the first arm, with which the others are
+        compared, and about equally many arms with the highest and with the lowest final accuracy (mean over
+        tasks). Without accuracies they show the first arms."""
         arms = self.experiment.arms
         if len(arms) <= MOST_DRAWN or self.experiment.sweep_values:  # a map shows its arms as sweep values
             return self, ""
@@ -122,8 +122,8 @@ class Numbers:
             high, low = MOST_DRAWN // 2, MOST_DRAWN - 1 - MOST_DRAWN // 2
             chosen = (arms[0], *ranked[:high], *ranked[-low:])
             how = f"{arms[0]}, the {high} with the highest and the {low} with the lowest final accuracy"
-        told = f" Drawn are {MOST_DRAWN} of {len(arms)} arms: {how}; the tables have all."
-        return self.only(chosen), told
+        note = f" The figure shows {MOST_DRAWN} of {len(arms)} arms: {how}. The tables have all arms."
+        return self.only(chosen), note
 
     @cached_property
     def _later(self) -> tuple[Sequence[LaterEvaluation], Sequence[str]]:
@@ -132,20 +132,20 @@ class Numbers:
 
     @property
     def later(self) -> Sequence[LaterEvaluation]:
-        """What was evaluated after the runs, without damaged records."""
+        """Evaluations made after the runs, without damaged records."""
         return self._later[0]
 
     @cached_property
     def damage(self) -> Sequence[str]:
-        """What could not be read and so counts nowhere: file, line where there is one, fault and remedy."""
+        """Files that could not be read and are not counted: file, line if known, fault and remedy."""
         return [*self.experiment.damage, *self._later[1]]
 
     @cached_property
     def spared(self) -> Sequence[str]:
-        """What could not be read and no number needs: problems, which checks compare. As `damage` has it."""
+        """Damaged files that no number needs (problems, which checks compare), in the form of `damage`."""
         return read_digests(self.experiment)[1]
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """pass@k and majority votes against k, as `sample_curves` describes them."""
+        """pass@k and majority votes against k; see `sample_curves`."""
         return sample_curves(run_samples(self.experiment), self.later)

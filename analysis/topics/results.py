@@ -1,4 +1,7 @@
-"""Figures of accuracy: at the end, of each pair of arms, and during training."""
+"""Figures of accuracy: at the end, between pairs of arms, and during training.
+
+The numbers and tables behind them are in `topics.accuracy` and `topics.comparisons`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from grpobench.analysis.figures.panels import (
 from grpobench.analysis.figures.style import BASE_COLOR, BASE_DASH, Sheet, look
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.statistics.comparison import Comparison
-from grpobench.analysis.topics.accuracy import decoding, headline_of
+from grpobench.analysis.topics.accuracy import describe_decoding, headline_of
 from grpobench.analysis.topics.budgets import AXES, with_axis
 from grpobench.analysis.topics.curves import Row, curves
 
 ALIKE = 1e-9
-"""Accuracies before training closer than this are the same: float sums."""
+"""Accuracies before training closer than this are equal: they are sums of floats."""
 MOST_ARMS = 6
-"""Beyond this many arms a figure of all pairs would not fit a page."""
+"""With more arms, a figure of all pairs would not fit a page."""
 
 
 def draw_validation(
@@ -51,7 +54,8 @@ def draw_validation(
     return Drawing(
         f"accuracy_{axis}",
         f"Validation accuracy against {AXES[axis]}",
-        f"Validation accuracy ({' and '.join(decoding(experiment, m) for m in sorted(modes))}): {what}.",
+        f"Validation accuracy ({' and '.join(describe_decoding(experiment, m) for m in sorted(modes))}): "
+        f"{what}.",
         figure,
     )
 
@@ -78,7 +82,7 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
     figure, grid = rows_of_names(tasks, experiment.arms, sheet)
     color, apart = look(experiment.arms).color, False
     for (_, task), axes in grid.items():
-        own = counted[counted["task"] == task]
+        task_rows = counted[counted["task"] == task]
         base = runs[runs["task"] == task].groupby("arm")["base"].mean().dropna()
         begun: dict[str, Any] = {"color": BASE_COLOR, "linewidth": 0.8, "linestyle": BASE_DASH}
         if len(base) and base.max() - base.min() > ALIKE:  # arms of other models, or of several experiments
@@ -89,7 +93,7 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
         elif len(base):
             axes.axvline(100 * runs.loc[runs["task"] == task, "base"].mean(), **begun)
         for row, arm in enumerate(experiment.arms):
-            seeds = own[own["arm"] == arm]
+            seeds = task_rows[task_rows["arm"] == arm]
             broken = seeds["final"].isna()
             seeds_and_mean(axes, row, 100 * seeds["counted"], color[arm], broken, name=f"{arm} on {task}")
         axes.set_xlabel("accuracy (%)")
@@ -101,37 +105,37 @@ def draw_final_accuracy(experiment: Experiment, runs: pd.DataFrame, sheet: Sheet
         labels.append("diverged, counted as 0")
     legend_above(figure, handles, labels)
     counted_in = sorted({(str(row.split), str(row.mode)) for row in counted.itertuples()})
-    where = " and ".join(f"{split}, {decoding(experiment, mode)}" for split, mode in counted_in)
+    where = " and ".join(f"{split}, {describe_decoding(experiment, mode)}" for split, mode in counted_in)
     return Drawing(
         "final_accuracy",
         "Final accuracy by arm",
-        f"Accuracy after the last update ({where}): each point is a seed, the bar the t interval over seeds, "
-        f"the dashed line the mean accuracy before training{', of each arm where these differ' * apart}.",
+        f"Accuracy after the last update ({where}). Each point is a seed, the bar is the t interval over "
+        f"seeds, and the dashed line is the mean accuracy before training{' of each arm' * apart}.",
         figure,
     )
 
 
 def draw_differences(experiment: Experiment, compared: Sequence[Comparison], sheet: Sheet) -> Drawing | None:
     """Paired differences between arms, in points."""
-    shown = [pair for pair in compared if pair.seeds]
-    if not shown:
+    pairs = [pair for pair in compared if pair.seeds]
+    if not pairs:
         return None
     only = ""
     if len(experiment.arms) > MOST_ARMS:
-        shown = [pair for pair in shown if pair.first == experiment.arms[0]]
-        only = f" Only the pairs with {experiment.arms[0]} are drawn; the table has all."
-    tasks = [task for task in experiment.tasks if any(pair.task == task for pair in shown)]
-    names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in shown))
+        pairs = [pair for pair in pairs if pair.first == experiment.arms[0]]
+        only = f" The figure shows only the pairs with {experiment.arms[0]}; the table has all pairs."
+    tasks = [task for task in experiment.tasks if any(pair.task == task for pair in pairs)]
+    names = list(dict.fromkeys(f"{pair.first} − {pair.second}" for pair in pairs))
     figure, grid = rows_of_names(tasks, names, sheet)
     for (_, task), axes in grid.items():
         axes.axvline(0, color=BASE_COLOR, linewidth=0.8)
-        for pair in (pair for pair in shown if pair.task == task):
+        for pair in (pair for pair in pairs if pair.task == task):
             row = names.index(f"{pair.first} − {pair.second}")
             settled = pair.verdict != "unresolved"
             tint = "#000000" if settled else "#777777"
             values = 100 * np.array(pair.differences)
-            told = f"{names[row]} on {task} (points)"
-            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=told)
+            label = f"{names[row]} on {task} (points)"
+            seeds_and_mean(axes, row, values, tint, hollow=not settled, least=-100.0, name=label)
         axes.set_xlabel("difference (points)")
         widen(axes)
     handles = [
@@ -143,9 +147,9 @@ def draw_differences(experiment: Experiment, compared: Sequence[Comparison], she
     return Drawing(
         "differences",
         "Paired differences between arms",
-        "Difference of final accuracies inside each seed, with the t interval of their mean; a hollow mean "
-        "is a difference that the paired permutation test does not resolve. The interval takes the "
-        "differences as normal and its pair as the only one; the test does neither, so the interval may "
-        f"leave 0 out beside a hollow mean.{only}",
+        "Difference of final accuracies inside each seed, with the t interval of their mean. A hollow mean "
+        "marks a difference that the paired permutation test does not resolve. The interval assumes normal "
+        "differences and ignores all other pairs. The test assumes neither, so the interval may exclude 0 "
+        f"where the mean is hollow.{only}",
         figure,
     )

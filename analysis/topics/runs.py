@@ -1,8 +1,7 @@
-"""The resolved settings of every arm, from run.toml.
+"""How the runs were made: settings of every arm, provenance, and the table of all runs.
 
-What the runs were made with, from provenance.json: code, versions and machines.
-
-The table of every run, with the state that it ended in.
+`all_settings` reads run.toml and `run_provenance` reads provenance.json. The page prints both as they are.
+`runs_table` lists every run with the state that it ended in.
 """
 
 from __future__ import annotations
@@ -15,13 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpobench.analysis.figures.table import Table
-from grpobench.analysis.runfolder.experiment import Experiment, Run, attempts, describe, histories, imported
+from grpobench.analysis.runfolder.experiment import (
+    Experiment,
+    Run,
+    attempts,
+    describe,
+    histories,
+    import_record,
+)
 from grpobench.analysis.tools.text import NONE, listed
 
 MOST_COLUMNS = 12
-"""Arms that stand beside each other in a table."""
+"""Most arms that are columns of a table."""
 IDENTITY = ("experiment", "arm", "seed", "task", "task.name", "observe", "beside")
-"""Keys of run.toml that say which run it is and who is told of it rather than how it was set."""
+"""Keys of run.toml that identify the run or its observers, and are not settings."""
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -37,40 +43,44 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of run.toml over the arms; `values[arm]` is text, `–` where the arm has no such key."""
+    """One key of run.toml in all arms. `values[arm]` is text, or `–` where the arm has no such key."""
 
     key: str
     values: Mapping[str, str]
     differs: bool
     changed: frozenset[str] = frozenset()
-    """The arms in which a run changed it midway; their text says from which step."""
+    """Arms in which a run changed it during training; their text names the step."""
 
     def shared(self) -> list[tuple[str, str]]:
-        """Each value with the arms that have it, that of the most arms first."""
+        """Each value with the arms that have it; the most frequent value comes first."""
         arms: dict[str, list[str]] = {}
         for arm, value in self.values.items():
             arms.setdefault(value, []).append(arm)
-        return [(value, listed(own)) for value, own in sorted(arms.items(), key=lambda one: -len(one[1]))]
+        return [
+            (value, listed(with_value))
+            for value, with_value in sorted(arms.items(), key=lambda one: -len(one[1]))
+        ]
 
 
 def all_settings(experiment: Experiment) -> list[Setting]:
-    """Every resolved setting per arm: those that a run changed midway first, then those that differ between
-    arms. A value that depends on the task is written `task: value; …`; one that depends on the seed, as all
-    its values; one that changed, as ``0.0001 until step 17, then 0.001``."""
+    """Every resolved setting per arm. Settings that a run changed during training come first, then settings
+    that differ between arms. A value that depends on the task is written `task: value; …`, a value that
+    depends on the seed as all its values, and a value that changed as ``0.0001 until step 17, then
+    0.001``."""
     by_run = [(run, resolved_settings(run)) for run in experiment.runs]
     altered = {run.name: histories(run) for run in experiment.runs}
     for run, config in by_run:
-        config |= {key: describe(own) for key, own in altered[run.name].items() if key in config}
+        config |= {key: describe(stretches) for key, stretches in altered[run.name].items() if key in config}
     keys = dict.fromkeys(key for _, config in by_run for key in config if key not in IDENTITY)
     by_arm: dict[str, list[tuple[Run, dict[str, Any]]]] = {arm: [] for arm in experiment.arms}
     for pair in by_run:
         by_arm[pair[0].arm].append(pair)
-    found = []
+    settings = []
     for key in keys:
-        values = {arm: _setting(key, own, experiment.tasks) for arm, own in by_arm.items()}
+        values = {arm: _setting(key, stretches, experiment.tasks) for arm, stretches in by_arm.items()}
         arms = frozenset(run.arm for run in experiment.runs if key in altered[run.name])
-        found.append(Setting(key, values, len(set(values.values())) > 1, arms))
-    return sorted(found, key=lambda setting: (not setting.changed, not setting.differs))
+        settings.append(Setting(key, values, len(set(values.values())) > 1, arms))
+    return sorted(settings, key=lambda setting: (not setting.changed, not setting.differs))
 
 
 def resolved_settings(run: Run) -> dict[str, Any]:
@@ -80,9 +90,10 @@ def resolved_settings(run: Run) -> dict[str, Any]:
 
 
 def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
-    """A row per run: its `name`, and the value of every setting that is none of `IDENTITY`."""
+    """One row per run: its `name`, and the value of every setting that is not in `IDENTITY`."""
     return [
-        {"name": run.name} | {key: own for key, own in resolved_settings(run).items() if key not in IDENTITY}
+        {"name": run.name}
+        | {key: value for key, value in resolved_settings(run).items() if key not in IDENTITY}
         for run in experiment.runs
     ]
 
@@ -90,11 +101,11 @@ def run_settings(experiment: Experiment) -> list[dict[str, Any]]:
 def _setting(key: str, runs: Sequence[tuple[Run, Mapping[str, Any]]], tasks: Sequence[str]) -> str:
     by_task: dict[str, str] = {}
     for task in tasks:
-        said = dict.fromkeys(
+        texts = dict.fromkeys(
             value_text(config[key]) for run, config in runs if run.task == task and key in config
         )
-        if said:
-            by_task[task] = " | ".join(said)
+        if texts:
+            by_task[task] = " | ".join(texts)
     if not by_task:
         return "–"
     if len(set(by_task.values())) == 1:
@@ -111,6 +122,8 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
+# Provenance
+
 ATTEMPT_ONLY = (
     "attempts",
     "attempt",
@@ -124,32 +137,32 @@ ATTEMPT_ONLY = (
     "caveat",
     "imported",
 )
-"""Keys of provenance.json that say nothing about how runs compare."""
-UNPROVED = "none kept (an older version, or imported): a changed digit would not show"
+"""Keys of provenance.json that say nothing about whether runs are comparable."""
+UNPROVED = "none (an older version, or imported): changes of the logs would not be noticed"
 LOGS = ("by", "format", "names", "writer")
-"""What is told of the log that a run was imported from."""
+"""What provenance.json says about the log from which a run was imported."""
 
 
 def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
     """Where the runs come from, by their last attempt: key -> (value, number of runs), most frequent first.
 
-    `code`, the digests of the source files, is shortened to one digest, which differs between runs only where
-    a file that both depend on does; what is the attempt's own (process, start, command, uncommitted diff) is
-    left to provenance.json.
+    `code` combines the digests of the source files into one digest. It differs between runs only if a file
+    differs on which both depend. Facts about a single attempt (process, start, command, uncommitted diff) are
+    only in provenance.json.
     """
     counted: dict[str, Counter[str]] = {}
-    everywhere = {file: next(iter(found)) for file, found in digests(experiment).items() if len(found) == 1}
+    everywhere = {file: next(iter(names)) for file, names in digests(experiment).items() if len(names) == 1}
     for run in experiment.runs:
         tried = attempts(run)
-        told = {**run.provenance, **(tried[-1] if tried else {})}
+        record = {**run.provenance, **(tried[-1] if tried else {})}
         if code := source_files(run):
-            told["code"] = hashlib.sha256(
+            record["code"] = hashlib.sha256(
                 json.dumps({**everywhere, **code}, sort_keys=True).encode()
             ).hexdigest()[:12]
-        kept = {key: value for key, value in told.items() if key not in ATTEMPT_ONLY and value != {}}
+        kept = {key: value for key, value in record.items() if key not in ATTEMPT_ONLY and value != {}}
         if tried:
             kept["attempts"] = len(tried)
-        if logs := imported(run):
+        if logs := import_record(run):
             kept["imported"] = {name: logs[name] for name in LOGS if logs.get(name)}
         if run.provenance and run.rows:
             kept["checksums"] = "right" if run.proved else UNPROVED
@@ -159,23 +172,26 @@ def run_provenance(experiment: Experiment) -> dict[str, list[tuple[str, int]]]:
 
 
 def source_files(run: Run) -> Mapping[str, str]:
-    """Digest by source file of the run's last attempt."""
+    """Source file -> digest, from the run's last attempt."""
     tried = attempts(run)
-    found = tried[-1].get("code") if tried else run.provenance.get("code")
-    return found if isinstance(found, Mapping) else {}
+    code = tried[-1].get("code") if tried else run.provenance.get("code")
+    return code if isinstance(code, Mapping) else {}
 
 
 def digests(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     """Source file -> digest -> the runs that were made with it."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_file: dict[str, dict[str, list[str]]] = {}
     for run in experiment.runs:
         for file, digest in source_files(run).items():
-            found.setdefault(file, {}).setdefault(digest, []).append(run.name)
-    return found
+            by_file.setdefault(file, {}).setdefault(digest, []).append(run.name)
+    return by_file
+
+
+# Table of all runs
 
 
 def runs_table(experiment: Experiment) -> Table:
-    """A row per run, whatever became of it."""
+    """One row per run, in any state."""
     frame = experiment.statuses
     rows = [
         [r["arm"], r["task"], str(r["seed"]), r["state"], str(r["step"]), str(r["attempt"]), r["why"] or NONE]

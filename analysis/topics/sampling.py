@@ -1,8 +1,7 @@
-"""pass@k and majority votes against k: from what the runs sampled themselves, and from later evaluations.
+"""What many samples of a problem give: pass@k and majority votes against k.
 
-Tables of what many samples of a problem tell.
-
-The figure of what more samples of a problem bring.
+`sample_curves` computes both curves from samples of the runs and of later evaluations. Two tables print the
+curves, and one figure draws them before and after training.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from grpobench.analysis.topics.accuracy import graded, headline_of
 
 
 def run_samples(experiment: Experiment) -> pd.DataFrame:
-    """Graded answers of the runs' own sampled evaluations on the split of the headline: of each run those
-    before training and those of its last evaluation."""
+    """Graded answers of the sampled evaluations in the runs, on the headline split: those before training and
+    those of the last evaluation."""
     frame = graded(experiment)
     if frame.empty:
         return frame
@@ -42,59 +41,60 @@ def run_samples(experiment: Experiment) -> pd.DataFrame:
 
 
 LEAST = 4
-"""Samples per problem from which pass@k and votes are reported: k = 2 needs them."""
+"""Fewest samples per problem for which pass@k and votes are reported; k = 2 needs them."""
 
 
 def sample_curves(in_runs: pd.DataFrame, later: Sequence[LaterEvaluation]) -> pd.DataFrame:
     """pass@k and maj@k of every seed, for k = 1, 2, 4, …: columns place, source, arm, seed, policy, kind
     (`pass` or `maj`), k, value.
 
-    From what the runs sampled themselves (`in_runs`: graded rows of `Experiment.evaluations`, of each run
-    those
-    before training and after it) and from later evaluations, wherever each problem has at least four samples.
-    A model that was asked the same question stands beside the runs.
+    They come from samples of the runs (`in_runs`: graded rows of `Experiment.evaluations` before and after
+    training) and from later evaluations, wherever each problem has at least four samples. A model that
+    answered the same problems is shown next to the runs.
     """
     rows: list[tuple[Any, ...]] = []
-    for (task, arm, seed, step), own in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
-        if own.groupby("problem").size().min() >= LEAST:
+    for (task, arm, seed, step), rows_of_run in in_runs.groupby(["task", "arm", "seed", "step"], sort=False):
+        if rows_of_run.groupby("problem").size().min() >= LEAST:
             head = (
-                f"{task}\n{own['split'].iloc[0]}, in the runs",
+                f"{task}\n{rows_of_run['split'].iloc[0]}, in the runs",
                 "run",
                 arm,
                 seed,
                 "final" if step else "base",
             )
-            rows += _curves(head, *_by_problem(own.to_dict("records"), lambda row: row["score/correct"]))
+            rows += _curves(
+                head, *_by_problem(rows_of_run.to_dict("records"), lambda row: row["score/correct"])
+            )
     labels = _labels(later)
     for evaluation in later:
         for policy in evaluation.content["policies"]:
             sampled = evaluation.of(policy, "sampled")
             if all("correct" in row["scores"] for row in sampled):
                 answers, correct = _by_problem(sampled, lambda row: row["scores"]["correct"])
-                for place in labels.get(evaluation.path, ()):
-                    head = (place, evaluation.through, evaluation.arm, evaluation.seed, policy)
+                for label in labels.get(evaluation.path, ()):
+                    head = (label, evaluation.through, evaluation.arm, evaluation.seed, policy)
                     rows += _curves(head, answers, correct)
     return pd.DataFrame(rows, columns=["place", "source", "arm", "seed", "policy", "kind", "k", "value"])
 
 
 def _labels(later: Sequence[LaterEvaluation]) -> dict[Path, list[str]]:
-    """Where the curves of a record are drawn: by question and the task that the runs were trained on. A model
-    stands beside all runs that were asked the same, or by itself."""
+    """The panels in which the curves of an evaluation are drawn, by question and by the task of training. A
+    model is drawn in the panels of all runs that answered the same question, or in its own panel."""
     sampled = [evaluation for evaluation in later if any(row["mode"] == "sampled" for row in evaluation.rows)]
     beside: dict[str, list[str]] = {}
     for evaluation in sampled:
         if evaluation.trained_task:
             beside.setdefault(evaluation.question, []).append(_label(evaluation))
-    found = {}
+    labels = {}
     for evaluation in sampled:
         runs = [] if evaluation.trained_task else beside.get(evaluation.question, [])
-        found[evaluation.path] = list(dict.fromkeys(runs or [_label(evaluation)]))
-    return found
+        labels[evaluation.path] = list(dict.fromkeys(runs or [_label(evaluation)]))
+    return labels
 
 
 def _label(evaluation: LaterEvaluation) -> str:
-    told = evaluation.content["settings"]
-    how = f"{evaluation.split}, {told['samples']} samples, T = {told['temperature']:g}"
+    settings = evaluation.content["settings"]
+    how = f"{evaluation.split}, {settings['samples']} samples, T = {settings['temperature']:g}"
     return f"{evaluation.label}\n{how}{', lm-eval' if evaluation.through == 'lm-eval' else ''}"
 
 
@@ -105,9 +105,11 @@ def _by_problem(
     problems: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         problems.setdefault(row["problem"], []).append(row)
-    ordered = [sorted(own, key=lambda row: row["sample"]) for own in problems.values()]
-    answers = [[row["answer"] if isinstance(row["answer"], str) else None for row in own] for own in ordered]
-    return answers, [[float(score(row)) for row in own] for own in ordered]
+    ordered = [sorted(samples, key=lambda row: row["sample"]) for samples in problems.values()]
+    answers = [
+        [row["answer"] if isinstance(row["answer"], str) else None for row in samples] for samples in ordered
+    ]
+    return answers, [[float(score(row)) for row in samples] for samples in ordered]
 
 
 def _curves(
@@ -115,50 +117,54 @@ def _curves(
 ) -> list[tuple[Any, ...]]:
     if min(map(len, correct), default=0) < LEAST:
         return []
-    passed = pass_curve([len(own) for own in correct], [solved(own) for own in correct])
+    passed = pass_curve([len(scores) for scores in correct], [solved(scores) for scores in correct])
     voted = majority_curve(answers, correct)
     return [(*head, "pass", k, value) for k, value in passed.items()] + [
         (*head, "maj", k, value) for k, value in voted.items()
     ]
 
 
+# Tables
+
 SAMPLES = {
     "pass": ("pass_at_k", "pass@k"),
     "maj": ("majority", "Majority vote"),
 }
-"""Name and title of the tables about many samples."""
+"""Kind -> name and title of its table."""
 SAMPLES_NOTES = {
     "pass": (
         "Share of problems in percent that at least one of k samples solves, by the unbiased estimator "
-        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k; k = 1 is the accuracy of a sample."
+        "1 − C(n−c, k)/C(n, k) for c correct of n samples, with n ≥ 2k. k = 1 is the accuracy of one sample."
     ),
     "maj": (
-        "Accuracy in percent of the most frequent of k sampled answers, as the verifier reads them: one that "
-        "it cannot read has no vote, and of equally many votes those of the answer given first win. Mean "
-        "over votes on disjoint samples."
+        "Accuracy in percent of the most frequent of k sampled answers, as the verifier parses them. Answers "
+        "that it cannot parse have no vote, and a tie goes to the answer that was given first. Mean over "
+        "votes on disjoint samples."
     ),
 }
 
 
 def samples_table(curves: pd.DataFrame, kind: str) -> Table:
-    """pass@k or votes of k: a row for each k."""
+    """pass@k or majority votes, one row for each k."""
     rows = []
     chosen = by_place(curves[curves["kind"] == kind])
-    for (place, arm, k), own in chosen.groupby(["place", "arm", "k"], sort=False):
-        before = own.loc[own["policy"] == "base", "value"].mean()
-        seeds = own.loc[own["policy"] != "base"].sort_values("seed")["value"]
+    for (label, arm, k), group in chosen.groupby(["place", "arm", "k"], sort=False):
+        before = group.loc[group["policy"] == "base", "value"].mean()
+        seeds = group.loc[group["policy"] != "base"].sort_values("seed")["value"]
         after = seeds.mean()
-        cells = [str(place).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
+        cells = [str(label).replace("\n", ", "), arm, str(k), percent(before), percent(after)]
         rows.append([*cells, points(after - before), each_seed(list(seeds))])
     header = ["task", "arm or model", "k", "before", "after", "gain", "each seed"]
     return Table(*SAMPLES[kind], header, rows, chosen, note=SAMPLES_NOTES[kind])
 
 
 def by_place(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one place together, places in the order of their first row."""
+    """Sort rows by place, places in the order of their first rows."""
     order = {place: number for number, place in enumerate(dict.fromkeys(frame["place"]))}
     return frame.sort_values("place", key=lambda places: places.map(order), kind="stable")
 
+
+# Figure
 
 KINDS = (("pass", "pass@k (%)"), ("maj", "majority vote of k (%)"))
 
@@ -168,17 +174,17 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
     if curves is None or curves.empty:
         return None
     kinds = [(kind, label) for kind, label in KINDS if (curves["kind"] == kind).any()]
-    places = list(dict.fromkeys(curves["place"]))
-    figure, grid = grid_of(len(kinds), places, sheet, panel_height(len(kinds), places, sheet, 1.9))
+    labels = list(dict.fromkeys(curves["place"]))
+    figure, grid = grid_of(len(kinds), labels, sheet, panel_height(len(kinds), labels, sheet, 1.9))
     style = look(experiment.arms)
-    for (row, place), axes in grid.items():
+    for (row, panel_label), axes in grid.items():
         kind, label = kinds[row]
-        own = curves[(curves["place"] == place) & (curves["kind"] == kind)]
-        _sampling_panel(axes, own, experiment.arms, style)
-        if place == leftmost(places, place, sheet):
+        panel_rows = curves[(curves["place"] == panel_label) & (curves["kind"] == kind)]
+        _sampling_panel(axes, panel_rows, experiment.arms, style)
+        if panel_label == leftmost(labels, panel_label, sheet):
             axes.set_ylabel(label)
         if row == 0:
-            axes.set_title(place)
+            axes.set_title(panel_label)
         if row == len(kinds) - 1:
             axes.set_xlabel("samples k")
     drawn = set(curves.loc[curves["policy"] == "final", "arm"])
@@ -192,25 +198,26 @@ def draw_sampling(experiment: Experiment, curves: pd.DataFrame | None, sheet: Sh
         Line2D([], [], color="#000000", marker=MARKERS[i % 10], markersize=3) for i in range(len(models))
     ]
     legend_above(figure, handles, [*arms, *models], handlelength=2.6)
-    votes = " Votes are over the verifier's reading of the answer, ties go to the answer given first."
+    votes = " Votes are over parsed answers; a tie goes to the answer that was given first."
     return Drawing(
         "sampling",
-        "What more samples bring",
+        "Accuracy with more samples",
         "pass@k: share of problems that at least one of k samples solves, by the unbiased estimator, up to "
-        f"half the samples. Lines are means, faint ones seeds, bands the middle half of the seeds."
+        f"half of the samples. Lines are means, faint lines are seeds, and bands hold the middle half of the "
+        f"seeds."
         f"{votes if len(kinds) > 1 else ''}",
         figure,
     )
 
 
-def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
-    """Curves of one place: the mean of an arm (of all, before training), its seeds and their band."""
-    base = own[own["policy"] == "base"]
+def _sampling_panel(axes: Axes, panel_rows: pd.DataFrame, arms: Sequence[str], style: Look) -> None:
+    """Draw one panel: the mean of each arm (before training, of all arms), its seeds and their band."""
+    base = panel_rows[panel_rows["policy"] == "base"]
     series: list[tuple[pd.DataFrame, Any, Any, str | None]] = [(base, BASE_COLOR, BASE_DASH, None)]
     for arm in arms:
-        trained = own[(own["policy"] == "final") & (own["arm"] == arm)]
+        trained = panel_rows[(panel_rows["policy"] == "final") & (panel_rows["arm"] == arm)]
         series.append((trained, style.color[arm], style.dash[arm], style.marker[arm]))
-    models = own[own["policy"] == "model"]
+    models = panel_rows[panel_rows["policy"] == "model"]
     for index, (_, rows) in enumerate(models.groupby("arm", sort=False)):
         series.append((rows, "#000000", "-", MARKERS[index % 10]))
     for rows, color, dash, marker in series:
@@ -223,6 +230,6 @@ def _sampling_panel(axes: Axes, own: pd.DataFrame, arms: Sequence[str], style: L
             axes.add_collection(LineCollection(seeds, colors=[color], linewidths=0.5, alpha=FAINT))
         axes.plot(mean.index, mean, color=color, linewidth=1.5, linestyle=dash, marker=marker, markersize=3)
     axes.set_xscale("log", base=2)
-    ticks = sorted(set(own["k"]))
+    ticks = sorted(set(panel_rows["k"]))
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))

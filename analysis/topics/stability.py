@@ -1,8 +1,7 @@
-"""How steadily each arm trained: collapses and recoveries, how long runs last, spikes, drawdown, spread.
+"""How steadily each arm trained: collapses and recoveries, run lifetimes, spikes, drawdown and spread.
 
-Tables of stability: how each arm's runs fared, and which arm's last longer.
-
-The figure of stability: which share of each arm's runs has not collapsed, by step.
+`compute_stability` computes one row per task and arm from the detectors' events and from logged curves, and
+`compare_lifetimes` compares lifetimes of arms. Two tables print both, and a figure draws Kaplan–Meier curves.
 """
 
 from __future__ import annotations
@@ -32,13 +31,15 @@ from grpobench.analysis.topics.accuracy import headline_of
 from grpobench.analysis.topics.events import KEYS, collapse_of, history_of
 from grpobench.analysis.topics.sweep import axes_of
 
+# Numbers
+
 LATE = 1 / 3
 """Share of a run's evaluations, its last ones, whose slope is the late slope; at least three."""
 
 
 @dataclass(frozen=True)
-class Lasted:
-    """The runs of an arm on a task: how long each lasted and whether it collapsed then."""
+class Lifetimes:
+    """The runs of an arm on a task: how many steps each lasted and whether it ended in a collapse."""
 
     runs: Sequence[Run]
     steps: Sequence[int]
@@ -50,22 +51,27 @@ class Lasted:
         return kaplan_meier(self.steps, self.collapsed)
 
 
-def lasted(experiment: Experiment, findings: Mapping[str, Findings]) -> dict[tuple[str, str], Lasted]:
-    """By (task, arm), over the runs that logged a step; one that did not collapse is censored at its last."""
+def compute_lifetimes(
+    experiment: Experiment, findings: Mapping[str, Findings]
+) -> dict[tuple[str, str], Lifetimes]:
+    """Lifetimes by (task, arm) of the runs that logged a step. A run that did not collapse is censored at its
+    last step."""
     last = experiment.metrics.groupby(KEYS, sort=False)["step"].max().to_dict()
-    found: dict[tuple[str, str], list[tuple[Run, int, bool]]] = {}
+    runs_by_cell: dict[tuple[str, str], list[tuple[Run, int, bool]]] = {}
     for task in experiment.tasks:
         for arm in experiment.arms:
-            found[task, arm] = []
+            runs_by_cell[task, arm] = []
     for run in experiment.runs:
         if (key := (run.arm, run.task, run.seed)) in last:
             end = collapse_of(run, findings.get(run.name))
             step = end.step if end else int(last[key])
-            found[run.task, run.arm].append((run, step, end is not None))
-    return {key: Lasted(*zip(*own, strict=True)) for key, own in found.items() if own}
+            runs_by_cell[run.task, run.arm].append((run, step, end is not None))
+    return {key: Lifetimes(*zip(*entries, strict=True)) for key, entries in runs_by_cell.items() if entries}
 
 
-def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> pd.DataFrame:
+def compute_stability(
+    experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame
+) -> pd.DataFrame:
     """One row per task and arm, from what was found in each run and the rows of `finals`: runs; collapsed and
     recovered (runs); first (median step of collapse); surviving (Kaplan–Meier share at the end) and
     half_life (its median step, NaN where more than half remain); spikes (per 100 updates); drawdown (best
@@ -78,42 +84,44 @@ def stability(experiment: Experiment, findings: Mapping[str, Findings], runs: pd
     logged = dict(iter(kept.groupby(KEYS, sort=False)))
     none = kept.iloc[:0]
     rows = []
-    for (task, arm), own in lasted(experiment, findings).items():
+    for (task, arm), lifetimes in compute_lifetimes(experiment, findings).items():
         measured = [
-            _measured(run, logged.get((run.arm, run.task, run.seed), none), modes[task]) for run in own.runs
+            _measured(run, logged.get((run.arm, run.task, run.seed), none), modes[task])
+            for run in lifetimes.runs
         ]
-        rows.append({"task": task, "arm": arm, **_cell(findings, runs, own, measured)})
+        rows.append({"task": task, "arm": arm, **_cell(findings, runs, lifetimes, measured)})
     return pd.DataFrame(rows)
 
 
 def _cell(
     findings: Mapping[str, Findings],
     runs: pd.DataFrame,
-    own: Lasted,
+    lifetimes: Lifetimes,
     measured: Sequence[Mapping[str, float]],
 ) -> dict[str, Any]:
-    known = [findings[run.name] for run in own.runs if run.name in findings]
-    ends = [step for step, fell in zip(own.steps, own.collapsed, strict=True) if fell]
-    task, arm = own.runs[0].task, own.runs[0].arm
+    findings_of_runs = [findings[run.name] for run in lifetimes.runs if run.name in findings]
+    ends = [step for step, fell in zip(lifetimes.steps, lifetimes.collapsed, strict=True) if fell]
+    task, arm = lifetimes.runs[0].task, lifetimes.runs[0].arm
     counted = runs.loc[(runs["task"] == task) & (runs["arm"] == arm), "counted"].dropna()
-    half_life = own.curve.median
+    half_life = lifetimes.curve.median
     return {
-        "runs": len(own.runs),
-        "collapsed": sum(own.collapsed),
+        "runs": len(lifetimes.runs),
+        "collapsed": sum(lifetimes.collapsed),
         "recovered": sum(
-            any(event.recovered is not None for event in one.of_family("collapse")) and one.collapse() is None
-            for one in known
+            any(event.recovered is not None for event in record.of_family("collapse"))
+            and record.collapse() is None
+            for record in findings_of_runs
         ),
         "first": float(np.median(ends)) if ends else math.nan,
-        "surviving": own.curve.last,
+        "surviving": lifetimes.curve.last,
         "half_life": half_life if math.isfinite(half_life) else math.nan,
         **{
-            name: finite_mean(pd.Series([one[name] for one in measured]))
+            name: finite_mean(pd.Series([record[name] for record in measured]))
             for name in ("spikes", "drawdown", "late_slope")
         },
         "spread": float(counted.std(ddof=1)) if len(counted) > 1 else math.nan,
-        "events": events_in_words(known, ("collapse", "instability")),
-        "infrastructure": events_in_words(known, ("infrastructure",)),
+        "events": events_in_words(findings_of_runs, ("collapse", "instability")),
+        "infrastructure": events_in_words(findings_of_runs, ("infrastructure",)),
     }
 
 
@@ -123,36 +131,36 @@ def events_in_words(known: Sequence[Findings], families: Sequence[str]) -> str:
     for kind, detector in DETECTORS.items():
         if detector.family not in families:
             continue
-        onsets = [min(own) for one in known if (own := [e.onset for e in one.events if e.kind == kind])]
+        onsets = [min(steps) for one in known if (steps := [e.onset for e in one.events if e.kind == kind])]
         if onsets:
             count = f"{len(onsets)} run{'s' * (len(onsets) > 1)}"
-            lines.append(f"{words(kind)}: {count}, from step {np.median(onsets):g}")
+            lines.append(f"{event_words(kind)}: {count}, from step {np.median(onsets):g}")
     return "; ".join(lines)
 
 
-def words(kind: str) -> str:
-    """A kind of event as a sentence has it."""
+def event_words(kind: str) -> str:
+    """A kind of event as it is written in sentences."""
     return kind.replace("_", " ").replace("kl ", "KL ")
 
 
 def _measured(run: Run, rows: pd.DataFrame, mode: str) -> dict[str, float]:
-    """Spikes per 100 updates, drawdown and late slope of a run from its logged rows; NaN where they are not
-    logged."""
+    """Spikes per 100 updates, drawdown and late slope of a run from its logged rows; NaN where the metrics
+    are missing."""
     name = f"eval/validation/{mode}/correct"
     history = history_of(run, rows, int(rows["step"].max()) if len(rows) else 0, no_answers)
     accuracy, norms = history.get(name), history.updates(POLICY)
-    found = {"spikes": _spikes(history), "drawdown": math.nan, "late_slope": math.nan}
+    measures = {"spikes": _spikes(history), "drawdown": math.nan, "late_slope": math.nan}
     if len(accuracy):
-        found["drawdown"] = float(accuracy.values.max() - accuracy.values[-1])
+        measures["drawdown"] = float(accuracy.values.max() - accuracy.values[-1])
     late = max(3, round(LATE * len(accuracy)))
     if len(accuracy) >= 3:
         tail = Series(name, accuracy.steps[-late:], accuracy.values[-late:])
-        found["late_slope"] = 100 * slope(tail).value
-    return found if len(norms) else found | {"spikes": math.nan}
+        measures["late_slope"] = 100 * slope(tail).value
+    return measures if len(norms) else measures | {"spikes": math.nan}
 
 
 def _spikes(history: History) -> float:
-    """Spikes of the gradient norm per 100 updates behind the baseline, as the detector counts them."""
+    """Spikes of the gradient norm per 100 updates after the baseline, as the detector counts them."""
     norms, detector = history.updates(POLICY), GradientInstability()
     behind = int(np.count_nonzero(norms.steps > history.about.warmup + history.window))
     if detector.bound(history, norms) is None or not behind:
@@ -160,28 +168,28 @@ def _spikes(history: History) -> float:
     return 100 * int(detector.beyond(history, norms).sum()) / behind
 
 
-def sentence(row: Mapping[str, Any]) -> str:
-    """How an arm fared on a task, in plain words, from a row of `stability`."""
+def describe_stability(row: Mapping[str, Any]) -> str:
+    """The stability of an arm on a task in a sentence, from a row of `compute_stability`."""
     runs, collapsed, recovered = row["runs"], row["collapsed"], row["recovered"]
     if not collapsed:
-        told = f"None of {runs} runs collapsed" if runs > 1 else "Its only run did not collapse"
+        text = f"None of {runs} runs collapsed" if runs > 1 else "Its only run did not collapse"
     elif runs == 1:
-        told = f"Its only run collapsed at step {row['first']:g}"
+        text = f"Its only run collapsed at step {row['first']:g}"
     else:
         when = "at step" if collapsed == 1 else "at the median step"
-        told = f"{collapsed} of {runs} runs collapsed, {when} {row['first']:g}"
+        text = f"{collapsed} of {runs} runs collapsed, {when} {row['first']:g}"
     if recovered:
-        told += f"; {recovered} fell and recovered"
+        text += f"; {recovered} fell and recovered"
     if row["events"] and not collapsed:
-        told += ", yet not all was steady"
+        text += ", but some had events of instability"
     if row["infrastructure"]:
-        told += "; the machinery failed in some"
-    return f"{told}."
+        text += "; the infrastructure failed in some"
+    return f"{text}."
 
 
 @dataclass(frozen=True)
-class Outlasting:
-    """Two arms on a task: how long their runs last."""
+class LifetimeComparison:
+    """A test of whether the runs of one arm last longer than those of another on a task."""
 
     task: str
     first: str
@@ -194,13 +202,13 @@ class Outlasting:
     """Corrected for the pairs of the task."""
 
 
-def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list[Outlasting]:
-    """The pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
-    found: list[Outlasting] = []
-    every = lasted(experiment, findings)
+def compare_lifetimes(experiment: Experiment, findings: Mapping[str, Findings]) -> list[LifetimeComparison]:
+    """Compare all pairs of arms (`pairs_of`) on the tasks on which a run collapsed."""
+    comparisons: list[LifetimeComparison] = []
+    all_lifetimes = compute_lifetimes(experiment, findings)
     for task in experiment.tasks:
-        arms = {arm: own for (where, arm), own in every.items() if where == task}
-        if not any(any(own.collapsed) for own in arms.values()):
+        arms = {arm: lifetimes for (where, arm), lifetimes in all_lifetimes.items() if where == task}
+        if not any(any(lifetimes.collapsed) for lifetimes in arms.values()):
             continue
         pairs = pairs_of(list(arms))
         p = [
@@ -210,29 +218,34 @@ def outlasting(experiment: Experiment, findings: Mapping[str, Findings]) -> list
         for (a, b), value, adjusted in zip(pairs, p, holm(known), strict=True):
             counts = tuple(sum(arms[one].collapsed) for one in (a, b))
             sizes = tuple(len(arms[one].runs) for one in (a, b))
-            found.append(
-                Outlasting(task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted))
+            comparisons.append(
+                LifetimeComparison(
+                    task, a, b, (counts[0], counts[1]), (sizes[0], sizes[1]), value, float(adjusted)
+                )
             )
-    return found
+    return comparisons
 
+
+# Tables
 
 NOTE = (
-    "A collapse is a fall of validation accuracy or of the training reward that the run did not recover "
-    "from, an event that its recipe stopped it for, or a divergence; docs/stability.md has every rule. At: "
-    "median step at which they began. Surviving: Kaplan–Meier share at the end of training, runs without one "
-    "censored at their last step. Spikes: gradient norms beyond the bound of the start, per 100 "
-    "updates. Drawdown: best minus last validation accuracy in points, and spread: standard deviation of the "
-    "final accuracies over seeds in points. Late slope: points of validation accuracy per 100 updates over "
-    "the last third of the evaluations. What the machinery did is told apart and counts for no algorithm."
+    "A run collapses if its validation accuracy or its training reward falls and does not recover, if an "
+    "event stops it that the recipe names, or if it diverges; docs/stability.md has every rule. At: median "
+    "step at which collapses began. Surviving: Kaplan–Meier share of runs at the end of training, with runs "
+    "that did not collapse censored at their last step. Spikes: gradient norms above the bound that the "
+    "first steps set, per 100 updates. Drawdown: best minus last validation accuracy, in points. Spread: "
+    "standard deviation of final accuracies over seeds, in points. Late slope: points of validation accuracy "
+    "per 100 updates over the last third of the evaluations. Faults of the infrastructure are listed "
+    "separately and do not count against an algorithm."
 )
 
 
 def stability_table(experiment: Experiment, findings: Mapping[str, Findings], runs: pd.DataFrame) -> Table:
     """A row per task and arm."""
-    frame = stability(experiment, findings, runs)
-    found = frame.to_dict("records")
+    frame = compute_stability(experiment, findings, runs)
+    records = frame.to_dict("records")
     if len(frame):
-        frame["sentence"] = [sentence(row) for row in found]
+        frame["sentence"] = [describe_stability(row) for row in records]
     rows = [
         [
             row["task"],
@@ -245,25 +258,26 @@ def stability_table(experiment: Experiment, findings: Mapping[str, Findings], ru
             number(100 * row["drawdown"], 1),
             number(100 * row["spread"], 1),
             points(row["late_slope"]),
-            "; ".join(filter(None, [row["events"], row["infrastructure"] and machinery(row)])) or NONE,
-            sentence(row),
+            "; ".join(filter(None, [row["events"], row["infrastructure"] and describe_infrastructure(row)]))
+            or NONE,
+            describe_stability(row),
         ]
-        for row in found
+        for row in records
     ]
     header = ["task", "arm", "collapsed", "at", "recovered", "surviving (%)", "spikes", "drawdown"]
     header += ["spread", "late slope", "events", "in words"]
-    title, said = "How steadily each arm trained", "The same in words"
-    return Table("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=said)
+    title, heading = "How steadily each arm trained", "The table in words"
+    return Table("stability", title, header, rows, frame, wide=2, note=NOTE, sentence_heading=heading)
 
 
-def machinery(row: Mapping[str, object]) -> str:
-    """What is told apart."""
-    return f"the machinery: {row['infrastructure']}"
+def describe_infrastructure(row: Mapping[str, object]) -> str:
+    """Faults of the infrastructure, which are not events of an algorithm."""
+    return f"infrastructure: {row['infrastructure']}"
 
 
 def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> Table:
-    """A row per pair of arms, on tasks on which a run collapsed."""
-    pairs = outlasting(experiment, findings)
+    """One row per pair of arms, for tasks on which a run collapsed."""
+    pairs = compare_lifetimes(experiment, findings)
     frame = pd.DataFrame([asdict(pair) for pair in pairs])
     rows = [
         [
@@ -277,75 +291,83 @@ def survival_table(experiment: Experiment, findings: Mapping[str, Findings]) -> 
         for pair in pairs
     ]
     note = (
-        "Log-rank test of the steps at which runs collapsed, two-sided, by permutation of all runs over the "
-        "two arms: exact for few runs, which the asymptotic test is not. Holm: corrected for the pairs of "
-        "the task."
+        "Two-sided log-rank test of the steps at which runs collapsed, by permuting all runs over the two "
+        "arms. Unlike the asymptotic test, it is exact for few runs. Holm: corrected for the pairs of the "
+        "task."
     )
     header = ["task", "arms", "collapsed, first", "collapsed, second", "p", "p (Holm)"]
     return Table("survival", "Which arm's runs last longer", header, rows, frame, note=note)
 
 
+# Figure
+
+
 def draw_survival(experiment: Experiment, findings: Mapping[str, Findings], sheet: Sheet) -> Drawing | None:
-    """Kaplan–Meier curves of the tasks, and of a map the sweep values, at which a run collapsed; None
-    where none
-    did."""
-    arms, every = panels_of(experiment, findings)
-    found = {title: own for title, own in every.items() if any(any(one.collapsed) for one in own.values())}
-    tasks = list(found)
+    """Kaplan–Meier curves, one panel per task (in a map, per combination of sweep values) on which a run
+    collapsed; None where no run did."""
+    arms, all_panels = panels_of(experiment, findings)
+    panels = {
+        title: lifetimes
+        for title, lifetimes in all_panels.items()
+        if any(any(one.collapsed) for one in lifetimes.values())
+    }
+    tasks = list(panels)
     if not tasks:
         return None
     figure, grid = grid_of(1, tasks, sheet)
     style = look(arms)
     for (_, task), axes in grid.items():
-        end = max(max(own.steps) for own in found[task].values())
-        for place, (arm, own) in enumerate(found[task].items()):
-            curve = own.curve
-            steps = np.concatenate([[0.0], curve.steps, [float(max(end, *own.steps))]])
+        end = max(max(lifetimes.steps) for lifetimes in panels[task].values())
+        for index, (arm, lifetimes) in enumerate(panels[task].items()):
+            curve = lifetimes.curve
+            steps = np.concatenate([[0.0], curve.steps, [float(max(end, *lifetimes.steps))]])
             shares = np.concatenate([[1.0], curve.shares, [curve.last]])
-            shift = 0.006 * (place - (len(found[task]) - 1) / 2)  # curves on each other stay apart
+            shift = 0.006 * (index - (len(panels[task]) - 1) / 2)  # curves on each other stay apart
             looks = {"color": style.color[arm], "linestyle": style.dash[arm], "linewidth": 1.4}
             axes.step(steps, 100 * (shares + shift), where="post", **looks)
-            left = [
-                step for step, fell in zip(own.steps, own.collapsed, strict=True) if not fell and step < end
+            censored = [
+                step
+                for step, fell in zip(lifetimes.steps, lifetimes.collapsed, strict=True)
+                if not fell and step < end
             ]
-            level = [100 * (share_at(curve.steps, curve.shares, step) + shift) for step in left]
-            axes.plot(left, level, "|", color=style.color[arm], markersize=6)
+            level = [100 * (share_at(curve.steps, curve.shares, step) + shift) for step in censored]
+            axes.plot(censored, level, "|", color=style.color[arm], markersize=6)
         axes.set_ylim(-4, 104)
         axes.set_title(task)
         axes.set_xlabel("updates")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if task == leftmost(tasks, task, sheet):
             axes.set_ylabel("runs not collapsed (%)")
-    shown = [arm for arm in arms if any(arm in found[task] for task in tasks)]
-    arm_legend(figure, shown, style, marker=False)
+    drawn_arms = [arm for arm in arms if any(arm in panels[task] for task in tasks)]
+    arm_legend(figure, drawn_arms, style, marker=False)
     return Drawing(
         "survival",
         "How long runs last",
-        "Kaplan–Meier share of runs that have not collapsed (a lasting fall of validation accuracy or of the "
-        "training reward, an event that the recipe stops for, or a divergence). A tick marks a run whose "
-        "logs end before the others' without one. Curves are set apart by a hair where they would "
-        "hide each other.",
+        "Kaplan–Meier share of runs that have not collapsed. A collapse is a lasting fall of validation "
+        "accuracy or of the training reward, an event that the recipe stops for, or a divergence. A tick "
+        "marks a run without a collapse whose logs end before those of the others. Curves are shifted "
+        "slightly where they would hide each other.",
         figure,
     )
 
 
 def panels_of(
     experiment: Experiment, findings: Mapping[str, Findings]
-) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lasted]]]:
-    """The arms, and by the title of a panel how long the runs of each lasted: a panel per task, and in a map,
-    whose arms are those of the recipe, per combination of sweep values."""
-    every = lasted(experiment, findings)
+) -> tuple[Sequence[str], Mapping[str, Mapping[str, Lifetimes]]]:
+    """The arms, and for each panel title the lifetimes of their runs. There is a panel per task. In a map,
+    whose arms are those of the recipe, there is a panel per combination of sweep values."""
+    all_lifetimes = compute_lifetimes(experiment, findings)
     axes = axes_of(experiment.sweep_values)
-    found: dict[str, dict[str, Lasted]] = {}
-    for (task, arm), own in every.items():
+    panels: dict[str, dict[str, Lifetimes]] = {}
+    for (task, arm), lifetimes in all_lifetimes.items():
         title, name = task, arm
         if axes is not None:
-            where = experiment.sweep_values[arm]
-            level = [where.values[key] for key in (*axes.others, axes.key)]
+            point = experiment.sweep_values[arm]
+            level = [point.values[key] for key in (*axes.others, axes.key)]
             title = ", ".join([*[task] * (len(experiment.tasks) > 1), *map(sweep_value, level)])
-            name = where.arm
-        found.setdefault(title, {})[name] = own
-    return (axes.arms if axes else experiment.arms), found
+            name = point.arm
+        panels.setdefault(title, {})[name] = lifetimes
+    return (axes.arms if axes else experiment.arms), panels
 
 
 def share_at(steps: np.ndarray, shares: np.ndarray, step: int) -> float:

@@ -1,10 +1,8 @@
-"""Quantiles of few values, without assuming how they are distributed.
+"""The map of a sweep: which runs learn, stall, drift or collapse, and how far arms go without a collapse.
 
-A map: what became of every run over a grid of sweep values, and the largest sweep value without a collapse.
-
-Tables of a map: the whole grid, and how far each arm goes without a collapse.
-
-The stability map: what becomes of each arm's runs over a grid of sweep values.
+`classify_runs` classifies every run and `group_cells` groups runs by sweep value. `find_frontiers` finds the
+largest sweep value without a collapse, with an interval from order statistics. Two tables print the grid and
+the frontiers, and one figure draws both.
 """
 
 from __future__ import annotations
@@ -35,17 +33,17 @@ from grpobench.analysis.tools.text import (
     sweep_value,
     sweep_values_in_words,
 )
-from grpobench.analysis.topics.accuracy import graded
+from grpobench.analysis.topics.accuracy import graded, headline_of
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Two of n values in ascending order, as indices from 0, between which a quantile lies."""
+    """Two ranks (indices from 0) of n ascending values, between which a quantile lies."""
 
     low: int
     high: int
     coverage: float
-    """The least probability that it does, for values drawn independently."""
+    """A lower bound of the probability that it does, for independent values."""
 
 
 def quantile_ranks(n: int, share: float, level: float = 0.95) -> Ranks:
@@ -75,16 +73,18 @@ def exact_share(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
         return math.nan, math.nan
     from scipy import stats
 
-    found = stats.binomtest(count, n).proportion_ci(level, method="exact")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(count, n).proportion_ci(level, method="exact")
+    return float(interval.low), float(interval.high)
 
+
+# Outcomes, cells and frontiers
 
 LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT = "learns", "stalls", "drifts", "collapses", "no result"
 OUTCOMES = (LEARNS, STALLS, DRIFTS, COLLAPSES, NO_RESULT)
 ERRORS = 2.0
-"""Standard errors of the paired difference from the base, beyond which a run learned or drifted."""
+"""A run learned or drifted if it differs from its base by more than this many paired standard errors."""
 CHANCE = 1 / 3
-"""Most of the seeds that may collapse at a sweep value of the frontier, and at every smaller one."""
+"""Largest share of seeds that may collapse at the frontier and at every smaller sweep value."""
 KEYS = ["arm", "task", "seed"]
 
 
@@ -98,29 +98,29 @@ class SweepAxes:
     others: tuple[str, ...]
     levels: tuple[tuple[Any, ...], ...]
     arms: tuple[str, ...]
-    """The recipe's."""
+    """The arms of the recipe."""
 
 
 def axes_of(sweep_values: Mapping[str, SweepPoint]) -> SweepAxes | None:
-    """The grid of an experiment by its arms' sweep values; None where it has none, and is no map."""
+    """The grid of an experiment from the sweep values of its arms; None where it is not a map."""
     if not sweep_values:
         return None
     first = next(iter(sweep_values.values()))
     key, *others = first.values
-    found = dict.fromkeys(own.values[key] for own in sweep_values.values())
-    ordered = sorted(found) if all(isinstance(one, int | float) for one in found) else list(found)
-    levels = dict.fromkeys(tuple(own.values[other] for other in others) for own in sweep_values.values())
-    arms = dict.fromkeys(own.arm for own in sweep_values.values())
+    distinct = dict.fromkeys(point.values[key] for point in sweep_values.values())
+    ordered = sorted(distinct) if all(isinstance(one, int | float) for one in distinct) else list(distinct)
+    levels = dict.fromkeys(tuple(point.values[other] for other in others) for point in sweep_values.values())
+    arms = dict.fromkeys(point.arm for point in sweep_values.values())
     return SweepAxes(key, tuple(ordered), tuple(others), tuple(levels), tuple(arms))
 
 
-def outcomes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+def classify_runs(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The rows of `finals` with `change` from the base over the same problems, its standard `error`, and
-    `outcome`: it collapses (a collapse that it did not recover from, or a divergence), learns or drifts (ends
-    above or below its base by more than `ERRORS` standard errors), or stalls."""
-    found = runs.merge(_changes(experiment, runs), on=KEYS, how="left")
-    found["outcome"] = [_outcome(row) for row in found.to_dict("records")]
-    return found
+    `outcome`. A run collapses (without recovery, or by diverging), learns or drifts (ends above or below its
+    base by more than `ERRORS` standard errors), or stalls (none of these)."""
+    merged = runs.merge(_changes(experiment, runs), on=KEYS, how="left")
+    merged["outcome"] = [_outcome(row) for row in merged.to_dict("records")]
+    return merged
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
@@ -140,10 +140,12 @@ def _changes(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
         return pd.DataFrame(columns=columns)
     asked = runs[[*KEYS, "split", "mode"]].rename(columns={"split": "asked_split", "mode": "asked_mode"})
-    own = frame.merge(asked, on=KEYS)
-    own = own[(own["split"] == own["asked_split"]) & (own["mode"] == own["asked_mode"])]
+    answers = frame.merge(asked, on=KEYS)
+    answers = answers[
+        (answers["split"] == answers["asked_split"]) & (answers["mode"] == answers["asked_mode"])
+    ]
     rows = []
-    for key, run in own.groupby(KEYS, sort=False):
+    for key, run in answers.groupby(KEYS, sort=False):
         first, last = run["step"].min(), run["step"].max()
         if first == 0 < last:
             scores = run.groupby(["problem", "step"], sort=False)["score/correct"].mean().unstack("step")
@@ -161,10 +163,10 @@ class Cell:
     level: tuple[Any, ...]
     sweep_value: Any
     outcomes: tuple[str, ...]
-    """Of each seed, in their order."""
+    """The outcome of each seed, in the order of `seeds`."""
     seeds: tuple[int, ...]
     accuracy: Estimate
-    """Mean of what counts, with the t interval over seeds within 0 and 1."""
+    """Mean of counted accuracies, with the t interval over seeds cut to 0 and 1."""
 
     @property
     def finished_runs(self) -> int:
@@ -178,7 +180,7 @@ class Cell:
 
     @property
     def learned(self) -> int:
-        """Runs that ended above their base. A run can keep from collapse and learn nothing."""
+        """Runs that ended above their base. A run can avoid a collapse and still learn nothing."""
         return self.outcomes.count(LEARNS)
 
     @property
@@ -187,23 +189,25 @@ class Cell:
         return exact_share(self.collapsed, self.finished_runs)
 
 
-def cells(
+def group_cells(
     sweep_values: Mapping[str, SweepPoint], tasks: Sequence[str], runs: Iterable[Mapping[str, Any]]
 ) -> list[Cell]:
-    """The whole grid from runs (task, arm, seed, outcome, counted), by task, arm, level and sweep value."""
+    """Group runs (task, arm, seed, outcome, counted) into cells, by task, arm, level and sweep value."""
     axes = axes_of(sweep_values)
     if axes is None:
         return []
-    own: dict[tuple[str, str, tuple[Any, ...], Any], list[Mapping[str, Any]]] = {}
+    by_cell: dict[tuple[str, str, tuple[Any, ...], Any], list[Mapping[str, Any]]] = {}
     for run in runs:
         sweep_value = sweep_values[run["arm"]]
         level = tuple(sweep_value.values[other] for other in axes.others)
-        own.setdefault((run["task"], sweep_value.arm, level, sweep_value.values[axes.key]), []).append(run)
-    places = itertools.product(tasks, axes.arms, axes.levels, axes.sweep_values)
+        by_cell.setdefault((run["task"], sweep_value.arm, level, sweep_value.values[axes.key]), []).append(
+            run
+        )
+    cells_of_grid = itertools.product(tasks, axes.arms, axes.levels, axes.sweep_values)
     return [
-        _cell(task, arm, level, sweep_value, sorted(own[task, arm, level, sweep_value], key=_seed))
-        for task, arm, level, sweep_value in places
-        if (task, arm, level, sweep_value) in own
+        _cell(task, arm, level, sweep_value, sorted(by_cell[task, arm, level, sweep_value], key=_seed))
+        for task, arm, level, sweep_value in cells_of_grid
+        if (task, arm, level, sweep_value) in by_cell
     ]
 
 
@@ -221,8 +225,8 @@ def _cell(
     return Cell(arm, task, level, sweep_value, outcome, seeds, Estimate(mean.value, low, high))
 
 
-def arms_run(grid: Sequence[Cell]) -> tuple[str, ...]:
-    """The recipe's arms of which a run has a result: others may be planned, or named by a summary."""
+def arms_with_results(grid: Sequence[Cell]) -> tuple[str, ...]:
+    """The arms of the recipe that have a run with a result. Others may be planned or in the summary."""
     return tuple(dict.fromkeys(cell.arm for cell in grid if cell.finished_runs))
 
 
@@ -234,28 +238,27 @@ class Frontier:
     task: str
     level: tuple[Any, ...]
     at: Cell | None
-    """The largest sweep value at which, and below which, no more than `CHANCE` of the seeds collapse;
-    None: not even
-    the smallest is."""
+    """The largest sweep value such that at most `CHANCE` of the seeds collapse there and at every smaller
+    value; None if already more collapse at the smallest."""
     low: Any
     high: Any
-    """Sweep values between which the frontier lies; None: below the grid."""
+    """Sweep values between which the frontier lies; None means below the grid."""
     coverage: float
-    """With at least which probability, over seeds."""
+    """Least probability, over seeds, that it lies there."""
     beyond: bool
-    """Whether it is the largest sweep value of the grid, so that the true one may be larger."""
+    """Whether it is the largest sweep value of the grid, so the true frontier may be larger."""
     best: Cell | None
     """The sweep value with the highest mean accuracy."""
     measured: bool
-    """Whether a run at the smallest sweep value has a result: without one nothing is known of a frontier."""
+    """Whether a run at the smallest sweep value has a result; without one the frontier is unknown."""
 
 
-def frontiers(grid: Sequence[Cell]) -> list[Frontier]:
-    """By task, arm and level."""
+def find_frontiers(grid: Sequence[Cell]) -> list[Frontier]:
+    """One frontier per task, arm and level."""
     rows: dict[tuple[str, str, tuple[Any, ...]], list[Cell]] = {}
     for cell in grid:
         rows.setdefault((cell.task, cell.arm, cell.level), []).append(cell)
-    return [_frontier(*key, own) for key, own in rows.items()]
+    return [_frontier(*key, row_cells) for key, row_cells in rows.items()]
 
 
 def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) -> Frontier:
@@ -270,8 +273,8 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
     coverage = math.nan
     if reached:
         ranks = quantile_ranks(len(reached), CHANCE)
-        places = (reached[ranks.low], reached[ranks.high])
-        low, high = (row[place].sweep_value if place >= 0 else None for place in places)
+        ends = (reached[ranks.low], reached[ranks.high])
+        low, high = (row[end].sweep_value if end >= 0 else None for end in ends)
         coverage = ranks.coverage
     measured = [cell for cell in row if math.isfinite(cell.accuracy.value)]
     best = max(measured, key=lambda cell: cell.accuracy.value, default=None)
@@ -280,39 +283,43 @@ def _frontier(task: str, arm: str, level: tuple[Any, ...], row: Sequence[Cell]) 
 
 
 def tolerances(row: Sequence[Cell]) -> list[int]:
-    """Of each seed that has a result at every sweep value, ascending: the index of the largest sweep value
-    at which, and at
-    all smaller ones, it did not collapse; −1 for none."""
-    found = []
+    """For each seed with a result at every sweep value, the index of the largest sweep value up to which it
+    did not collapse, or −1; in ascending order."""
+    reached = []
     for seed in dict.fromkeys(seed for cell in row for seed in cell.seeds):
-        own = [dict(zip(cell.seeds, cell.outcomes, strict=True)).get(seed, NO_RESULT) for cell in row]
-        if NO_RESULT not in own:
-            fell = own.index(COLLAPSES) if COLLAPSES in own else len(own)
-            found.append(fell - 1)
-    return sorted(found)
+        outcomes_of_seed = [
+            dict(zip(cell.seeds, cell.outcomes, strict=True)).get(seed, NO_RESULT) for cell in row
+        ]
+        if NO_RESULT not in outcomes_of_seed:
+            fell = (
+                outcomes_of_seed.index(COLLAPSES) if COLLAPSES in outcomes_of_seed else len(outcomes_of_seed)
+            )
+            reached.append(fell - 1)
+    return sorted(reached)
 
+
+# Tables
 
 LETTERS = {name: name[0].upper() for name in OUTCOMES[:-1]}
 NOTE = (
-    "Mean accuracy in %, and a letter for every seed: L learns, D drifts (ends above, below its base by more "
-    "than two standard errors, paired by problem), S stalls, C collapses. A run stopped for its collapse "
-    "counts with the accuracy that it had then, one that diverged with 0."
+    "Mean accuracy in %, and a letter for every seed. L learns: ends above its base by more than two "
+    "standard errors, paired by problem. D drifts: ends below it by as much. S stalls: neither. C collapses. "
+    "A run that was stopped for its collapse counts with its last accuracy, and a run that diverged counts "
+    "as 0."
 )
 FRONTIER = (
-    "Frontier: the largest sweep value at which, and below which, at most a third of the seeds "
-    "collapse; its chance "
-    "of collapse with the exact 95 % interval (Clopper–Pearson), how many seeds learned there (ended above "
-    "their base), and the mean accuracy there. A sweep value without a collapse may still teach "
-    "nothing. From, to: "
-    "sweep values between which the largest sweep value lies up to which two thirds of the seeds do "
-    "not collapse, without "
-    "an assumption on how seeds differ, and the coverage of that interval, which few seeds leave below 95 %. "
-    "Best: the sweep value with the highest mean accuracy."
+    "Frontier: the largest sweep value up to which at most a third of the seeds collapse. The next columns "
+    "show how many seeds collapsed there, the exact 95 % interval of the chance of a collapse "
+    "(Clopper–Pearson), how many seeds learned there (ended above their base), and the mean accuracy there. "
+    "Runs without a collapse may still learn nothing. From, to: an interval for the largest sweep value up "
+    "to which two thirds of the seeds do not collapse, which assumes nothing about how seeds differ. "
+    "Coverage: the probability that it holds, which is below 95 % for few seeds. Best: the sweep value with "
+    "the highest mean accuracy."
 )
 
 
 def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
-    """A row per task, arm and level of the other sweep values; a column per sweep value."""
+    """One row per task, arm and level of the other keys; one column per sweep value."""
     frame = pd.DataFrame(
         [
             {
@@ -335,42 +342,45 @@ def map_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
     rows: dict[tuple[str, str, str], dict[object, str]] = {}
     for cell in grid:
         letters = "".join(LETTERS.get(outcome, "?") for outcome in cell.outcomes)
-        own = rows.setdefault((cell.task, cell.arm, level_name(cell.level)), {})
-        own[cell.sweep_value] = f"{percent(cell.accuracy.value)} {letters}"
+        row_cells = rows.setdefault((cell.task, cell.arm, level_name(cell.level)), {})
+        row_cells[cell.sweep_value] = f"{percent(cell.accuracy.value)} {letters}"
     header = [
         "task",
         "arm",
         sweep_values_in_words(axes.others) or "others",
         *map(sweep_value, axes.sweep_values),
     ]
-    lines = [[*names, *(own.get(one, NONE) for one in axes.sweep_values)] for names, own in rows.items()]
+    lines = [
+        [*names, *(row_cells.get(one, NONE) for one in axes.sweep_values)]
+        for names, row_cells in rows.items()
+    ]
     title = f"The map: outcome and accuracy by {sweep_values_in_words([axes.key])}"
     return Table("map", title, header, lines, frame, note=NOTE)
 
 
 def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
-    """A row per task, arm and level of the other sweep values."""
-    found = frontiers(grid)
+    """One row per task, arm and level of the other keys."""
+    edges = find_frontiers(grid)
     frame = pd.DataFrame(
         [
             {
-                "task": one.task,
-                "arm": one.arm,
-                **dict(zip(axes.others, one.level, strict=True)),
-                "frontier": one.at.sweep_value if one.at else None,
-                "beyond_the_grid": one.beyond,
-                "low": one.low,
-                "high": one.high,
-                "coverage": one.coverage,
-                "collapsed": one.at.collapsed if one.at else None,
-                "learned": one.at.learned if one.at else None,
-                "runs": one.at.finished_runs if one.at else None,
-                "accuracy": one.at.accuracy.value if one.at else None,
-                "best": one.best.sweep_value if one.best else None,
-                "best_accuracy": one.best.accuracy.value if one.best else None,
+                "task": edge.task,
+                "arm": edge.arm,
+                **dict(zip(axes.others, edge.level, strict=True)),
+                "frontier": edge.at.sweep_value if edge.at else None,
+                "beyond_the_grid": edge.beyond,
+                "low": edge.low,
+                "high": edge.high,
+                "coverage": edge.coverage,
+                "collapsed": edge.at.collapsed if edge.at else None,
+                "learned": edge.at.learned if edge.at else None,
+                "runs": edge.at.finished_runs if edge.at else None,
+                "accuracy": edge.at.accuracy.value if edge.at else None,
+                "best": edge.best.sweep_value if edge.best else None,
+                "best_accuracy": edge.best.accuracy.value if edge.best else None,
                 "chance": CHANCE,
             }
-            for one in found
+            for edge in edges
         ]
     )
     header = ["task", "arm", sweep_values_in_words(axes.others) or "others"]
@@ -390,7 +400,7 @@ def frontier_table(axes: SweepAxes, grid: Sequence[Cell]) -> Table:
         "frontier",
         "How far each arm goes without a collapse, and whether it learned there",
         header,
-        [_row(one, axes.sweep_values[-1]) for one in found],
+        [_row(edge, axes.sweep_values[-1]) for edge in edges],
         frame,
         note=FRONTIER,
     )
@@ -417,12 +427,14 @@ def _row(one: Frontier, largest: Any) -> list[str]:
 
 
 def _no_end(one: Frontier) -> str:
-    """What stands for an end that is no sweep value: of an interval that no seed gives, nothing is known."""
+    """Text for an end that is not a sweep value; – where no seed gives an interval."""
     return NONE if math.isnan(one.coverage) else "below the grid"
 
 
+# Figure
+
 SHADE = {LEARNS: "#ffffff", STALLS: "#f0f0f0", DRIFTS: "#dcdcdc", COLLAPSES: "#bdbdbd"}
-"""Ground of a cell by its most frequent outcome: told apart in grey."""
+"""Background of a cell by its most frequent outcome; the greys can be told apart."""
 MARKS: dict[str, dict[str, Any]] = {
     LEARNS: {"marker": "o", "color": "#0173b2", "markerfacecolor": "#0173b2"},
     STALLS: {"marker": "_", "color": "#333333"},
@@ -432,11 +444,11 @@ MARKS: dict[str, dict[str, Any]] = {
 
 
 def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Drawing | None:
-    """A panel per task and arm that was run; None where the experiment is no map."""
+    """One panel per task and arm that was run; None where the experiment is not a map."""
     axes = axes_of(experiment.sweep_values)
     if axes is None or not grid:
         return None
-    arms = arms_run(grid)
+    arms = arms_with_results(grid)
     if not arms:
         return None
     panels = [(task, arm) for task in experiment.tasks for arm in arms]
@@ -444,16 +456,16 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     down = math.ceil(len(panels) / across)
     width = min(sheet.width, 3.4 * across)
     figure = new_figure(width, down * (0.42 * len(axes.levels) + 0.75) + 0.3)
-    edges = frontiers(grid)
-    for place, (task, arm) in enumerate(panels):
-        panel = figure.add_subplot(down, across, place + 1)
-        own = [cell for cell in grid if (cell.task, cell.arm) == (task, arm)]
-        _panel(panel, own, [one for one in edges if (one.task, one.arm) == (task, arm)], axes)
+    edges = find_frontiers(grid)
+    for index, (task, arm) in enumerate(panels):
+        panel = figure.add_subplot(down, across, index + 1)
+        panel_cells = [cell for cell in grid if (cell.task, cell.arm) == (task, arm)]
+        _panel(panel, panel_cells, [one for one in edges if (one.task, one.arm) == (task, arm)], axes)
         panel.set_title(arm if len(experiment.tasks) == 1 else f"{arm}, {task}")
-        if place % across == 0:
+        if index % across == 0:
             panel.set_yticks(range(len(axes.levels)), [level_name(level) for level in axes.levels])
             panel.set_ylabel(sweep_values_in_words(axes.others))
-        if place >= len(panels) - across:
+        if index >= len(panels) - across:
             panel.set_xlabel(sweep_values_in_words([axes.key]))
     handles: list[Any] = [
         Line2D([], [], linestyle="", markersize=4.5, markeredgewidth=1.2, **MARKS[name]) for name in MARKS
@@ -463,35 +475,31 @@ def draw_map(experiment: Experiment, grid: Sequence[Cell], sheet: Sheet) -> Draw
     return Drawing(
         "map",
         "Where each arm learns, stalls, drifts and collapses",
-        f"Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
-        f"({_split(experiment)}). "
-        "Learns, drifts: ends above, below its base by more than two standard errors, paired by problem. "
-        "Stalls: neither. Collapses: a collapse that it did not recover from, or a divergence. The frontier "
-        "stands behind the largest sweep value at which, and below which, at most a third of the "
-        "seeds collapse. "
-        "The ground tells the most frequent outcome.",
+        "Every run over the grid of sweep values: a mark per seed, and the mean accuracy in % "
+        f"({_split(experiment)}). Learns or drifts: ends above or below its base by more than two standard "
+        "errors, paired by problem. Stalls: neither. Collapses: without recovery, or by diverging. The "
+        "frontier is drawn after the largest sweep value up to which at most a third of the seeds collapse. "
+        "The background shows the most frequent outcome.",
         figure,
     )
 
 
 def _split(experiment: Experiment) -> str:
-    from grpobench.analysis.topics.accuracy import headline_of
-
-    found = {headline_of(experiment, task) for task in experiment.tasks}
-    return ", ".join(sorted(f"{one.split} split, {one.mode}" for one in found))
+    headlines = {headline_of(experiment, task) for task in experiment.tasks}
+    return ", ".join(sorted(f"{one.split} split, {one.mode}" for one in headlines))
 
 
-def _panel(panel: Axes, own: Sequence[Cell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
+def _panel(panel: Axes, cells: Sequence[Cell], edges: Sequence[Frontier], grid: SweepAxes) -> None:
     """The cells of an arm, and its frontier."""
-    for cell in own:
+    for cell in cells:
         x, y = grid.sweep_values.index(cell.sweep_value), grid.levels.index(cell.level)
         known = [outcome for outcome in cell.outcomes if outcome in MARKS]
         if known:
             most = max(MARKS, key=lambda name: (known.count(name), list(MARKS).index(name)))
             panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=SHADE[most], edgecolor="none"))
         step = min(0.26, 0.84 / max(1, len(known)))
-        for place, outcome in enumerate(known):
-            at = x + step * (place - (len(known) - 1) / 2)
+        for index, outcome in enumerate(known):
+            at = x + step * (index - (len(known) - 1) / 2)
             panel.plot(at, y + 0.18, linestyle="", markersize=4, markeredgewidth=1.1, **MARKS[outcome])
         text = number(100 * cell.accuracy.value, 0)
         panel.text(x, y - 0.22, text, ha="center", va="center", fontsize=7)

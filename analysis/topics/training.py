@@ -1,10 +1,7 @@
-"""What each arm was paid for, at both ends of training.
+"""What training logs at each update: rewards and their parts, critics, entropy, KL, lengths, gradients.
 
-What critics explained of the returns that they were to predict, from the metrics that arms log.
-
-Tables of training: what was rewarded, and what the critic explained.
-
-Figures of training: what was logged at each update.
+`reward_parts` and `critic_explained` reduce the logs to one row per run. Two tables print them. The figures
+draw logged metrics against updates; `TRAINING` lists these metrics.
 """
 
 from __future__ import annotations
@@ -24,15 +21,15 @@ from grpobench.analysis.topics.budgets import with_axis
 from grpobench.analysis.topics.curves import Row, curves
 
 BESIDE_COMPONENTS = ("mean", "std", "failed", "model_cut", "correct")
-"""What is logged below ``reward/`` and is no part of the reward, or the verdict once more."""
+"""Metrics below ``reward/`` that are not parts of the reward, or that repeat the verdict."""
 VERDICT = "score/correct"
 LAST_TENTH = 0.1
-"""Share of a run's updates that its end is, at least one update."""
+"""Share of a run's updates that count as its end; at least one update."""
 
 
 def reward_components(experiment: Experiment) -> list[str]:
-    """Names of the parts of the reward that were logged, where any arm could be paid for something else than
-    the verifier's verdict; else none. The verdict itself is left to `VERDICT`."""
+    """Names of the logged parts of the reward; empty where every arm is rewarded for the verifier's verdict
+    alone. `VERDICT` names the verdict itself."""
     names = [name.removeprefix("reward/") for name in experiment.names("reward/")]
     return [name for name in names if name not in BESIDE_COMPONENTS]
 
@@ -43,37 +40,38 @@ def reward_parts(experiment: Experiment) -> pd.DataFrame:
     names = [f"reward/{part}" for part in reward_components(experiment)]
     rows = []
     for name in (*names, "reward/mean", VERDICT) if names else ():
-        for (task, arm, seed), own in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
-            values = own.sort_values("step")["value"].to_numpy()
+        for (task, arm, seed), logged in experiment.select(name).groupby(["task", "arm", "seed"], sort=False):
+            values = logged.sort_values("step")["value"].to_numpy()
             last = max(1, round(LAST_TENTH * len(values)))
             rows.append((task, arm, seed, name, values[0], values[-last:].mean()))
     return pd.DataFrame(rows, columns=["task", "arm", "seed", "metric", "start", "end"])
 
 
+# Critics
+
 EXPLAINED = "critic/explained_variance"
-"""1 − Var(R − V)/Var(R) over written tokens, before the update; logged by whatever trains a value."""
+"""1 − Var(R − V)/Var(R) over completion tokens, before the update. Every arm that trains a value logs it."""
 GROUP = "critic/group_explained"
-"""The same if the value were the mean reward of the group's other rollouts."""
+"""The same with the mean reward of the group's other rollouts as the value."""
 TRAINED = ("grad_norm/critic", "grad_norm/value_head")
-"""Logged where a value is trained, whether or not what it explains is."""
+"""Logged where a value is trained, also where the explained variance is not logged."""
 LAST_QUARTER = 0.25
-"""Share of a run's updates over which the mean is taken, its last ones, at least one."""
+"""The mean is over this last share of a run's updates; at least one."""
 LITTLE = 0.1
-"""Below this share a critic is said to explain too little to be one: predicting the mean return explains
+"""Below this share the report warns that a critic explains too little. Predicting the mean return explains
 0."""
 COLUMNS = ["task", "arm", "seed", "updates", "explained", "group"]
 
 
 def critic_explained(experiment: Experiment) -> pd.DataFrame:
-    """One row per run that trains a value: task, arm, seed, updates (how many the means are over),
-    explained and group (mean share of the returns' variance; NaN where none of these updates has a finite
-    value)."""
+    """One row per run that trains a value: task, arm, seed, updates (number of updates in the means),
+    explained and group (mean shares of the returns' variance; NaN where no update has a finite value)."""
     rows = []
     trained = pd.concat(
         [experiment.metrics[experiment.metrics["metric"] == name] for name in (EXPLAINED, *TRAINED)]
     )
     known = set(zip(trained["task"], trained["arm"], trained["seed"], strict=True))
-    own, others, every = (
+    explained, group_explained, trained_rows = (
         by_run(experiment.select(EXPLAINED)),
         by_run(experiment.select(GROUP)),
         by_run(trained),
@@ -81,9 +79,11 @@ def critic_explained(experiment: Experiment) -> pd.DataFrame:
     for run in experiment.runs:
         if (run.task, run.arm, run.seed) not in known:
             continue
-        steps = every(run)["step"]
+        steps = trained_rows(run)["step"]
         first = _first(int(steps.max()))
-        last, group = (part.loc[part["step"] >= first, "value"] for part in (own(run), others(run)))
+        last, group = (
+            part.loc[part["step"] >= first, "value"] for part in (explained(run), group_explained(run))
+        )
         rows.append((run.task, run.arm, run.seed, len(last), last.mean(), group.mean()))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -94,32 +94,36 @@ def _first(last: int) -> int:
 
 
 def critic_warnings(frame: pd.DataFrame) -> Iterator[str]:
-    """A sentence for each arm and task some of whose seeds ended with a critic that explains less than
-    `LITTLE`."""
-    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
-        dim = own[~(own["explained"] >= LITTLE)]
-        if dim.empty:
+    """One sentence for each arm and task with seeds whose critic explains less than `LITTLE` at the end."""
+    for (task, arm), seeds_of_arm in frame.groupby(["task", "arm"], sort=False):
+        weak = seeds_of_arm[~(seeds_of_arm["explained"] >= LITTLE)]
+        if weak.empty:
             continue
-        seeds = ", ".join(str(seed) for seed in dim["seed"])
-        where = f"{arm} on {task}, seed{'s' * (len(dim) > 1)} {seeds}"
-        if dim["explained"].isna().all():
-            yield f"{where}: no share of the returns' variance is known that the critic explained"
+        seeds = ", ".join(str(seed) for seed in weak["seed"])
+        where = f"{arm} on {task}, seed{'s' * (len(weak) > 1)} {seeds}"
+        if weak["explained"].isna().all():
+            yield f"{where}: the share of the returns' variance that the critic explained is unknown"
             continue
-        beside = "" if dim["group"].isna().all() else f"; the group's other rollouts {_share(dim['group'])} %"
+        group_text = (
+            "" if weak["group"].isna().all() else f"; the group's other rollouts {_share(weak['group'])} %"
+        )
         yield (
-            f"{where}: the critic explained {_share(dim['explained'])} % of the variance of the returns over "
-            f"the last quarter of the updates{beside}"
+            f"{where}: the critic explained {_share(weak['explained'])} % of the variance of the returns "
+            f"over the last quarter of the updates{group_text}"
         )
 
 
 def _share(values: pd.Series) -> str:
-    """Percent of the least and the greatest of some shares, one number where they print alike."""
+    """The smallest and the largest share in percent; one number where both print the same."""
     ends = [f"{round(100 * value):d}".replace("-", "−") for value in (values.min(), values.max())]
     return " to ".join(dict.fromkeys(ends))
 
 
+# Tables
+
+
 def rewards_table(experiment: Experiment) -> Table:
-    """What each arm was paid for, and what became of it and of the verdict."""
+    """The parts of each arm's reward and the verdict, at the first and the last updates."""
     frame = reward_parts(experiment)
     names = list(dict.fromkeys(frame["metric"]))
     means = frame.groupby(["task", "arm", "metric"])[["start", "end"]].mean()
@@ -129,28 +133,34 @@ def rewards_table(experiment: Experiment) -> Table:
         for name in names:
             both = means.loc[(task, arm, name)] if (task, arm, name) in means.index else None
             cells.append(NONE if both is None else f"{two(both['start'])} → {two(both['end'])}")
-        own = frame[(frame["task"] == task) & (frame["arm"] == arm)]
-        change = (own["end"] - own["start"]).groupby([own["seed"], own["metric"]]).mean().unstack()
+        arm_rows = frame[(frame["task"] == task) & (frame["arm"] == arm)]
+        change = (
+            (arm_rows["end"] - arm_rows["start"])
+            .groupby([arm_rows["seed"], arm_rows["metric"]])
+            .mean()
+            .unstack()
+        )
         parted = (change.get("reward/mean", 0) > 0) & (change.get(VERDICT, 0) < 0)
         rows.append([task, arm, *cells, f"{int(parted.sum())} of {len(change)}"])
     labels = {"reward/mean": "reward", VERDICT: "verdict"}
     heads = [labels.get(name, name.removeprefix("reward/").replace("_", " ")) for name in names]
     note = (
-        "Mean over seeds at the first update, whose rollouts are the base policy's, → over the last tenth of "
-        "the updates. Reward: what was paid; verdict: share that the verifier accepts, measured whatever is "
-        "paid. Parted: seeds in which the reward rose and the verdict fell; a rise by chance "
-        "counts too, so read it with the curves and the accuracy on held-out problems."
+        "Mean over seeds at the first update, whose rollouts come from the base policy, → mean over the last "
+        "tenth of the updates. Reward: what the arm was trained on. Verdict: share of rollouts that the "
+        "verifier accepts, whatever is rewarded. Parted: seeds in which the reward rose and the verdict "
+        "fell. A rise by chance counts too, so read it together with the curves and the accuracy on held-out "
+        "problems."
     )
     header = ["task", "arm", *heads, "parted"]
     return Table("rewards", "What was rewarded", header, rows, frame, note=note)
 
 
 def critic_table(experiment: Experiment) -> Table:
-    """What each critic explained at the end of training."""
+    """The variance that each critic explained at the end of training."""
     frame = critic_explained(experiment)
     rows = []
-    for (task, arm), own in frame.groupby(["task", "arm"], sort=False):
-        shares = own["explained"]
+    for (task, arm), seeds in frame.groupby(["task", "arm"], sort=False):
+        shares = seeds["explained"]
         little = int((~(shares >= LITTLE)).sum())
         rows.append(
             [
@@ -159,20 +169,23 @@ def critic_table(experiment: Experiment) -> Table:
                 percent(shares.mean()),
                 interval(shares.min(), shares.max()),
                 each_seed(list(shares)),
-                percent(own["group"].mean()),
-                f"{little} of {len(own)}",
+                percent(seeds["group"].mean()),
+                f"{little} of {len(seeds)}",
             ]
         )
     level = f"{LITTLE:.0%}"
     header = ["task", "arm", "explained", "over seeds", "each seed", "the group explains", f"below {level}"]
     note = (
-        "Variance of the returns in percent that the critic's values explained before each update, mean "
-        f"over the last quarter of the updates: 0 is what predicting the mean return explains, and below "
-        f"{level} the critic is in effect none. Beside it what the mean reward of the group's other rollouts "
-        "explains of the same returns. Returns that are made from the critic's own values "
-        "(a trace below 1) resemble them, which flatters it."
+        "Share of the variance of the returns in percent that the critic's values explained before each "
+        "update, mean over the last quarter of the updates. Predicting the mean return explains 0, and "
+        f"below {level} a critic adds almost nothing. The group explains: the share that the mean reward of "
+        "the group's other rollouts explains. Returns that contain the critic's own values (λ below 1) "
+        "resemble these values, which makes the critic look better."
     )
     return Table("critic", "What the critic explained", header, rows, frame, note=note)
+
+
+# Figures
 
 
 @dataclass(frozen=True)
@@ -184,7 +197,7 @@ class Panel:
     log: bool = False
     """Whether a logarithmic axis may be used where the values span more than two decades."""
     shared: Literal["panel", "row", "figure"] = "row"
-    """Which panels have one scale; `panel` where tasks measure in units of their own."""
+    """Which panels share a scale; `panel` where tasks have different units."""
 
 
 TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
@@ -192,8 +205,8 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
     "entropy": (
         "Policy entropy",
         (
-            Panel("policy/entropy", "all that was sampled\n(nats/token)"),
-            Panel("trained/entropy", "trained on\n(nats/token)"),
+            Panel("policy/entropy", "all sampled tokens\n(nats/token)"),
+            Panel("trained/entropy", "tokens trained on\n(nats/token)"),
         ),
     ),
     "kl": (
@@ -214,12 +227,12 @@ TRAINING: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
     "zero_signal": (
         "Groups without signal",
         (
-            Panel("groups/zero_signal", "all that were sampled\n(share)"),
-            Panel("trained/zero_signal", "trained on\n(share)"),
+            Panel("groups/zero_signal", "all sampled groups\n(share)"),
+            Panel("trained/zero_signal", "groups trained on\n(share)"),
         ),
     ),
     "sampled": (
-        "What was sampled, and how much of it was trained on",
+        "Sampled groups, and the share of rollouts trained on",
         (Panel("groups/sampled", "groups sampled"), Panel("trained/share", "rollouts trained on\n(share)")),
     ),
     "explained_variance": (
@@ -241,7 +254,8 @@ def draw_training(
     definitions: Mapping[str, str],
     sheet: Sheet,
 ) -> Drawing | None:
-    """Metrics of training against updates, a row of panels each; metrics never logged are left out."""
+    """Metrics of training against updates, one row of panels each. Metrics that no run logged are left
+    out."""
     drawn = []
     for panel in rows:
         frame = with_axis(experiment, experiment.select(panel.metric), "updates")
@@ -251,11 +265,11 @@ def draw_training(
         return None
     panels = [Row(panel.label, frame, panel.log, panel.shared) for panel, frame in drawn]
     figure = curves(experiment, panels, "updates", sheet)
-    named: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for panel, _ in drawn:
-        named.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
-    told = "; ".join(f"{label}: {text}" for text, label in named.items())
-    return Drawing(name, title, f"{told[0].upper()}{told[1:]}.", figure)
+        labels.setdefault(meaning(family(panel.metric, definitions), definitions), words(panel.label))
+    definitions_text = "; ".join(f"{label}: {text}" for text, label in labels.items())
+    return Drawing(name, title, f"{definitions_text[0].upper()}{definitions_text[1:]}.", figure)
 
 
 def words(label: str) -> str:

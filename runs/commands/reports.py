@@ -112,7 +112,7 @@ def figure_command(options: Options) -> int:
     from grpobench.analysis.report.catalog import FIGURES
     from grpobench.analysis.runfolder.files import LogError
     from grpobench.analysis.runfolder.load import load
-    from grpobench.analysis.runfolder.several import together
+    from grpobench.analysis.runfolder.several import combine_experiments
     from grpobench.analysis.tools.text import why_no_folder
     from grpobench.runs.api.results import Results
     from grpobench.runs.tools.strict import ConfigError
@@ -132,7 +132,7 @@ def figure_command(options: Options) -> int:
         raise ConfigError(faults)
     names = FIGURES if options.name == "all" else [options.name]
     try:
-        results = Results(together([load(folder) for folder in options.folders]))
+        results = Results(combine_experiments([load(folder) for folder in options.folders]))
         written = results.write_figures(options.out, names, formats, options.width)
     except (LogError, ValueError, RuntimeError) as error:  # a folder, nothing to draw, no LaTeX for pgf
         raise DataError(str(error)) from error

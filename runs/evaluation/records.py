@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grpobench.analysis.runfolder import checksums
-from grpobench.analysis.topics.evaluations import Agreement, agree, mean_score
+from grpobench.analysis.topics.evaluations import Agreement, compare_answers, mean_score
 from grpobench.runs.evaluation import lm_eval
 from grpobench.runs.evaluation.question import (
     ALL,
@@ -433,7 +433,7 @@ def paired(records: Sequence[Record]) -> Compared:
                 continue
             for policy in ours.numbers:
                 pair = [[row for row in r.rows if row["policy"] == policy] for r in (ours, theirs)]
-                for found in agree(pair[0], pair[1]):
+                for found in compare_answers(pair[0], pair[1]):
                     name = ours.subject.name + (f" ({HEADS[policy]})" if HEADS[policy] else "")
                     told += _compared(name, found)
                     rows.append(

@@ -17,7 +17,7 @@ from grpobench.algorithms import ALGORITHMS, parts
 from grpobench.algorithms.cispo import CISPO
 from grpobench.algorithms.grpo import GRPO
 from grpobench.algorithms.libraries.dialects import DIALECTS, SETTINGS, Dialect
-from grpobench.analysis.runfolder.load import identify
+from grpobench.analysis.runfolder.load import identify_run
 from grpobench.runs import cli
 from grpobench.runs.inventory import describing
 from grpobench.runs.settings.config import SECTIONS, RunConfig
@@ -270,7 +270,9 @@ def test_dialects_are_chosen_beside_algorithms_and_named_as_they_are_written(tmp
 
 
 def test_run_folders_of_dialects_are_told_apart_without_run_toml(tmp_path: Path) -> None:
-    told = identify(tmp_path / "grpo@trl-arithmetic-s3", {}, {"arms": ["grpo@trl"], "tasks": ["arithmetic"]})
+    told = identify_run(
+        tmp_path / "grpo@trl-arithmetic-s3", {}, {"arms": ["grpo@trl"], "tasks": ["arithmetic"]}
+    )
     assert told == ("grpo@trl", "arithmetic", 3)
 
 

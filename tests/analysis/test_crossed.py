@@ -24,7 +24,7 @@ from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.aggregates import components, crossed_interval
 from grpobench.analysis.statistics.comparison import compare
 from grpobench.analysis.statistics.intervals import Estimate, Floats
-from grpobench.analysis.topics.budgets import at_equal_budgets, runs_at_equal_budgets
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, runs_at_equal_budgets
 
 SMALL = {"steps": 8, "every": 4, "problems": 8}
 
@@ -114,7 +114,7 @@ def test_where_the_two_disagree_the_comparison_says_so() -> None:
     assert not pair.beside(64, Estimate(0.0, -0.01, 0.01)).disagrees
     (pair,) = compare("t", {arm: {s: own[s] for s in range(3)} for arm, own in better.items()})
     told = pair.beside(64, Estimate(0.12, 0.01, 0.25))
-    assert "leaves 0 out" in told.disagrees and told.turned().crossed_low == -0.25
+    assert "excludes 0" in told.disagrees and told.turned().crossed_low == -0.25
 
 
 def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_disagree(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_report_crosses_the_answers_of_its_evaluations_and_says_where_they_dis
     expected = crossed_interval(answers["a"] - answers["b"])
     assert pair["problems"] == 24 and pair["verdict"] == "better"
     assert (pair["crossed"], pair["crossed_low"]) == pytest.approx((expected.value, expected.low), abs=1e-12)
-    says = "Over seeds × problems the interval says otherwise than the verdict in 1 of 1 comparisons: a − b"
+    says = "In 1 of 1 comparisons, resampling problems as well as seeds changes the conclusion: a − b"
     assert (says in page) == bool(pair["disagrees"]) == (expected.low <= 0)
 
 
@@ -178,11 +178,14 @@ def test_verdicts_at_equal_budgets_depend_on_the_axis_where_they_do(tmp_path: Pa
         "worse",
     ] and one.depends
     assert (
-        "a beside b on arithmetic is better at equal updates, worse at equal generated tokens" in one.sentence
+        "a compared with b on arithmetic is better at equal updates, worse at equal generated tokens"
+        in one.sentence
     )
     assert one.sentence in facts.tables["axes"].note and facts.tables["axes"].rows[0][-1] == "yes"
     page = words(root)
-    assert "depends on which of them is held equal for a − b on arithmetic" in page
+    assert (
+        "depends on what is held equal (updates, generated tokens or seconds) for a − b on arithmetic" in page
+    )
 
 
 def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path: Path) -> None:
@@ -202,5 +205,5 @@ def test_a_run_that_diverged_before_the_budget_counts_as_nothing_there(tmp_path:
         .set_index("seed")["accuracy"]
     )
     assert own[1] == 0 and own[2] == pytest.approx(0.6)  # seed 1 was last evaluated after 4 of 8 updates
-    mean = at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
+    mean = mean_at_equal_budgets(experiment).query("axis == 'updates' and arm == 'a'")["accuracy"].iloc[0]
     assert mean == pytest.approx(0.3)

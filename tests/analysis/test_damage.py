@@ -20,7 +20,7 @@ from helpers.synthetic import Synthetic
 import grpobench
 from grpobench.analysis.checks.alarms import DAMAGED, SPARED
 from grpobench.analysis.report.facts import as_json, json_ready
-from grpobench.analysis.report.text import head
+from grpobench.analysis.report.text import describe_head
 from grpobench.analysis.runfolder import checksums
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
@@ -106,14 +106,14 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a number beyond all": (
         "metrics.jsonl",
         write(f'{{"step": 0, "x": {10**400}}}\n'),
-        ", line 1: `x` is beyond",
+        ", line 1: `x` is too large",
     ),
     "a step beyond all": ("metrics.jsonl", write(f'{{"step": {10**30}}}\n'), ", line 1: `step` must be"),
     "status cut": ("status.json", half, ", line 1: not JSON"),
     "status empty": ("status.json", write(""), ", line 1: not JSON"),
     "status of another shape": ("status.json", write('{"step": "four"}'), ": `step` must be a whole number"),
     "origin cut": ("provenance.json", half, ", line 1: not JSON"),
-    "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": is no origin of a run"),
+    "origin of another shape": ("provenance.json", write('{"attempts": 3}'), ": not the provenance of a run"),
     "settings cut": ("run.toml", behind_equals, "not TOML"),
     "settings of another shape": ("run.toml", write("train = 3\n"), ": `train` must be a table"),
     "a folder in its place": ("eval.jsonl", replaced, ": cannot be read (Is a directory)"),
@@ -189,7 +189,7 @@ def test_empty_logs_of_a_finished_run_are_named(root: Path) -> None:
         (root / RUN / file).write_text("")
     found = told(root)
     assert found["alarms"]["Logs that lack something"] == [
-        f"{RUN}: metrics.jsonl is missing or empty: the run counts nowhere"
+        f"{RUN}: metrics.jsonl is missing or empty, so the run is not counted"
     ]
     assert found["accounting"] == {"finished": 5, "finished without data": 1}
 
@@ -205,12 +205,12 @@ def test_a_experiment_json_that_is_cut_is_named_and_the_runs_are_found_by_their_
 def test_a_page_that_does_not_know_what_was_planned_does_not_say_how_many_were(
     spoil: Callable[[Path], Any], root: Path
 ) -> None:
-    assert head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
+    assert describe_head(grpobench.load(root).facts)["runs"] == "6 planned: 6 finished"
     spoil(root / "experiment.json")
     facts = grpobench.load(root).facts
-    assert head(facts)["runs"] == "6 found: 6 finished"
+    assert describe_head(facts)["runs"] == "6 found: 6 finished"
     assert told(root)["alarms"]["Not as planned"] == [
-        "experiment.json is missing or damaged: which runs were planned is not known"
+        "experiment.json is missing or damaged, so it is unknown which runs were planned"
     ]
 
 
@@ -234,7 +234,9 @@ def test_mixed_folders_are_told_apart(root: Path) -> None:
     lines = found["alarms"][DAMAGED]
     assert any("are both grpo on arithmetic with seed 1" in line for line in lines)
     assert any(f"{root / 'notes'}: cannot tell arm, task and seed" in line for line in lines)
-    assert any(f"old holds {RUN}" in line for line in found["alarms"]["Folders that are not what they say"])
+    assert any(
+        f"old contains {RUN}" in line for line in found["alarms"]["Folders that are not what they say"]
+    )
     assert found["accounting"] == {"finished": 6}
 
 
@@ -262,5 +264,5 @@ def test_a_experiment_of_which_every_run_is_damaged_still_has_a_page_that_says_s
     (root / "experiment.json").unlink()
     for place in list(root.glob("*-s?")):
         place.rename(root / place.name.replace("-", ""))
-    with pytest.raises(LogError, match=r"holds no run of its own, .*cannot tell arm, task and seed"):
+    with pytest.raises(LogError, match=r"holds no run of this experiment: .*cannot tell arm, task and seed"):
         load(root)

@@ -20,7 +20,7 @@ from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import item_interval, wilson
 from grpobench.analysis.topics.accuracy import finals
-from grpobench.analysis.topics.evaluations import agreements, later_scores
+from grpobench.analysis.topics.evaluations import later_scores, list_agreements
 from grpobench.analysis.topics.sampling import draw_sampling, run_samples, sample_curves
 
 SMALL: dict[str, Any] = {"steps": 2, "every": 2, "problems": 2, "test_problems": 2}
@@ -146,7 +146,7 @@ def test_runs_stay_as_they_were_with_evaluations_beside_them(root: Path, tmp_pat
 def test_two_ways_are_compared_item_by_item(root: Path) -> None:
     place = root / "grpo-arithmetic-s1"
     record(place, {"base": BASE, "final": FINAL}, greedy={"p": "7", "q": "7"}, through="lm-eval")
-    found = agreements(read_later(load(root)))
+    found = list_agreements(read_later(load(root)))
     final = found[found["policy"] == "final"].iloc[0]
     assert (final["mode"], final["items"], final["differing"]) == ("greedy", 2, 1)
     assert (final["grpobench"], final["lm_eval"], final["same_text"]) == (0.5, 0.0, 1)

@@ -10,7 +10,7 @@ import pytest
 from helpers.synthetic import Synthetic
 
 from grpobench.analysis.calibration import table as calibration
-from grpobench.analysis.kept.kept import as_text, keep, read, without_places
+from grpobench.analysis.kept.kept import as_text, keep, read, shorten_paths
 from grpobench.analysis.kept.markdown import render
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
@@ -99,7 +99,7 @@ def test_the_command_names_no_folder_and_keeps_what_was_set(table: Path) -> None
     command = read(table).command
     assert command == "grpobench run sums --set train.steps=8 --set 'model.name=\"small\"'"
     assert "someone" not in table.read_text()
-    assert without_places("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
+    assert shorten_paths("~/models/small and a/b and 1/2") == "small and a/b and 1/2"
 
 
 def test_equal_logs_are_kept_as_equal_bytes(table: Path, tmp_path: Path) -> None:

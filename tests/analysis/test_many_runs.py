@@ -82,10 +82,10 @@ def test_of_many_arms_each_is_compared_with_the_first_and_figures_show_some(tmp_
     shown = [label.get_text() for label in drawing.figure.axes[0].get_yticklabels()]
     final = results.runs.groupby("arm")["counted"].mean().drop("arm000").sort_values(ascending=False)
     assert set(shown) == {"arm000", *final.index[:10], *final.index[-9:]} and len(shown) == MOST_DRAWN
-    assert "Drawn are 20 of 42 arms: arm000, the 10 with the highest and the 9" in drawing.caption
+    assert "The figure shows 20 of 42 arms: arm000, the 10 with the highest and the 9" in drawing.caption
     assert list(results.summary("equal_budgets").columns)[2:] == ["arm", "accuracy"]
     page = render_page(results.facts, [])
-    assert "Of 42 arms each is compared with the first, arm000." in page
+    assert "Each of the 42 arms is compared with the first, arm000." in page
     assert "arm039 and 2 more" in page  # of the arms in the head
 
 

@@ -28,8 +28,8 @@ from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.files import LogError
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.tools.text import count, escape, points
-from grpobench.analysis.topics.accuracy import decoding, finals
-from grpobench.analysis.topics.budgets import at_equal_budgets, with_axis
+from grpobench.analysis.topics.accuracy import describe_decoding, finals
+from grpobench.analysis.topics.budgets import mean_at_equal_budgets, with_axis
 from grpobench.analysis.topics.costs import PHASES, update_costs
 from grpobench.analysis.topics.runs import all_settings, run_provenance
 from grpobench.analysis.topics.sampling import run_samples, sample_curves
@@ -126,8 +126,9 @@ def test_tables_are_written_for_people_and_for_programs(report: Path) -> None:
 
 def test_too_few_seeds_have_no_detectable_effect_in_any_format(report: Path) -> None:
     page = (report / "index.html").read_text()
-    assert "None: so few seeds find no effect, however large" in page
-    assert page.count("it takes the differences as normal and its pair as the only one") == 2  # box and table
+    assert "None: these seeds cannot find any effect" in page
+    # in the box, in the caption of the figure and in the note of the table
+    assert page.count("The interval assumes normal differences and ignores all other pairs.") == 3
     frame = pd.read_csv(report / "tables" / "comparisons.csv")
     assert len(frame) == 18 and frame["detectable"].isna().all() and set(frame["pairs"]) == {6}
     compared = json.loads((report / "report.json").read_text())["comparisons"]
@@ -150,7 +151,7 @@ def test_a_detectable_effect_is_told_with_its_level_and_how_well_it_is_known(tmp
         1.193 * 0.02138, rel=0.01
     )  # simulated: .4 % of power
     assert re.fullmatch(r"2\.[56] \(1\.7 to 5\.2\)", table.rows[0][table.header.index("MDE")])
-    assert "80% of repetitions" in table.note and "(0.05 for 1 pair)" in table.note
+    assert "80% of repetitions" in table.note and "the task: 0.05 for 1 pair)" in table.note
     assert "about 38 seeds would find it" in table.rows[0][-1]
 
 
@@ -227,7 +228,7 @@ def test_what_all_tasks_together_leave_out_is_said(tmp_path: Path) -> None:
     states |= {("ppo", "nanobias", seed): ("crashed", 4) for seed in (1, 2, 3)}
     experiment = experiment_of(tmp_path, states=states)
     facts = gather(experiment)
-    left = " Left out: 4 runs without a result. Left out whole, for want of a result of some arm: nanobias."
+    left = " Left out: 4 runs without a result. Tasks left out because some arm has no result: nanobias."
     for name in ("aggregate", "improvement"):
         assert left in facts.tables[name].note
     assert "Left out" not in gather(experiment_of(tmp_path / "whole")).tables["aggregate"].note
@@ -240,7 +241,7 @@ def test_a_page_promises_no_verdict_where_a_run_has_no_result(tmp_path: Path) ->
         root = Synthetic(**SMALL, **settings, **more, name=name).write(tmp_path)  # type: ignore[arg-type]
         page = words(root)
         assert "so verdicts are possible" in page
-        assert ("but not where a run has no result" in page) == bool(more)
+        assert ("except where a run has no result" in page) == bool(more)
 
 
 def test_a_page_counts_the_seeds_that_two_arms_share(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_one_seed_is_reported_without_interval_or_verdict(tmp_path: Path) -> Non
     root = Synthetic(**SMALL, arms=("grpo",), tasks=("arithmetic",), seeds=(1,)).write(tmp_path)  # type: ignore[arg-type]
     with drawing("final_accuracy", "reward", "kl"):
         page = write_report(root, ["html"]).read_text()
-    assert "There is one arm: nothing to compare" in page
+    assert "There is only one arm, so there is nothing to compare" in page
     facts = gather(load(root))
     assert facts.tables["accuracy"].rows[0][5] == "–" and "comparisons" not in facts.tables
     run = facts.numbers.runs.iloc[0]
@@ -353,7 +354,7 @@ def test_critic_figure_shows_only_the_arm_with_a_critic(tmp_path: Path) -> None:
 
 def test_equal_budget_is_the_largest_that_all_reached(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, arms=("grpo", "dapo"), tasks=("arithmetic",), seeds=(1, 2))
-    frame = at_equal_budgets(experiment)
+    frame = mean_at_equal_budgets(experiment)
     tokens = experiment.select("cost/generated_tokens")
     ends = tokens.groupby(["arm", "seed"])["value"].max()
     assert set(frame.loc[frame["axis"] == "tokens", "budget"]) == {ends.min()}
@@ -492,8 +493,8 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
     """The synthetic runs tell of the sampler's alone, as runs once did; then an arm has one of its own."""
     root = Synthetic(**{**SMALL, "tasks": ("nanobias",)}).write(tmp_path)  # type: ignore[arg-type]
     experiment = load(root)
-    assert decoding(experiment, "sampled") == "sampled decoding at temperature 1"
-    assert decoding(experiment, "greedy") == "greedy decoding"
+    assert describe_decoding(experiment, "sampled") == "sampled decoding at temperature 1"
+    assert describe_decoding(experiment, "greedy") == "greedy decoding"
     page = words(root)
     assert "<dd>greedy decoding and sampled decoding at temperature 1</dd>" in page
     assert "Accuracy in percent (test split, greedy decoding)" in page
@@ -502,5 +503,5 @@ def test_the_temperature_of_evaluation_is_stated(tmp_path: Path) -> None:
         if run.arm == experiment.arms[0]:
             config = root / run.name / "run.toml"
             config.write_text(config.read_text().replace("[evaluate]", "[evaluate]\ntemperature = 0.6"))
-    told = decoding(load(root), "sampled")
+    told = describe_decoding(load(root), "sampled")
     assert told.startswith(f"sampled decoding at different temperatures (0.6: {experiment.arms[0]}; 1: ")

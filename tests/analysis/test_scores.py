@@ -226,7 +226,7 @@ def test_arms_that_are_the_same_are_equivalent_from_five_seeds_on() -> None:
     assert math.isnan(pair.detectable) and math.isnan(pair.power)  # no spread was seen
     (pair,) = compare("t", arms(same[:4], same[:4]))
     assert pair.verdict == "unresolved"
-    assert "4 seeds can never show equivalence within 2 points, which takes 5" in pair.needs
+    assert "4 seeds can never show equivalence within 2 points, which needs 5" in pair.needs
 
 
 def test_a_weak_difference_says_how_many_seeds_would_find_it() -> None:
@@ -243,12 +243,15 @@ def test_what_three_seeds_can_not_find_has_no_smallest_effect() -> None:
     (pair,) = compare("t", arms([0.511, 0.513, 0.515], [0.5, 0.5, 0.5]))
     assert pair.low > 0 and pair.p == 0.25 and pair.verdict == "unresolved"
     assert math.isnan(pair.detectable) and math.isnan(pair.detectable_low)
-    assert "the t interval leaves 0 out, but takes the differences as normal" in pair.needs
+    assert "the t interval excludes 0, but assumes normal differences" in pair.needs
     # six seeds find 1.80 SD = .36 points; of three values the SD is known to a factor of .52 to 6.3
-    assert "6 would find 0.4 points in 80% of repetitions (0.2 to 2.3 for all that 3 tell" in pair.needs
+    assert (
+        "6 would find 0.4 points in 80% of repetitions (0.2 to 2.3 given the uncertainty of the SD"
+        in pair.needs
+    )
 
     (pair,) = compare("t", arms([0.9, 0.5], [0.1, 0.6]))  # two differences: the SD is known to a factor of 32
-    assert "to no limit for all that 2 tell of the SD" in pair.needs
+    assert "to no limit given the uncertainty of the SD" in pair.needs
 
 
 def test_arms_that_differ_by_chance_are_told_apart_in_at_most_alpha_of_repetitions() -> None:

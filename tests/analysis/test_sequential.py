@@ -54,7 +54,7 @@ def test_a_single_look_is_the_plain_test() -> None:
     values = np.random.default_rng(0).normal(0.02, 0.03, size=9)
     one = InterimPlan(tuple(range(9)), (9,), (1.0,), 0.05, 1, 2.0, 1)
     assert sequential_p(values, one) == pytest.approx(sign_flip_p(values), abs=2**-25)
-    assert sequential_p(values[:8], one) == 1  # before the first look
+    assert sequential_p(values[:8], one) == 1  # before the first analysis
 
 
 def test_two_looks_by_hand() -> None:
@@ -64,7 +64,7 @@ def test_two_looks_by_hand() -> None:
     assert sequential_p(np.ones(8), halves) == pytest.approx(4 / 256, abs=2**-25)
     # a ninth like them: two of 512 patterns, within half the level from 4/512 on
     assert sequential_p(np.ones(9), halves) == pytest.approx(4 / 512, abs=2**-25)
-    # a ninth of the other sign: the mean keeps its own, and the first look's rejection stands
+    # a ninth of the other sign: the mean keeps its own, and the first analysis's rejection stands
     turned = np.array([*np.ones(8), -1.0])
     assert sequential_p(turned, halves) == pytest.approx(4 / 256, abs=2**-25)
 
@@ -127,8 +127,8 @@ def test_arms_a_margin_apart_are_called_equivalent_in_at_most_five_percent_of_ex
     assert wrong / many <= most(many)
 
 
-def test_only_seeds_of_looks_that_are_complete_count() -> None:
-    design = plan((6, 8, 10))  # looks at 8 and 10
+def test_only_seeds_of_complete_interim_analyses_count() -> None:
+    design = plan((6, 8, 10))  # analyses at 8 and 10 seeds
     first = {seed: 0.6 + 0.001 * seed for seed in range(10)}
     second = dict.fromkeys(range(10), 0.5)
     (pair,) = compare("t", {"A": first, "B": second}, plan=design)
@@ -137,7 +137,7 @@ def test_only_seeds_of_looks_that_are_complete_count() -> None:
     assert pair.seeds == tuple(range(8)) and pair.verdict == "better"  # 2/256 over .64 of .05
     (pair,) = compare("t", {"A": {s: first[s] for s in range(6)}, "B": second}, plan=design)
     assert pair.verdict == "unresolved" and pair.p == 1
-    assert "at look 0 of 2, 6 of 10 seeds" in pair.needs
+    assert "at interim analysis 0 of 2, 6 of 10 seeds" in pair.needs
 
 
 def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -> None:
@@ -156,13 +156,15 @@ def test_a_report_shows_the_plan_and_its_p_values_allow_for_it(tmp_path: Path) -
     assert read_plan(root) == design
     with drawing("final_accuracy"):
         page = write_report(root, ["html", "json"]).read_text()
-    assert "at 8 seeds 0.032, 10 seeds 0.018." in page and "1 of 2 looks were taken" in page
+    assert "at 8 seeds 0.032, 10 seeds 0.018." in page and "1 of 2 interim analyses were made" in page
     content = json.loads((root / "report" / "report.json").read_text())
     (pair,) = content["comparisons"]
     assert pair["verdict"] == "better" and pair["p"] == pytest.approx(2 / 256 / 0.64, abs=2**-25)
     assert content["plan"]["analyses"] == [8, 10]
-    with pytest.raises(LogError, match="a margin of 2 points was fixed before the first look, not 3"):
+    with pytest.raises(
+        LogError, match="a margin of 2 points was fixed before the first interim analysis, not 3"
+    ):
         load(root, 3.0)
     (root / FILE).write_text(replace(design, analyses=(10, 8)).text())
-    with pytest.raises(LogError, match=r"interim\.json: no plan of interim analyses"):
+    with pytest.raises(LogError, match=r"interim\.json: not a plan of interim analyses"):
         load(root)

@@ -19,10 +19,10 @@ from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.survival import kaplan_meier, log_rank, log_rank_z
-from grpobench.analysis.topics.accuracy import accounting, accuracies, finals
+from grpobench.analysis.topics.accuracy import accuracies, count_run_statuses, finals
 from grpobench.analysis.topics.events import run_findings
 from grpobench.analysis.topics.numbers import Numbers
-from grpobench.analysis.topics.stability import sentence, stability
+from grpobench.analysis.topics.stability import compute_stability, describe_stability
 
 FALLS = {("gspo", "arithmetic", 1): 20, ("gspo", "arithmetic", 2): 30}
 
@@ -56,7 +56,7 @@ def test_a_run_that_lost_everything_is_no_ordinary_finished_one(tmp_path: Path) 
     }
     assert (fallen["state"] == "finished").all()  # it made all its updates
     assert (fallen["counted"] == fallen["final"]).all() and (fallen["counted"] < 0.1).all()
-    assert accounting(experiment, runs) == {"finished": 6, "collapsed": 2}
+    assert count_run_statuses(experiment, runs) == {"finished": 6, "collapsed": 2}
     gspo = accuracies(experiment, runs).set_index("arm").loc["gspo"]
     own = runs[runs["arm"] == "gspo"].set_index("seed")["final"]
     assert gspo["collapsed"] == 2
@@ -116,9 +116,9 @@ def test_a_experiment_without_a_collapse_has_no_curve_of_them(tmp_path: Path) ->
 def test_a_divergence_is_a_collapse_at_its_step(tmp_path: Path) -> None:
     states = {("grpo", "arithmetic", 3): ("diverged", 17)}
     numbers = Numbers(load(experiment_of(tmp_path, states=states, falls={})))
-    row = stability(numbers.experiment, numbers.findings, numbers.runs).set_index("arm").loc["grpo"]
+    row = compute_stability(numbers.experiment, numbers.findings, numbers.runs).set_index("arm").loc["grpo"]
     assert (row["collapsed"], row["first"]) == (1, 17)
-    assert sentence(row.to_dict()).startswith("1 of 4 runs collapsed, at step 17")
+    assert describe_stability(row.to_dict()).startswith("1 of 4 runs collapsed, at step 17")
 
 
 def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_claim_names_what_collapsed_on_either_side(tmp_path: Path) -> None:
     facts = gather(load(experiment_of(tmp_path, seeds=tuple(range(1, 9)), falls=falls)))
     (pair,) = facts.numbers.compared
     assert pair.verdict == "better"
-    from grpobench.analysis.report.text import claim
+    from grpobench.analysis.report.text import describe_verdict
 
-    assert claim(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
+    assert describe_verdict(pair, facts.numbers.runs)["rest"].endswith("; 8 of 8 runs of gspo collapsed")
 
 
 def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_runs_without_logs_are_no_part_of_it(tmp_path: Path) -> None:
     experiment = load(root)
     assert "grpo-arithmetic-s1" not in run_findings(experiment)
     numbers = Numbers(experiment)
-    assert stability(experiment, numbers.findings, numbers.runs)["runs"].tolist() == [3, 4]
+    assert compute_stability(experiment, numbers.findings, numbers.runs)["runs"].tolist() == [3, 4]
 
 
 # Survival, by hand and against SciPy

@@ -21,7 +21,7 @@ from grpobench.analysis.kept.markdown import render
 from grpobench.analysis.report.catalog import make_tables
 from grpobench.analysis.report.facts import gather
 from grpobench.analysis.report.report import write_report
-from grpobench.analysis.report.text import borne, head, subtitle
+from grpobench.analysis.report.text import describe_frontiers, describe_head, describe_subtitle
 from grpobench.analysis.runfolder.experiment import Experiment, SweepPoint
 from grpobench.analysis.runfolder.load import load
 from grpobench.analysis.statistics.intervals import Estimate
@@ -30,11 +30,11 @@ from grpobench.analysis.topics.stability import panels_of
 from grpobench.analysis.topics.sweep import (
     Cell,
     axes_of,
-    cells,
+    classify_runs,
     draw_map,
     exact_share,
-    frontiers,
-    outcomes,
+    find_frontiers,
+    group_cells,
     quantile_ranks,
     tolerances,
 )
@@ -110,7 +110,7 @@ def test_every_run_has_the_outcome_that_it_was_made_with(numbers: Numbers) -> No
 
 
 def test_frontiers_are_the_sweep_values_that_two_of_three_seeds_bear(numbers: Numbers) -> None:
-    found = {(one.arm, one.level[0]): one for one in frontiers(numbers.grid)}
+    found = {(one.arm, one.level[0]): one for one in find_frontiers(numbers.grid)}
     at = {key: one.at.sweep_value if one.at else None for key, one in found.items()}
     assert at == {
         ("grpo", 1): 1e-4,
@@ -133,16 +133,16 @@ def test_a_run_that_ends_below_its_base_drifts_and_one_within_the_noise_stalls(
     runs = numbers.runs.copy()
     first = runs.index[runs["collapsed_at"].isna()][0]
     arm, seed = runs.loc[first, "arm"], runs.loc[first, "seed"]
-    own = outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
+    own = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed)]
     bound = 2 * own["error"]
     assert bound > 0
     for change, outcome in ((1.01, "learns"), (0.99, "stalls"), (-0.99, "stalls"), (-1.01, "drifts")):
         runs.loc[first, "final"] = runs.loc[first, "base"] + change * bound
-        found = outcomes(numbers.experiment, runs).set_index(["arm", "seed"])
+        found = classify_runs(numbers.experiment, runs).set_index(["arm", "seed"])
         assert found.loc[(arm, seed), "outcome"] == outcome
     runs.loc[first, "final"] = math.nan
     assert (
-        outcomes(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
+        classify_runs(numbers.experiment, runs).set_index(["arm", "seed"]).loc[(arm, seed), "outcome"]
         == "no result"
     )
 
@@ -151,7 +151,7 @@ def test_the_error_is_that_of_paired_answers(numbers: Numbers) -> None:
     """Against scipy, from the rows of eval.jsonl."""
     from scipy import stats
 
-    found = outcomes(numbers.experiment, numbers.runs)
+    found = classify_runs(numbers.experiment, numbers.runs)
     row = found.iloc[0]
     answers = numbers.experiment.evaluations
     own = answers[
@@ -236,9 +236,9 @@ def test_a_seed_bears_a_sweep_value_only_if_it_bears_all_smaller_ones() -> None:
     assert tolerances(row("ll", "cl", "lc")) == [0, 1]
     assert tolerances(row("cl", "ll")) == [-1, 1]
     assert tolerances(row("l-", "ll")) == [1]  # a seed without a result tells nothing
-    broken = frontiers(row("lll", "ccl", "lll"))[0]
+    broken = find_frontiers(row("lll", "ccl", "lll"))[0]
     assert broken.at is not None and broken.at.sweep_value == 0  # what stands behind a break is not borne
-    assert frontiers(row("---"))[0].at is None
+    assert find_frontiers(row("---"))[0].at is None
 
 
 @given(st.integers(1, 25), st.floats(0.05, 0.95))
@@ -310,7 +310,7 @@ def dead(tmp_path: Path, missing: tuple[str, ...] = ()) -> Path:
 def test_a_sweep_value_without_collapse_at_which_nothing_is_learned_says_both(tmp_path: Path) -> None:
     root = dead(tmp_path)
     numbers = Numbers(load(root))
-    (line, _) = borne(gather(numbers))
+    (line, _) = describe_frontiers(gather(numbers))
     assert line.startswith(
         "grpo, arithmetic: the highest learning rate at which at most a third of the seeds collapse is "
         "1e−3, the largest of the grid; there 0 of 3 collapsed, but none of 3 learned (accuracy 22.0 %); "
@@ -326,11 +326,11 @@ def test_a_map_s_page_and_figure_name_only_arms_that_were_run(tmp_path: Path) ->
     """The recipe's own summary names four arms; ppo was planned, and none of its runs is there."""
     root = dead(tmp_path, missing=("ppo",))
     facts = gather(load(root))
-    assert subtitle(facts) == (
+    assert describe_subtitle(facts) == (
         "Where grpo learns, stalls, drifts and collapses on arithmetic, by learning rate"
     )
-    assert head(facts)["arms"] == "grpo"
-    assert len(borne(facts)) == 1 and borne(facts)[0].startswith("grpo")
+    assert describe_head(facts)["arms"] == "grpo"
+    assert len(describe_frontiers(facts)) == 1 and describe_frontiers(facts)[0].startswith("grpo")
     rows = {row[1]: row[3:6] for row in facts.tables["frontier"].rows}
     assert rows["ppo"] == ["–", "–", "–"]  # not "below the grid": nothing is known of it
     drawing = draw_map(facts.experiment, facts.numbers.grid, TEXT)
@@ -345,5 +345,5 @@ def test_accuracies_of_a_map_have_intervals_within_0_and_1() -> None:
         {"task": "t", "arm": "a", "seed": seed, "outcome": "learns", "counted": value}
         for seed, value in enumerate((0.9, 0.99, 1.0))
     ]
-    (cell,) = cells(sweep_values, ["t"], runs)
+    (cell,) = group_cells(sweep_values, ["t"], runs)
     assert cell.accuracy.high == 1.0 and 0.8 < cell.accuracy.low < 0.9

@@ -11,7 +11,7 @@ from grpobench.analysis.figures.style import BASE_COLOR, TEXT
 from grpobench.analysis.report.catalog import FIGURES
 from grpobench.analysis.runfolder.experiment import Experiment
 from grpobench.analysis.runfolder.load import load
-from grpobench.analysis.runfolder.several import together
+from grpobench.analysis.runfolder.several import combine_experiments
 from grpobench.analysis.topics.numbers import Numbers
 from grpobench.analysis.topics.results import draw_final_accuracy
 from grpobench.runs import cli
@@ -33,7 +33,7 @@ def values(experiment: Experiment, arm: str) -> list[float]:
 
 def test_arms_of_several_folders_keep_their_logs_and_are_told_apart(tmp_path: Path) -> None:
     ours, theirs = map(load, folders(tmp_path))
-    found = together([ours, theirs])
+    found = combine_experiments([ours, theirs])
     assert found.arms == ("grpo (ours)", "ppo", "grpo (theirs)", "dapo")
     assert found.tasks == ("arithmetic", "function") and len(found.runs) == len(ours.runs) + len(theirs.runs)
     assert values(found, "grpo (ours)") == values(ours, "grpo")
@@ -44,30 +44,33 @@ def test_arms_of_several_folders_keep_their_logs_and_are_told_apart(tmp_path: Pa
     final, own = Numbers(found).runs, Numbers(theirs).runs
     assert final[final["arm"] == "dapo"]["final"].tolist() == own[own["arm"] == "dapo"]["final"].tolist()
     assert not Numbers(found).compared and not Numbers(found).on_axes
-    assert together([ours]) is ours
+    assert combine_experiments([ours]) is ours
 
 
 def test_experiments_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     roots = [
         Synthetic(arms=("grpo",), tasks=("arithmetic",), **SMALL).write(tmp_path / part) for part in "ab"
     ]
-    assert together([load(root) for root in roots]).arms == ("grpo (a/synthetic)", "grpo (b/synthetic)")
+    assert combine_experiments([load(root) for root in roots]).arms == (
+        "grpo (a/synthetic)",
+        "grpo (b/synthetic)",
+    )
 
 
 def test_captions_say_that_nothing_is_paired_and_where_problems_differ(tmp_path: Path) -> None:
     same = [load(root) for root in folders(tmp_path / "same")]
-    alike = "Runs of 2 experiments, which nothing pairs."
-    drawing = FIGURES["accuracy_updates"](together(same))
+    alike = "The runs of these 2 experiments are not paired."
+    drawing = FIGURES["accuracy_updates"](combine_experiments(same))
     assert drawing is not None and drawing.caption.endswith(alike)
     more = SMALL | {"test_problems": 9}
     other = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), **more).write(tmp_path / "more"))
-    drawing = FIGURES["final_accuracy"](together([same[0], other]))
-    told = "On arithmetic they were evaluated on different problems, so accuracies do not compare."
+    drawing = FIGURES["final_accuracy"](combine_experiments([same[0], other]))
+    told = "On arithmetic they were evaluated on different problems, so their accuracies cannot be compared."
     assert drawing is not None and drawing.caption.endswith(f"{alike} {told}")
     silent = load(Synthetic(arms=("gspo",), tasks=("arithmetic",), name="silent", **SMALL).write(tmp_path))
     silent = Experiment(**{**vars(silent), "evaluations": silent.evaluations.iloc[:0]})
-    assert together([same[0], silent]).apart.endswith(
-        "not all logs say on which problems they were evaluated."
+    assert combine_experiments([same[0], silent]).apart.endswith(
+        "some logs do not say on which problems runs were evaluated."
     )
 
 
@@ -76,7 +79,7 @@ def test_the_command_draws_one_figure_of_several_folders(
 ) -> None:
     roots = [str(root) for root in folders(tmp_path)]
     assert cli.main(["figure", "reward", *roots, "--format", "svg", "--out", str(tmp_path / "paper")]) == 0
-    assert "Runs of 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
+    assert "The runs of these 2 experiments" in (tmp_path / "paper" / "reward.tex").read_text()
     drawn = (tmp_path / "paper" / "reward.svg").read_text()
     assert "grpo (ours) on arithmetic" in drawn and "grpo (theirs) on arithmetic" in drawn
     for given, message in (
@@ -94,12 +97,12 @@ def test_the_command_draws_one_figure_of_several_folders(
 def test_each_arm_stands_beside_its_own_accuracy_before_training(tmp_path: Path) -> None:
     """Where experiments, or models of one, begin apart: a mean over them would be nobody's."""
     ours, theirs = map(load, folders(tmp_path))
-    numbers = Numbers(together([ours, theirs]))
+    numbers = Numbers(combine_experiments([ours, theirs]))
     for moved, lines in ((0.0, 1), (0.3, 4)):
         runs = numbers.runs.copy()
         runs.loc[runs["arm"] == "dapo", "base"] += moved
         drawing = draw_final_accuracy(numbers.experiment, runs, TEXT)
-        assert drawing is not None and ("of each arm where these differ" in drawing.caption) == bool(moved)
+        assert drawing is not None and ("before training of each arm" in drawing.caption) == bool(moved)
         axes = next(axes for axes in drawing.figure.axes if axes.get_title() == "arithmetic")
         begun = [
             line

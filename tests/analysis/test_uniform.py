@@ -98,7 +98,7 @@ def test_finished_run_without_metrics_keeps_its_comparisons_open_and_is_named(
     assert facts.tables["accuracy"].rows[0][6].startswith("– (finished without data)")
     page = words(root)
     assert 'id="alarm"' in page and page.index('id="alarm"') < page.index("comparisons resolved")
-    assert f"{RUN}: metrics.jsonl is missing or empty: the run counts nowhere" in page
+    assert f"{RUN}: metrics.jsonl is missing or empty, so the run is not counted" in page
     assert "6 planned: 5 finished, 1 finished without data" in page
 
 
@@ -151,14 +151,14 @@ def test_accounting_adds_up_to_the_plan(tmp_path: Path) -> None:
     assert "5 planned: 2 finished, 1 diverged, 1 crashed, 1 missing; and 1 that were not planned" in (
         words(root)
     )
-    assert told(root)["Not as planned"] == ["not planned by experiment.json, and counted: grpo-arithmetic-s2"]
+    assert told(root)["Not as planned"] == ["not planned in experiment.json, but counted: grpo-arithmetic-s2"]
 
 
 def test_experiment_without_its_plan_and_arm_without_a_seed_are_named(root: Path) -> None:
     (root / "experiment.json").unlink()
     shutil.rmtree(root / "ppo-arithmetic-s3")
     assert told(root)["Not as planned"] == [
-        "experiment.json is missing or damaged: which runs were planned is not known",
+        "experiment.json is missing or damaged, so it is unknown which runs were planned",
         "ppo on arithmetic has no run of seed 3, which other arms have",
     ]
 
@@ -267,7 +267,7 @@ def test_copied_folder_is_named_and_not_counted(root: Path) -> None:
     after = accuracies(load(root), finals(load(root)))
     assert before.equals(after)
     assert told(root)["Folders that are not what they say"] == [
-        f"grpo-arithmetic-s7 holds {RUN}, by its run.toml; nothing in it is counted"
+        f"grpo-arithmetic-s7 contains {RUN}, according to its run.toml; it is not counted"
     ]
     write_report(root, ["csv"])
 
@@ -277,15 +277,15 @@ def test_copy_with_a_mended_configuration_is_seen_by_its_provenance(root: Path) 
     retell(root / "grpo-arithmetic-s7/run.toml", "seed = 1", "seed = 7")
     lines = told(root)["Folders that are not what they say"]
     assert lines == [
-        f"{RUN}, grpo-arithmetic-s7 come from one and the same process: all but one are copies, and counted"
+        f"{RUN}, grpo-arithmetic-s7 come from the same process, so all but one are copies; all are counted"
     ]
-    assert "not planned by experiment.json, and counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
+    assert "not planned in experiment.json, but counted: grpo-arithmetic-s7" in told(root)["Not as planned"]
 
 
 def test_run_of_another_experiment_is_named(root: Path) -> None:
     retell(root / RUN / "run.toml", 'experiment = "synthetic"', 'experiment = "elsewhere"')
     assert (
-        f"{RUN} was made for the experiment elsewhere, by its run.toml; it is counted"
+        f"{RUN} was made for experiment elsewhere, according to its run.toml; it is counted"
         in (told(root)["Folders that are not what they say"])
     )
 

@@ -120,7 +120,7 @@ def test_noise_wider_than_the_margin_is_unresolved_and_says_what_margin_could_be
     (pair,) = compare("t", arms(values))
     assert pair.verdict == "unresolved"
     shown = 100 * power.detectable_margin(8, 1) * float(np.std(values, ddof=1))
-    assert f"8 seeds show arms without difference to be within {shown:.1f} at best" in pair.needs
+    assert f"8 seeds can show that equal arms are within {shown:.1f} points at best" in pair.needs
     assert "equivalence within 2 points: Holm p" in pair.needs
 
 

@@ -175,7 +175,7 @@ def test_the_report_has_the_bytes_of_the_command(
         results.report(tmp_path / "mine", ["json"]) == tmp_path / "mine"
     )  # an earlier report may be replaced
     (tmp_path / "own" / "figures").mkdir(parents=True)
-    with pytest.raises(ValueError, match="holds other things than a report"):
+    with pytest.raises(ValueError, match="contains files that are not a report"):
         results.report(tmp_path / "own")
 
 

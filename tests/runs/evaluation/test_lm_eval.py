@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from helpers.toys import Letters
 
-from grpobench.analysis.topics.evaluations import agree
+from grpobench.analysis.topics.evaluations import compare_answers
 from grpobench.runs import cli
 from grpobench.runs.evaluation import lm_eval, records
 from grpobench.runs.metrics.evaluator import Evaluator, Row, rows_of
@@ -64,7 +64,7 @@ def theirs(
 
 def test_harness_and_evaluator_write_the_same_answers(nano: Loaded, tmp_path: Path) -> None:
     one, (other, means) = ours(nano, Arithmetic(), 24, 40), theirs(nano, Arithmetic(), 24, tmp_path)
-    (found,) = agree(one, other)
+    (found,) = compare_answers(one, other)
     assert (found.mode, found.items, found.same_text, found.differing) == ("greedy", 24, 24, ())
     assert 0.2 < found.first == found.second < 0.95  # neither nothing nor all, so that it could differ
     assert means["eval/test/greedy/correct"] == pytest.approx(found.second)
@@ -72,7 +72,9 @@ def test_harness_and_evaluator_write_the_same_answers(nano: Loaded, tmp_path: Pa
 
 def test_an_answer_ends_where_the_limit_cuts_it_in_both_ways(nano: Loaded, tmp_path: Path) -> None:
     short = dataclasses.replace(ONCE, limit=9)
-    (found,) = agree(ours(nano, Arithmetic(), 8, 9), theirs(nano, Arithmetic(), 8, tmp_path, short)[0])
+    (found,) = compare_answers(
+        ours(nano, Arithmetic(), 8, 9), theirs(nano, Arithmetic(), 8, tmp_path, short)[0]
+    )
     assert found.same_text == 8 and found.first == 0.0
 
 
@@ -116,7 +118,7 @@ def test_harness_and_evaluator_read_the_same_likelihoods(
     assert [row["answer"] for row in one] == [row["answer"] for row in other]
     for a, b in zip(one, other, strict=True):
         assert a["logp"] == pytest.approx(b["logp"], abs=1e-4)  # float32, other batches
-    (found,) = agree(one, other)
+    (found,) = compare_answers(one, other)
     assert found.mode == "likelihood" and found.same_text is None and not found.differing
     assert means["eval/test/likelihood/correct"] == pytest.approx(found.first)
 
@@ -125,7 +127,9 @@ def test_a_chat_template_is_applied_once_in_both_ways(nano: Loaded, tmp_path: Pa
     tokenizer = copy.deepcopy(nano.tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     chatty = dataclasses.replace(nano, tokenizer=tokenizer)
-    (found,) = agree(ours(chatty, Arithmetic(), 6, 40), theirs(chatty, Arithmetic(), 6, tmp_path)[0])
+    (found,) = compare_answers(
+        ours(chatty, Arithmetic(), 6, 40), theirs(chatty, Arithmetic(), 6, tmp_path)[0]
+    )
     assert found.same_text == 6 and found.first > 0
 
 
@@ -280,7 +284,7 @@ def test_harness_and_evaluator_agree_with_a_real_model(
     limit = limit or task.max_completion_tokens
     decoding = dataclasses.replace(ONCE, limit=limit)
     one, (other, means) = ours(loaded, task, count, limit), theirs(loaded, task, count, tmp_path, decoding)
-    for found in agree(one, other):
+    for found in compare_answers(one, other):
         assert found.items == count and not found.differing, found
         assert means[f"eval/test/{found.mode}/correct"] == pytest.approx(found.first)
         if found.same_text is not None:

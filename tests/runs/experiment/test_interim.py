@@ -69,7 +69,7 @@ def test_equal_arms_end_as_equivalent_and_a_damaged_plan_is_named(tmp_path: Path
     given = recipe(tmp_path, "fine2", "fine4", steps=1, head=SEEDS)
     assert seeds_of(launch(given, tmp_path, 9, 1)) == set(range(7))  # 1/2^7 over (7/9)² of .05
     (tmp_path / "m" / "interim.json").write_text("{}")
-    with pytest.raises(DataError, match=r"interim\.json: no plan of interim analyses"):
+    with pytest.raises(DataError, match=r"interim\.json: not a plan of interim analyses"):
         launch(given, tmp_path, 9, 1)
 
 

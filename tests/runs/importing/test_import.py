@@ -83,7 +83,7 @@ def test_a_folder_of_runs_is_a_experiment_whose_report_has_their_accuracies(
     assert final["grpo", 0] == (0.25, pytest.approx(0.45)) and final["dapo", 1] == (0.25, pytest.approx(0.69))
     assert found["alarms"] == {
         "Imported from logs of others": [
-            "4 runs from verl logs with names of verl: provenance.json says what each metric is there"
+            "4 runs from verl logs with names of verl: provenance.json says what each metric means there"
         ]
     }
     assert len(grpobench.load(out).summary()) == 2
@@ -115,7 +115,7 @@ def test_the_final_accuracy_is_the_last_of_the_log_and_the_report_says_of_when(t
     assert imported(folder_of_verl(tmp_path, steps=5), out) == 0
     found = report(out)
     assert {row["run_status"] for row in found["runs"]} == {"finished"}
-    assert "the final accuracy is of step 4 of 5" in found["alarms"]["Imported from logs of others"][1]
+    assert "the final accuracy is from step 4 of 5" in found["alarms"]["Imported from logs of others"][1]
 
 
 def test_rows_that_are_lost_after_the_import_are_missed(tmp_path: Path) -> None:

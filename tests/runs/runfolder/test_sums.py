@@ -284,9 +284,9 @@ def half(path: Path) -> None:
 
 
 UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "status lost": ("status.json", Path.unlink, ": is missing; the run had a result"),
+    "status lost": ("status.json", Path.unlink, ": missing, although the run had a result"),
     "status cut": ("status.json", half, ", line 1: not JSON"),
-    "status without a state": ("status.json", lambda file: file.write_text("{}"), ": holds no `state`"),
+    "status without a state": ("status.json", lambda file: file.write_text("{}"), ": `state` is missing"),
     "status of another state": (
         "status.json",
         lambda file: file.write_text(file.read_text().replace("finished", "finishes")),
@@ -301,7 +301,7 @@ UNTOLD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "origin of another shape": (
         "provenance.json",
         lambda file: file.write_text('{"fingerprints": 3}'),
-        ": is no origin",
+        ": not the provenance",
     ),
 }
 
