@@ -103,40 +103,58 @@ class RunFolder:
         return folder
 
     def begin(self, threads: int) -> None:
-        """Compare with the last attempt, then record this one. A run that has a result and is run again
-        because a change is allowed begins anew."""
+        """Compare this attempt with the last one and record it.
+
+        A run that has a result is extended if only `train.steps` grew. After any other change, which the
+        user must have allowed, it begins anew.
+        """
         ended = settled(self.path)
         if damage := result_damage(self.path):
             raise FolderError("\n".join(damage))
         self.sweep()
         self.provenance = read_provenance(self.path) or self.provenance
         attempts = self.provenance["attempts"]
-        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
-        self.threads = attempts[0]["threads"] if attempts and not crashed else threads
         self.attempt = len(attempts) + 1
-        theirs = [found.cls for found in others.others(self.config).values()]
-        parts = (self.config.algorithm, self.config.task, *theirs)
-        code = provenance.code("runs/train/execute.py", *parts)
-        if self.config.stop_on:
-            code |= provenance.room(DETECTORS)  # They decide how many steps the run has.
-        about = provenance.attempt(self.attempt, self.threads, code, provenance.packages(*theirs))
-        now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+        self.threads = self.choose_threads(threads)
+        about = self.describe_attempt()
         changes, grown = settings_changes(self.path, self.config)
         only_grown = bool(grown) and changes in ([], [grown])
         if attempts and (self.steps() or (ended and grown)):
             changes += provenance.code_differences(attempts[-1], about)
         self.refuse(changes)
-        now |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
+        attempt = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+        attempt |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
         if ended and only_grown:
             extend.reopen(self.path)
-        elif ended:  # With its checkpoints: those of a run that diverged would lead there again.
-            now["replaces"] = str(extend.set_aside(self.path).relative_to(self.path.parent))
-        self.write_status("")  # First: a result never stands beside settings that did not make it.
+        elif ended:  # The checkpoints go too: those of a diverged run would diverge again.
+            attempt["replaces"] = str(extend.set_aside(self.path).relative_to(self.path.parent))
+        self.record_attempt(attempt)
+
+    def choose_threads(self, threads: int) -> int:
+        """The threads of the first attempt, because sums depend on their number. `threads` if there was no
+        attempt, or if the last one crashed and left nothing to continue from."""
+        attempts = self.provenance["attempts"]
+        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
+        return attempts[0]["threads"] if attempts and not crashed else threads
+
+    def describe_attempt(self) -> dict[str, Any]:
+        """Code and package versions of this attempt."""
+        plugins = [plugin.cls for plugin in others.others(self.config).values()]
+        parts = (self.config.algorithm, self.config.task, *plugins)
+        code = provenance.code("runs/train/execute.py", *parts)
+        if self.config.stop_on:
+            code |= provenance.room(DETECTORS)  # The detectors decide how many steps the run has.
+        return provenance.attempt(self.attempt, self.threads, code, provenance.packages(*plugins))
+
+    def record_attempt(self, attempt: dict[str, Any]) -> None:
+        """Write status.json, run.toml and provenance.json for an attempt that begins."""
+        # The status comes first: a result must never stand beside settings that did not produce it.
+        self.write_status("")
         point("begin")
         (self.path / checksums.SUMS_FILE).unlink(missing_ok=True)
         if not self.steps():
-            self.provenance["fingerprints"] = {}  # Of an attempt of which nothing is left.
-        self.provenance["attempts"] = [*attempts, now]
+            self.provenance["fingerprints"] = {}  # They belong to an attempt that left nothing.
+        self.provenance["attempts"].append(attempt)
         files.write_atomic(self.path / "run.toml", stored.dump(self.config).encode())
         self.write_provenance()
 

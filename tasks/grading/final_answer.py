@@ -67,6 +67,8 @@ def unit(text: str) -> str:
     return next((name for name, spelling in _UNITS.items() if spelling.fullmatch(words)), "")
 
 
+Shape = tuple[str, list[str], str]
+"""Opening bracket, items and closing bracket of a text."""
 Question = tuple[str, str]
 """Truth and answer that take algebra, for `tasks.symbolic`."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
@@ -334,46 +336,63 @@ def _outside_brackets(text: str) -> str:
 
 
 def _against_expression(wanted: str, given: str) -> Comparison | Question:
-    named, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
-    value = number(normalize(wanted)) if named else None
+    """Compare with a truth that is no number: a name, an expression, a relation, a point or a list."""
+    has_name, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
+    value = number(normalize(wanted)) if has_name else None
     if value is not None:
         return _against_number(value, wanted, given)
-    if wanted.casefold() == given.casefold():  # math-verify does not mind the case of letters
+    if wanted.casefold() == given.casefold():  # math-verify ignores the case of letters
         return _same(wanted == given)
     if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
-        tree = read(normalize(wanted))
-        claims = _claims(given, tree)
+        claims = _claims(given, read(normalize(wanted)))
         if claims is None or _SEVERAL.search(given):
             return "different"
         if claims.rounded or len(claims.exactly) > 1:
             return _against_chain(wanted, claims)
         given = claims.exactly[0]
-    relations = set(_RELATION.findall(wanted))
-    if set(_RELATION.findall(given)) not in (relations, {_MIRROR.get(sign, sign) for sign in relations}):
+    if not _same_relations(wanted, given) or ("\\text{" in given and "\\text{" not in wanted):
         return "different"
-    if "\\text{" in given and "\\text{" not in wanted:
-        return "different"
-    opening, items, closed = shape(wanted)
-    other_opening, other_items, other_closed = shape(given)
-    several = len(items) > 1 or bool(_SEVERAL.search(wanted))
-    if not several:
-        if len(other_items) > 1 or _SEVERAL.search(given):
+    return _against_items(wanted, given)
+
+
+def _same_relations(wanted: str, given: str) -> bool:
+    """Whether both have the same relation signs, or each has the mirrored signs of the other."""
+    signs = set(_RELATION.findall(wanted))
+    return set(_RELATION.findall(given)) in (signs, {_MIRROR.get(sign, sign) for sign in signs})
+
+
+def _against_items(wanted: str, given: str) -> Comparison | Question:
+    """Compare two single values, two points or intervals, or two lists."""
+    one, other = shape(wanted), shape(given)
+    if len(one[1]) <= 1 and not _SEVERAL.search(wanted):
+        if len(other[1]) > 1 or _SEVERAL.search(given):
             return "different"
         return _settle(wanted, given) or (wanted, given)
     settled: Comparison | None
-    if opening in ("(", "["):
-        if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
-            return "different"
-        settled = _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
-    elif other_opening in ("(", "[") and len(other_items) > 1:
-        return "different"
+    if one[0] in ("(", "["):
+        settled = _as_points(one, other)
+    elif other[0] in ("(", "[") and len(other[1]) > 1:
+        settled = "different"
     else:
-        settled = _all(
-            [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
-        )
-        if settled != "different" and not opening == other_opening == "\\{":
-            settled = _as_often(wanted, given, items, other_items)
+        settled = _as_lists(wanted, given)
     return settled or (wanted, given)
+
+
+def _as_points(one: Shape, other: Shape) -> Comparison | None:
+    """Compare two points or intervals: same brackets, and equal items in the same order."""
+    (opening, items, closed), (other_opening, other_items, other_closed) = one, other
+    if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
+        return "different"
+    return _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
+
+
+def _as_lists(wanted: str, given: str) -> Comparison | None:
+    """Compare two lists in any order. Repeated items count, except where both lists stand in braces."""
+    (opening, items, _), (other_opening, other_items, _) = shape(wanted), shape(given)
+    settled = _all([*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)])
+    if settled == "different" or opening == other_opening == "\\{":
+        return settled
+    return _as_often(wanted, given, items, other_items)
 
 
 def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:

@@ -162,32 +162,40 @@ def _unknown(token: _Token) -> bool:
 
 
 def _ending(tokens: Sequence[_Token]) -> list[_Token]:
-    """The longest expression that the tokens end in; nothing where it has an unknown or a power."""
+    """The longest expression that the tokens end in; empty if it has an unknown or a power.
+
+    This walks from right to left and either expects an operand or, left of one, an operator.
+    """
     taken: list[_Token] = []
-    complete, depth, operand = 0, 0, False
-    for place in range(len(tokens) - 1, -1, -1):
-        token = tokens[place]
-        if _unknown(token) and not (operand and token.text != "^"):
+    complete, depth, has_operand = 0, 0, False
+    for i in range(len(tokens) - 1, -1, -1):
+        token = tokens[i]
+        if token.text == "^" or (_unknown(token) and not has_operand):
             return []
-        if not operand:
-            if token.kind == "number":
-                operand = True
-            elif token.text == ")":
-                depth += 1
-            elif token.kind == "word":
-                continue
-            else:
-                break
-        elif token.text == "(" and depth:
-            depth -= 1
-        elif token.kind == "sign" or _times(tokens, place):
-            token, operand = (token if token.kind == "sign" else _Token("sign", "*")), False
-        else:
+        if not has_operand and token.kind == "word":
+            continue  # a unit behind a number
+        part = _left_of_operand(tokens, i, depth) if has_operand else _operand_end(token)
+        if part is None:
             break
-        taken.append(token)
-        if operand and not depth:
+        taken.append(part)
+        depth += (part.text == ")") - (part.text == "(")
+        has_operand = part.kind == "number" or part.text == "("
+        if has_operand and not depth:
             complete = len(taken)
     return taken[:complete][::-1]
+
+
+def _operand_end(token: _Token) -> _Token | None:
+    """The token if an operand can end with it."""
+    return token if token.kind == "number" or token.text == ")" else None
+
+
+def _left_of_operand(tokens: Sequence[_Token], i: int, depth: int) -> _Token | None:
+    """What may stand left of an operand: an operator, a word that multiplies, or the bracket that opens it."""
+    token = tokens[i]
+    if token.kind == "sign" or (token.text == "(" and depth):
+        return token
+    return _Token("sign", "*") if _times(tokens, i) else None
 
 
 def _times(tokens: Sequence[_Token], place: int) -> bool:

@@ -23,7 +23,7 @@ APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
 _EQUALS = re.compile("=")
 _RELATION = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
-_matriX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _TURNED = {">": "<", "\\ge": "\\le"}
 _DECIMAL = re.compile(r"-?[0-9]*(?:\.([0-9]*))?")
 Kind = Literal["one", "list", "point", "matrix", "relation"]
@@ -61,7 +61,7 @@ def same(wanted: str, given: str) -> bool | None:
 @lru_cache(maxsize=CACHE_SIZE)
 def read(text: str) -> Value | None:
     """The value that a cleaned text is; None where it is none of these."""
-    if matrix := _matriX.fullmatch(text):
+    if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in matrix[2].split("\\\\")]
         if len({len(row) for row in rows}) > 1:
             return None
