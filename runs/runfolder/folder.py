@@ -1,7 +1,7 @@
-"""The folder of one run: configuration, origin, logs, rollouts, checkpoints and final weights.
+"""The folder of one run: configuration, provenance, logs, rollouts, checkpoints and final weights.
 
-Everything is written so that a kill at any moment leaves a folder that can be resumed: rows in one write,
-checkpoints aside and renamed. The order of use::
+A kill at any moment leaves a folder that can be resumed: each group of rows is one write, and checkpoints
+are written under another name and then renamed. Use it in this order::
 
     with RunFolder.open(path, config) as folder:
         checkpoint = folder.latest()                         # None: start from the beginning

@@ -389,7 +389,9 @@ def _as_points(one: Shape, other: Shape) -> Comparison | None:
 def _as_lists(wanted: str, given: str) -> Comparison | None:
     """Compare two lists in any order. Repeated items count, except where both lists stand in braces."""
     (opening, items, _), (other_opening, other_items, _) = shape(wanted), shape(given)
-    settled = _all([*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)])
+    settled = _all(
+        [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
+    )
     if settled == "different" or opening == other_opening == "\\{":
         return settled
     return _as_often(wanted, given, items, other_items)
