@@ -139,19 +139,19 @@ class Log:
         if self.descriptors:
             files.sync_data(self.descriptors[1])
 
-    def damage(self, told: Mapping[str, Any]) -> str:
+    def damage(self, state: Mapping[str, Any]) -> str:
         """What is wrong with the part of the log that a checkpoint relies on; `state` is what the checkpoint
         recorded. Empty if nothing is wrong, or if an older version left no checksum."""
-        length = told["bytes"]
+        length = state["bytes"]
         if size(self.path) < length:
-            return f"{self.path} holds {size(self.path)} bytes, but the checkpoint needs {length}: rows were lost"
+            return f"{self.path} has {size(self.path)} bytes, the checkpoint needs {length}: rows were lost"
         if not self.path.exists():
             return ""
         with self.path.open("rb") as file:
             content = file.read(length)
-        if not told.get("sha256"):
+        if not state.get("sha256"):
             return self.fault(content)
-        if hashlib.sha256(content).hexdigest() == told["sha256"]:
+        if hashlib.sha256(content).hexdigest() == state["sha256"]:
             return ""
         return (
             self.fault(content)

@@ -1,4 +1,4 @@
-"""Processes: safe points inside long work, what a child process inherits, where its output goes, how it ended.
+"""Processes: safe points in long work, what a child process inherits, where its output goes, how it ended.
 
 At a safe point long work may be interrupted, and it shows that it is still making progress. Whoever is
 responsible for the work sets what a safe point calls; that function may raise to interrupt the work.

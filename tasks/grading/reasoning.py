@@ -191,7 +191,7 @@ def _operand_end(token: _Token) -> _Token | None:
 
 
 def _left_of_operand(tokens: Sequence[_Token], i: int, depth: int) -> _Token | None:
-    """What may stand left of an operand: an operator, a word that multiplies, or the bracket that opens it."""
+    """What may stand left of an operand: an operator, a word that multiplies, or its opening bracket."""
     token = tokens[i]
     if token.kind == "sign" or (token.text == "(" and depth):
         return token

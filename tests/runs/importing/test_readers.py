@@ -247,14 +247,14 @@ def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> N
     log = columns.read_csv(written(tmp_path, "a.csv", text))
     assert log.rows == {1: {"kl": 0.2, "loss": 1.0}, 2: {"kl": 0.2, "loss": 2.0}}
     (note,) = log.repeated()
-    what = "numbers stand twice at their step with different values, of which the last counts"
+    what = "numbers were logged twice for their step with different values; the last one counts"
     assert note == f"{what}: kl (2), loss (1); 3 in all"
 
 
 def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
     log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n3,0.3\n2,0.2\n2,0.1\n1,0.1\n"))
     assert list(log.rows.items()) == [(1, {"kl": 0.1}), (2, {"kl": 0.2}), (3, {"kl": 0.3})]
-    assert log.notes == ["the newest row stands first; the rows are sorted by their steps"]
+    assert log.notes == ["the newest row came first; the rows are now sorted by their steps"]
     resumed = columns.read_csv(written(tmp_path, "b.csv", "step,kl\n1,0.3\n2,0.2\n1,0.1\n"))
     assert "the step goes back from 2 to 1 at line 4" in resumed.notes[0]
 

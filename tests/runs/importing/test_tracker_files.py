@@ -124,7 +124,7 @@ def test_a_file_of_wandb_that_is_cut_or_damaged_keeps_the_rest(tmp_path: Path) -
     assert 0 < len(log.rows) < len(STEPS)
     assert log.rows[1] == tracked(1)
     assert [fault.what.partition(": ")[2] for fault in log.faults] == ["the file is cut here"]
-    assert (log.state, log.why) == ("preempted", "the file has no end: the run was killed, or still runs")
+    assert (log.state, log.why) == ("preempted", "the file has no end: the run was killed, or is still running")
     place = content.index(b"train/reward", len(content) // 3)
     path.write_bytes(content[:place] + b"XXXXX" + content[place + 5 :])
     damaged = wandb.read(path)
