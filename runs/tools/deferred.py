@@ -60,8 +60,8 @@ class Submodules(MetaPathFinder):
             return None
         spec = ModuleSpec(fullname, Loaded(loaded), origin=loaded.__file__)
         spec.submodule_search_locations = getattr(loaded, "__path__", None)
-        # The import machinery prefers the spec of a module in sys.modules to the one that a finder returns. With
-        # the module's usual spec it would execute the module a second time.
+        # The import machinery prefers the spec of a module in sys.modules to the one that a finder returns.
+        # With the module's usual spec it would execute the module a second time.
         loaded.__spec__ = spec
         return spec
 

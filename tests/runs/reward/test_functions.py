@@ -191,7 +191,7 @@ def test_an_answer_that_is_none_is_named_with_the_line_of_its_function() -> None
         RewardFunction("mine:of_text", of_text)(asked("a", "b"))
     assert str(caught.value) == (
         f"test_functions.py:{line} the reward mine:of_text gave '1' for the completion 'a'; "
-        "give a finite number, or None where it does not apply"
+        "return a finite number, or None if the reward does not apply"
     )
 
 
