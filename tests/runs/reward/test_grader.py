@@ -77,7 +77,7 @@ def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
             return [Verdict({"correct": 7.0}, None) for _ in completions]
 
     with pytest.raises(
-        DataError, match=r"`correct` must be from 0 to 1, and its verifier gave 7 for problem p"
+        DataError, match=r"`correct` must be from 0 to 1, but its verifier gave 7 for problem p"
     ):
         group(RewardConfig(), "a", "b", task=Generous())
 
