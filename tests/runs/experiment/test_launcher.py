@@ -80,7 +80,7 @@ def test_an_older_result_is_not_that_of_an_attempt_that_was_lost_before_it_began
     run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
     assert run.state == "crashed" and len(engine.begun) == 1 + MOST_AGAIN
     assert f"{1 + MOST_AGAIN} attempts made no progress" in run.why
-    assert printed.count("again from step 0") == MOST_AGAIN
+    assert printed.count("resuming from step 0") == MOST_AGAIN
 
 
 def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:

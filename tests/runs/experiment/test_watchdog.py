@@ -85,7 +85,7 @@ def test_a_run_that_hangs_at_every_attempt_has_as_many_as_one_whose_machine_fail
     run, printed = launched(tmp_path, engine, patience=0.05)
     assert run.state == "crashed" and len(engine.begun) == MOST_AGAIN + 1
     assert "unresponsive: no report for" in run.why and "in `sampling`" in run.why
-    assert printed.count("again from step 0") == MOST_AGAIN
+    assert printed.count("resuming from step 0") == MOST_AGAIN
     assert watchdog.NO_STACK in (run.path / "unresponsive-0.txt").read_text()
 
 

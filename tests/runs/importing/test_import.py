@@ -266,7 +266,7 @@ def test_columns_are_named_and_an_unknown_one_is_said(
     assert "--map gone: no log has it" in told.err
     (run,) = json.loads(told.out)["runs"]
     assert (run["metrics"], run["other"]) == ({"reward/mean": "score"}, {"other/kl": "kl"})
-    assert run["run"] == "mine-imported-s0" and "it is called 0" in run["notes"][0]
+    assert run["run"] == "mine-imported-s0" and "it is set to 0" in run["notes"][0]
     assert list(load(out).select("reward/mean")["value"]) == [0.5, 0.75]
 
 

@@ -272,7 +272,7 @@ def test_what_is_beyond_all_numbers_or_nested_too_deep_is_named_and_the_rest_rea
     assert [(fault.line, fault.what.partition("; ")[0]) for fault in log.faults[:3]] == [
         (2, "not a JSON object (nested too deep)"),
         (1, "`a` is too large for a number"),
-        (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 deep"),
+        (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 levels deep"),
     ]
     assert log.faults[-1].line == 4
     with pytest.raises(DataError, match=r"nested too deep"):

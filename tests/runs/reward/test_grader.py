@@ -369,7 +369,7 @@ def test_folder_that_is_no_reward_model_is_refused(tmp_path: Path) -> None:
     import transformers
     from safetensors.torch import load_file, save_file
 
-    with pytest.raises(ModelError, match="has 2 outputs, a reward model has one"):
+    with pytest.raises(ModelError, match="has 2 outputs, not one"):
         scorer(save_scorer(tmp_path / "two", labels=2))
     headless = Path(save_scorer(tmp_path / "headless"))
     weights = load_file(headless / "model.safetensors")
