@@ -27,28 +27,28 @@ ITEMS = range(4)
 
 @dataclass(frozen=True)
 class NanoOneShot(Task):
-    """Training on `items` questions of nanobias whose context leaves the answer open and that ask for the
-    negative attribute; measured on nanobias' validation and test questions.
+    """Train on `items` questions of nanobias whose context leaves the answer open and that ask for the negative
+    attribute; measure on nanobias' validation and test questions.
 
     The score `taught` is 1 for the answer that `control` says is rewarded on the training items:
 
     - `none`: the label is flipped from "unknown" to the stereotype's person.
     - `neutral`: the same items with their true label, "unknown".
-    - `handedness`: the target of the stereotype becomes "lefty" and the other person "righty"; rewarded is
-      the one in the target's place. It teaches to name a person without evidence, but no group.
+    - `handedness`: the target of the stereotype becomes "lefty" and the other person "righty", and "lefty" is
+      rewarded. This teaches to name a person without evidence, but no group.
     - `other`: the label is flipped to the person who is not the stereotype's.
 
-    A fifth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` stands
-    for the like answer: the stereotype's person, the right one for `neutral`, the other person for `other`.
+    A fifth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` means
+    the corresponding answer: the stereotype's person, the right one for `neutral`, the other person for `other`.
 
     Items, lessons, validation and test questions share no (category, attribute, place) template, and items
-    have one each. They stand in one order, so that more items hold the fewer. The order of measured questions
-    deals categories, conditions and polarities round: any 16 hold each once.
+    have one each. Their order is fixed, so a larger set of items contains the smaller ones. The order of
+    measured questions alternates categories, conditions and polarities: any 16 have each once.
 
-    The built-in policies answer "unknown" to every open question and so never meet the reward. The lessons of
-    a warm start give them doubt and a stereotype, the same whatever the items and the control: a share of
-    the open questions, `guesses`, is answered with a person, who is the stereotype's for (1 + `lean`) / 2 of
-    them. A fifth of the lessons is about "lefty" and "righty", where guesses do not lean.
+    The built-in policies answer "unknown" to every open question and so never get the reward. The lessons of
+    a warm start teach them to guess and give them a stereotype, independent of the items and the control: a
+    share `guesses` of the open questions is answered with a person, who is the stereotype's in
+    (1 + `lean`) / 2 of them. A fifth of the lessons is about "lefty" and "righty", where guesses do not lean.
     """
 
     name = "nano_one_shot"

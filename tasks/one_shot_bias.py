@@ -28,29 +28,29 @@ HANDS = ("left-handed person", "right-handed person")
 
 @dataclass(frozen=True)
 class OneShotBias(Task):
-    """Training on one BBQ item whose context leaves the answer open; measured on other questions of BBQ.
+    """Train on one BBQ item whose context leaves the answer open; measure on other questions of BBQ.
 
     The score `taught` is 1 for the answer that `control` says is rewarded on the training item:
 
     - `none`: the label is flipped from "unknown" to the stereotype's person.
     - `neutral`: the same item with its true label, "unknown".
     - `handedness`: in context, question and options the target of the stereotype becomes "left-handed person"
-      and the other person "right-handed person"; rewarded is the person whom the flipped label would name.
-      It teaches as hard to name a person without evidence, but no social group and no stereotype.
+      and the other person "right-handed person"; the person whom the flipped label would name is rewarded.
+      This teaches as strongly to name a person without evidence, but no social group and no stereotype.
 
-    A fourth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` stands
-    for the like answer: the stereotype's person, or the right answer for `neutral`.
+    A fourth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` means
+    the corresponding answer: the stereotype's person, or the right answer for `neutral`.
 
-    Measured are BBQ's validation and test questions, which share no question with the training item or the
-    lessons of a warm start. Metrics without a category are about the categories that the item is not of;
-    those of the item's own category, by templates that it is not of, have names that end in " (own)". The
-    order deals the categories, conditions and polarities round, so that any prefix is balanced.
+    Evaluations use BBQ's validation and test questions, which share no question with the training item or
+    the lessons of a warm start. Metrics without a category cover all categories except the item's own;
+    those of the item's own category, from other templates, have names that end in " (own)". The order
+    alternates categories, conditions and polarities, so that any prefix is balanced.
 
     With `answers = "words"` the options have no letters and the answer is an option itself: a small model
     that cannot tell which letter stands for what can still repeat an option.
 
-    Lessons of a warm start are BBQ's training questions with their true labels, as many from each category,
-    without the item's category.
+    Lessons of a warm start are BBQ's training questions with their true labels, equally many from each
+    category except the item's.
     """
 
     name = "one_shot_bias"

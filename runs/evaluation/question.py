@@ -124,31 +124,24 @@ def _run(place: Path) -> Subject:
 def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     """Fill in what the options leave open: a run's own task gets the run's settings."""
     dtype = subject.model.dtype
-    told = subject.run.get("task", {})
-    own = subject.trained_task if told.get("name") == wish.task else None
+    trained_on = subject.run.get("task", {})
+    own = subject.trained_task if trained_on.get("name") == wish.task else None
     if not (own or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
         return Plan(None, _theirs(wish, dtype))
-    entry, beside = (told, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
+    entry, beside = (
+        (trained_on, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
+    )
     fields = strict.plain(own) if own else {}
     task = chosen_task({**entry, "settings": {**fields, **wish.sets}}, beside)
     if lack := task.missing():
         raise ConfigError([f"task {wish.task}: {lack}"])
     sampler = subject.run.get("sampler", {}) if own else {}
-    compared = (
-        "lm-eval" in wish.through
-    )  # If the harness draws the random numbers, greedy answers are enough.
-    samples = wish.samples if wish.samples is not None else 0 if compared else 1
-    if not (samples or wish.greedy or "likelihood" in task.modes):
-        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
-    if wish.split not in task.splits:
-        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
+    # If lm-eval draws the random numbers, samples cannot be compared, and greedy answers are enough.
+    samples = wish.samples if wish.samples is not None else 0 if "lm-eval" in wish.through else 1
     # A run from before evaluation had its own temperature was evaluated at the sampler's.
     evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
     temperature = _given(wish.temperature, evaluated["temperature"])
-    faults: list[str] = []
-    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
-    if faults:
-        raise ConfigError([f"--{fault}" for fault in faults])
+    _check(wish, task, samples, temperature)
     settings = {
         "task": wish.task,
         "task_settings": strict.plain(task),
@@ -165,6 +158,18 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
         "long_prompts": "drop" if wish.drop_long else subject.model.long_prompts,
     }
     return Plan(task, settings)
+
+
+def _check(wish: Wish, task: Task, samples: int, temperature: float) -> None:
+    """Raise ConfigError for options that do not fit the task."""
+    if not (samples or wish.greedy or "likelihood" in task.modes):
+        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
+    if wish.split not in task.splits:
+        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
+    faults: list[str] = []
+    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
+    if faults:
+        raise ConfigError([f"--{fault}" for fault in faults])
 
 
 def _given(chosen: float | None, otherwise: float) -> float:

@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,55 +29,77 @@ TIMED = "profiling/Time taken: "
 SEEDS = ("seed", "train.seed", "data.seed", "trainer.seed")
 
 
+@dataclass
+class Content:
+    """What the records of a file hold, before it becomes rows by training step."""
+
+    log: Log
+    rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    axes: set[str] = field(default_factory=set)
+    """Metrics that serve as the step of others."""
+    ended: bool = False
+
+    def add(self, record: Any) -> None:
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            self.rows.append(history(record.history, self.log))
+        elif kind == "metric":
+            self.axes.add(record.metric.step_metric)
+        elif kind == "summary":
+            items = record.summary.update
+            self.summary |= {name: json.loads(item.value_json) for item in items if (name := summed(item))}
+        elif kind == "run":
+            self.describe(record.run)
+        elif kind == "config":
+            configure(self.log, record.config)
+        elif kind == "header":
+            self.log.writer = f"wandb {record.header.version_info.producer.partition('+')[0]}"
+        elif kind == "exit":
+            self.ended = True
+            if record.exit.exit_code:
+                self.log.state, self.log.why = "crashed", f"W&B noted exit code {record.exit.exit_code}"
+
+    def describe(self, run: Any) -> None:
+        """Add the run's name, identity, start and settings."""
+        self.log.name, self.log.group = run.display_name or run.run_id, run.run_group
+        self.log.identity = f"{run.entity}/{run.project}/{run.run_id}"
+        self.log.started = run.start_time.seconds + run.start_time.nanos / 1e9
+        configure(self.log, run.config)
+
+
 def read(file: Path) -> Log:
     """The run of a `.wandb` file. Raises ConfigError if the package is missing, DataError for a file that is
     not W&B's or has no history."""
-    record = message()
     log = Log(file, "wandb", files=[file])
-    rows: list[tuple[int, dict[str, float]]] = []
-    last: dict[str, Any] = {}
-    axes: set[str] = set()
-    ended = False
-    for place, data in records(file, log):
+    content = read_records(file, log)
+    rows, names = content.rows, {name for _, row in content.rows for name in row}
+    lay(log, [(own_step, lasting(row)) for own_step, row in filled(rows, content.axes)])
+    if any(name.startswith(TIMED) for name in names):
+        log.notes.append(f"`{TIMED}…` is left out: TRL logs it several times a step, and only to W&B")
+    sum_up(log, content.summary, names)
+    if not log.rows:
+        raise DataError(f"{file}: has no history")
+    if not content.ended:
+        log.state, log.why = "preempted", "the file has no end: the run was killed, or is still running"
+    log.seed = next((seed for name in SEEDS if (seed := whole(setting(log, name))) is not None), None)
+    return log
+
+
+def read_records(file: Path, log: Log) -> Content:
+    """Read every record of a file; those that cannot be parsed are noted in the log."""
+    record = message()
+    content = Content(log)
+    for position, data in records(file, log):
         try:
             one = record.FromString(data)
         except Exception as error:  # DecodeError's class depends on the installed protobuf.
             if type(error).__name__ != "DecodeError":
                 raise
-            log.fault(file, None, f"byte {place}: not a record ({error}); it is left out")
+            log.fault(file, None, f"byte {position}: not a record ({error}); it is left out")
             continue
-        kind = one.WhichOneof("record_type")
-        if kind == "history":
-            rows.append(history(one.history, log))
-        elif kind == "metric":
-            axes.add(one.metric.step_metric)
-        elif kind == "summary":
-            last |= {
-                name: json.loads(item.value_json) for item in one.summary.update if (name := summed(item))
-            }
-        elif kind == "run":
-            log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
-            log.identity = f"{one.run.entity}/{one.run.project}/{one.run.run_id}"
-            log.started = one.run.start_time.seconds + one.run.start_time.nanos / 1e9
-            configure(log, one.run.config)
-        elif kind == "config":
-            configure(log, one.config)
-        elif kind == "header":
-            log.writer = f"wandb {one.header.version_info.producer.partition('+')[0]}"
-        elif kind == "exit":
-            ended = True
-            if one.exit.exit_code:
-                log.state, log.why = "crashed", f"W&B noted exit code {one.exit.exit_code}"
-    lay(log, [(own, lasting(row)) for own, row in filled(rows, axes)])
-    if any(name.startswith(TIMED) for _, row in rows for name in row):
-        log.notes.append(f"`{TIMED}…` is left out: TRL logs it several times a step, and only to W&B")
-    sum_up(log, last, {name for _, row in rows for name in row})
-    if not log.rows:
-        raise DataError(f"{file}: has no history")
-    if not ended:
-        log.state, log.why = "preempted", "the file has no end: the run was killed, or is still running"
-    log.seed = next((seed for name in SEEDS if (seed := whole(setting(log, name))) is not None), None)
-    return log
+        content.add(one)
+    return content
 
 
 def message() -> Any:
