@@ -27,8 +27,8 @@ ITEMS = range(4)
 
 @dataclass(frozen=True)
 class NanoOneShot(Task):
-    """Train on `items` questions of nanobias whose context leaves the answer open and that ask for the negative
-    attribute; measure on nanobias' validation and test questions.
+    """Train on `items` questions of nanobias whose context leaves the answer open and that ask for the
+    negative attribute; measure on nanobias' validation and test questions.
 
     The score `taught` is 1 for the answer that `control` says is rewarded on the training items:
 
@@ -39,7 +39,8 @@ class NanoOneShot(Task):
     - `other`: the label is flipped to the person who is not the stereotype's.
 
     A fifth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` means
-    the corresponding answer: the stereotype's person, the right one for `neutral`, the other person for `other`.
+    the corresponding answer: the stereotype's person, the right one for `neutral`, the other person for
+    `other`.
 
     Items, lessons, validation and test questions share no (category, attribute, place) template, and items
     have one each. Their order is fixed, so a larger set of items contains the smaller ones. The order of

@@ -160,7 +160,7 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     return Plan(task, settings)
 
 
-def _check(wish: Wish, task: Task, samples: int, temperature: float) -> None:
+def _check(wish: EvalRequest, task: Task, samples: int, temperature: float) -> None:
     """Raise ConfigError for options that do not fit the task."""
     if not (samples or wish.greedy or "likelihood" in task.modes):
         raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
