@@ -1,1 +1,1 @@
-"""Speed and memory, against TRL and against what the machine could do."""
+"""Benchmarks of speed and memory against TRL and against the machine's limits."""

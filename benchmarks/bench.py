@@ -1,4 +1,4 @@
-"""`grpobench bench`: the chosen cases, what is going on meanwhile, and the outcome as tables or JSON."""
+"""`grpobench bench`: run the chosen cases, show progress, and print the outcome as tables or JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from grpobench.runs.tools.strict import ConfigError
 
 
 def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
-    """Bench one model and print the outcome. Raises ConfigError or DataError for what the user can put
-    right, ChildProcessError when a side dies."""
+    """Bench one model and print the outcome. Raises ConfigError or DataError for errors that the user can
+    correct, ChildProcessError if a side dies."""
     names = chosen(model, wanted)
     if set(names) - {SCALING, LAUNCHER, KEEPING} and importlib.util.find_spec("trl") is None:
         raise ConfigError(["bench compares with TRL, which is not installed: pip install 'trl==1.16.*'"])
@@ -40,7 +40,7 @@ def main(model: str, wanted: Sequence[str] = (), as_json: bool = False) -> None:
 
 
 def measure(model: str, names: Sequence[str], start: Start, course: Course) -> dict[str, Any]:
-    """All cases, and the facts of the machine."""
+    """All cases, and facts about the machine."""
     cases: list[dict[str, Any]] = []
     found: Facts = {}
     more: dict[str, Any] = {}

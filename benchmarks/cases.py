@@ -1,8 +1,6 @@
-"""What `grpobench bench` measures: the cases by name, and the shapes of those that are timed step by step.
+"""The cases of `grpobench bench`: names, shapes of those that are timed step by step, how often steps repeat.
 
-How often a step is repeated: as often as its length allows.
-
-What the bench is doing and how long it will still take, on standard error.
+The end of this file shows on standard error what the bench is doing and how long it will still take.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ STEPPED: Final = ("short", "long-prompt")
 GRID, SCALING, LAUNCHER, KEEPING = "grid", "scaling", "launcher", "keeping"
 NAMES: Final = (*STEPPED, GRID, SCALING, LAUNCHER, KEEPING)
 SMALL: Final = ("nano", "nano-moe")
-"""Built-in models: of the others a step has fewer prompts, and only the long ones unless asked for more."""
+"""Small built-in models. Other models get fewer prompts per step, and by default only the long cases."""
 MOST_WARM_UP: Final = 2
 """First steps of each side, which are not counted."""
 
@@ -43,14 +41,14 @@ class Case:
     prompt_tokens: int
     completion_tokens: int
     steps: int
-    """Most steps in all, with those that warm up."""
+    """Maximum number of steps, including the warm-up."""
     threads: int = 1
     texts: tuple[str, ...] = ()
-    """The prompts, which the first side to start makes and the other is given."""
+    """The prompts, which the first side generates and the other one receives."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of all sequences of a step, the prompt counted once per completion."""
+        """Tokens of all sequences of a step; the prompt counts once per completion."""
         return self.rows * (self.prompt_tokens + self.completion_tokens)
 
     @property
@@ -60,52 +58,52 @@ class Case:
 
 
 def chosen(model: str, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The names of the cases to measure, in the order of `NAMES`; `wanted` is empty for the model's usual
+    """The names of the cases to measure, in the order of `NAMES`; an empty `wanted` means the model's usual
     ones. Raises ConfigError for a case that the model does not have."""
     if not wanted:
         return STEPPED if model in SMALL else ("long-prompt",)
     if SCALING in wanted and model != "nano":
-        raise ConfigError([f"--case {SCALING} makes models of its own; leave --model {model} away"])
+        raise ConfigError([f"--case {SCALING} creates its own models; omit --model {model}"])
     if LAUNCHER in wanted and model != "nano":
-        raise ConfigError([f"--case {LAUNCHER} trains nothing; leave --model {model} away"])
+        raise ConfigError([f"--case {LAUNCHER} trains nothing; omit --model {model}"])
     if KEEPING in wanted and model != "nano":
-        raise ConfigError([f"--case {KEEPING} runs the recipe quickstart; leave --model {model} away"])
+        raise ConfigError([f"--case {KEEPING} runs the recipe quickstart; omit --model {model}"])
     if GRID in wanted and model not in SMALL:
         raise ConfigError([f"--case {GRID} has tasks for {' and '.join(SMALL)}, not for --model {model}"])
     return tuple(name for name in NAMES if name in wanted)
 
 
 def shape(name: str, model: str) -> Case:
-    """What a step of a case is."""
+    """The shape of a case's step."""
     prompts, group = (16, 8) if model in SMALL else (2, 16)
     prompt, completion, steps = (16, 24, 16) if name == "short" else (150, 8, 8)
     return Case(name, model, prompts, group, prompt, completion, MOST_WARM_UP + steps, cores())
 
 
 BUDGET: Final = 120.0
-"""Seconds that the steps of a case may take, those of the warm-up included."""
+"""Maximum seconds for the steps of a case, including the warm-up."""
 LEAST: Final = 3
-"""Counted steps that each side makes however long they take: fewer have no median worth the name."""
+"""Minimum number of counted steps per side, however long they take: a median of fewer means little."""
 LONG: Final = 5.0
-"""Seconds of a side's step from which one step of warm-up is enough: what is done once (allocations, planned
-shapes) takes no longer in a large step than in a small one."""
+"""If a side's step takes this many seconds, one step of warm-up is enough: one-time work (allocations,
+planned shapes) takes no longer in a large step than in a small one."""
 
 
 def warm_up(slowest: float) -> int:
-    """Steps of each side that are not counted, given the seconds that the slower side's first step took."""
+    """Number of steps of each side that are not counted, from the seconds of the slower side's first step."""
     return 1 if slowest >= LONG else MOST_WARM_UP
 
 
 def counted(seconds: float, spent: float, most: int, budget: float = BUDGET) -> int:
-    """Steps to count of each side: at most `most` (nor fewer than `LEAST`, if that many are allowed), where
-    all sides together took `seconds` for a step at the end of the warm-up and `spent` are gone."""
+    """Number of steps to count of each side: at most `most`, but at least `LEAST` if that many are allowed.
+    All sides together took `seconds` for the last step of the warm-up, and `spent` seconds are used up."""
     fit = int((budget - spent) / seconds) if seconds > 0 else most
     return min(most, max(LEAST, fit))
 
 
 UNKNOWN: Final = math.nan
 Tell = Callable[[str, float], None]
-"""Takes what is going on, and how many seconds the case will still take; `UNKNOWN` where nobody can say."""
+"""Receives what is going on, and how many seconds the case will still take; `UNKNOWN` if that is unknown."""
 
 
 def quiet(what: str, left: float) -> None:
@@ -113,7 +111,8 @@ def quiet(what: str, left: float) -> None:
 
 
 class Course:
-    """In a terminal one line with a bar, elsewhere a line when a case begins and now and then."""
+    """Progress of the bench: in a terminal one line with a bar, elsewhere a line when a case begins and now
+    and then."""
 
     def __init__(self, console: Console, cases: int) -> None:
         self.cases, self.number, self.case = cases, 0, ""

@@ -1,19 +1,18 @@
-"""Our GRPO and TRL's GRPOTrainer on the same work, step by step in turn.
+"""Our GRPO and TRL's GRPOTrainer on the same work, taking turns step by step.
 
-Each side has a process of its own and every core while it works; the other side then waits at a pipe. Both
-take the same model in float32, prompts, group size, lengths, reward and learning rate, and make one update
-per step. Numbers are medians over the steps after the warm-up; `ratio` is TRL's seconds over ours, so above
-1 ours is faster. How many steps there are follows from how long those of the warm-up take (`repeats.py`).
-`ours_cpu_s` and `trl_cpu_s` are processor seconds: on a machine that is busy with other things they are
-steadier than the seconds, which then swing with every wait of one thread for another.
+Each side has its own process and uses every core while it works; the other side waits at a pipe. Both use the
+same model in float32, prompts, group size, lengths, reward and learning rate, and make one update per step.
+Numbers are medians over the steps after the warm-up. `ratio` is TRL's seconds divided by ours, so above 1
+ours is faster. The number of steps depends on how long those of the warm-up take (`cases.py`). `ours_cpu_s`
+and `trl_cpu_s` are processor seconds: on a busy machine they vary less than the seconds, which then depend on
+how long threads wait for each other.
 
-`floor` is what the step's experiment products alone would take at the best rate measured here
-(`floor.py`), and
-`ours_to_floor` our seconds over it.
+`floor` is the time that the step's matrix products alone would take at the best rate measured here
+(`floor.py`), and `ours_to_floor` is our seconds divided by it.
 
 Memory is the peak resident size of each process since just before its model was loaded (on a GPU: the peak
-that torch allocated there). The libraries that a process has imported are part of it; `ours_before_gb` and
-`trl_before_gb` say how much was there before the model.
+that torch allocated). It includes the imported libraries; `ours_before_gb` and `trl_before_gb` are the memory
+before the model.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ Facts = dict[str, str | int]
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What the sides of a case came to."""
+    """The result of a case for both sides."""
 
     steps: Mapping[str, Sequence[Step]]
     """The counted steps of each side."""
     ready: Mapping[str, Ready]
     warm_up: int
-    """Steps of each side that were made before."""
+    """Number of warm-up steps of each side."""
     floor: Floor
 
 
 def compare(case: Case, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts]:
-    """Both sides on one case, in turn; who goes first alternates. Raises RuntimeError when a side decodes
-    another number of tokens than the case says."""
+    """Both sides on one case, in turn; who goes first alternates. Raises RuntimeError if a side decodes
+    another number of tokens than the case requires."""
     tell("starting TRL", UNKNOWN)
     with start("trl", case) as theirs:
         tell("starting ours", UNKNOWN)
@@ -64,7 +63,7 @@ def compare(case: Case, start: Start, tell: Tell) -> tuple[dict[str, Any], Facts
 def take_turns(
     case: Case, sides: Mapping[str, MeasuredSide], tell: Tell
 ) -> tuple[dict[str, list[Step]], int]:
-    """(the counted steps of each side, how many of each warmed up)."""
+    """(the counted steps of each side, the number of warm-up steps of each)."""
     turns: list[dict[str, Step]] = []
 
     def turn(what: str, left: float) -> None:
@@ -88,7 +87,7 @@ def take_turns(
 
 
 def demand_same_work(name: str, step: Step, case: Case) -> None:
-    """Raises RuntimeError for a step of other work."""
+    """Raises RuntimeError for a step with a different amount of work."""
     if step.tokens != case.tokens:
         raise RuntimeError(
             f"{name} worked on {step.tokens} tokens in a step of {case.name}, not on "

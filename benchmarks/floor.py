@@ -1,25 +1,25 @@
-"""The floor of a step: what its matrix products alone would take at the best rate that this machine reaches.
+"""The floor of a step: the time that its matrix products alone would take at this machine's best rate.
 
 With P prompts of p tokens, G completions of c tokens each, W multiply-adds a token in the trunk's linear
-layers and V·H in the output head, a step has to do
+layers and V·H in the output head, a step needs this many FLOP:
 
     prefill     2·P·(p·W + V·H)                       each prompt once, its last state through the head
     decoding    2·(c − 1)·P·G·(W + V·H)               the last token of a completion is never fed
     training    3 · 2·(P·(p + G·(c − 1))·W + P·G·c·V·H)   forward, and two products backward for each of it
 
-FLOP: the prompt of a group is computed once in training too, and the last token of a completion is predicted,
-never read. In a mixture of experts W counts the experts that a token uses.
+Training also computes the prompt of a group once, and predicts the last token of a completion without reading
+it. In a mixture of experts W counts the experts that a token uses.
 
-Not in it: attention (scores, softmax, weighted sums), norms, rotary tables, activations, the embedding's
-look-up, the choice of tokens, the loss's softmax, the optimizer's update, and everything that is no
-arithmetic. It is therefore a bound and not an aim that can be met; it grows loose where attention is dear
-(long sequences) and where models are very small.
+The floor leaves out attention (scores, softmax, weighted sums), norms, rotary tables, activations, the
+embedding's look-up, the choice of tokens, the loss's softmax, the optimizer's update, and everything that is
+not arithmetic. So it is a lower bound that no step can reach. It is loose if attention is expensive (long
+sequences) and if models are very small.
 
-Rates are those of the model's own weights, layer after layer, with as many rows as the case has: a decoding
-step has one row per completion, training has all packed tokens, or as many as a micro-batch has, whichever is
-faster here. Each pass is timed several times, and the fastest counts. Where torch can be told to have oneDNN
-make float32 products, both ways are tried; one whose error against float64 is larger than that of torch's
-default is not float32 and is left out.
+Rates are measured with the model's own weights, layer after layer, with as many rows as the case has: a
+decoding step has one row per completion, training has all packed tokens or a micro-batch's, whichever is
+faster here. Each pass is timed several times, and the fastest counts. If torch can use oneDNN for float32
+products, both ways are tried. A way whose error against float64 is larger than that of torch's default is not
+float32 and is left out.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     import torch
 
 SECONDS: Final = 0.15
-"""Of repeats of one pass over the weights; slow ones get `LEAST` repeats all the same."""
+"""Seconds for the repeats of one pass over the weights; slow passes still get `LEAST` repeats."""
 LEAST, MOST = 3, 50
 MICRO_BATCH: Final = 1024
-"""Rows of a micro-batch, which caches of a CPU like better than all rows at once."""
+"""Rows of a micro-batch, which fit a CPU's caches better than all rows at once."""
 SAME: Final = 4.0
-"""How many times the error of torch's default products another way may have: both are sums of float32 in some
-order. A way that rounds its factors to bfloat16 has thousands of times the error."""
+"""Maximum error of another way, as a multiple of the error of torch's default products: both are sums of
+float32 in some order. A way that rounds its factors to bfloat16 has thousands of times the error."""
 NOT_IN_IT: Final = "attention, softmax, element-wise operations, sampling and the optimizer's update"
 
 Pass = Literal["forward", "inputs", "weights"]
-"""Of a layer y = x·Wᵀ: y itself, the gradient of x, the gradient of W."""
+"""The products of a layer y = x·Wᵀ: y itself, the gradient of x, the gradient of W."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Part:
     gflop: float
     seconds: float
     way: str
-    """Who makes them: `torch` as it is, or `onednn`."""
+    """The implementation: `torch` as it is, or `onednn`."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What a step's products take at least, by phase: `prefill`, `decode`, `forward`, `backward`."""
+    """Minimum seconds of a step's products by phase: `prefill`, `decode`, `forward`, `backward`."""
 
     parts: dict[str, Part]
 
@@ -95,7 +95,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight (out, in), which meets `share` of a pass's rows: all of them, but for an expert."""
+    """A weight (out, in), which multiplies `share` of a pass's rows: all of them, or fewer for an expert."""
 
     weight: torch.Tensor
     share: float = 1.0
@@ -104,13 +104,13 @@ class Layer:
         return max(1, math.ceil(rows * self.share))
 
     def flop(self, rows: float) -> float:
-        """Of one product with so many rows."""
+        """FLOP of one product with this many rows."""
         return 2.0 * rows * self.share * self.weight.numel()
 
 
 def layers(model: Any) -> tuple[list[Layer], Layer]:
-    """(the trunk's linear layers, the output head) of a causal language model. Experts are kept as tensors
-    (experts, out, in); each meets its share of the tokens."""
+    """(the trunk's linear layers, the output head) of a causal language model. Experts are tensors (experts,
+    out, in); each multiplies its share of the tokens."""
     from torch import nn
 
     trunk, config = model.base_model, model.config
@@ -140,7 +140,7 @@ class Rows:
 
 
 def phases(case: Case) -> dict[str, Rows]:
-    """The rows of each phase that goes forward; `backward` has twice what `forward` has."""
+    """The rows of each forward phase; `backward` has twice the rows of `forward`."""
     packed = case.prompts * (case.prompt_tokens + case.group * (case.completion_tokens - 1))
     return {
         "prefill": Rows(case.prompts * case.prompt_tokens, case.prompts),
@@ -169,7 +169,7 @@ def floor(case: Case, model: Any) -> Floor:
 
 
 class Products:
-    """Times passes over all weights of a model, in every way that gives float32 products here."""
+    """Times passes over all weights of a model, in every way that computes float32 products here."""
 
     def __init__(self, model: Any) -> None:
         self.trunk, self.head = layers(model)
@@ -178,7 +178,7 @@ class Products:
         self.ways = [way for way in WAYS if way == "torch" or exact(way, every)]
 
     def part(self, rows: Rows, passes: Sequence[Pass]) -> Part:
-        """A phase that makes these passes, in the fastest way for each."""
+        """A phase that makes these passes, with the fastest way for each."""
         seconds, ways = 0.0, dict[str, None]()
         for kind in passes:
             found = {way: self.seconds(rows, kind, way) for way in self.ways}
@@ -189,7 +189,7 @@ class Products:
         return Part(gflop, rows.times * seconds, " and ".join(ways))
 
     def seconds(self, rows: Rows, kind: Pass, way: str) -> float:
-        """Of one pass through trunk and head. Many rows may also go in pieces, if that is faster."""
+        """Seconds of one pass through trunk and head. Many rows may also be split, if that is faster."""
         total = 0.0
         with WAYS[way]():
             for weights, count in ((self.trunk, rows.trunk), ([self.head], rows.head)):
@@ -207,7 +207,7 @@ class Products:
         return fastest(once)
 
     def _product(self, weight: torch.Tensor, rows: int, kind: Pass) -> Callable[[], Any]:
-        """One product, ready to be made again and again. Memory for its result is there already."""
+        """One product, ready to be repeated, with memory for its result."""
         import torch
 
         outer, inner = weight.shape
@@ -220,8 +220,8 @@ class Products:
         return lambda: torch.mm(y.T, x, out=gradient)
 
     def _buffer(self, name: str, rows: int, columns: int, like: torch.Tensor) -> torch.Tensor:
-        """Numbers of ordinary size; results that are written over them stay so for as long as is needed:
-        a product is timed, not used."""
+        """Random numbers of ordinary size. Results that overwrite them stay finite long enough: a product is
+        only timed, not used."""
         key = (name, rows, columns)
         if key not in self.buffers:
             self.buffers[key] = like.new_empty(rows, columns).uniform_(-1, 1)
@@ -256,8 +256,8 @@ def as_it_is() -> Iterator[None]:
 
 @contextlib.contextmanager
 def through_onednn() -> Iterator[None]:
-    """Have oneDNN make float32 products. Asked for bfloat16 it does so where the processor has no such mode,
-    in float32 itself; elsewhere it rounds, which `exact` finds."""
+    """Have oneDNN compute float32 products. If bfloat16 is requested and the processor has no such mode,
+    oneDNN uses float32; otherwise it rounds, which `exact` detects."""
     import torch
 
     settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -273,7 +273,7 @@ WAYS: Final = {"torch": as_it_is, "onednn": through_onednn}
 
 
 def exact(way: str, weights: Sequence[Layer]) -> bool:
-    """Whether products made in this way are float32, and another way than torch's default."""
+    """Whether products in this way are float32, and this way differs from torch's default."""
     import torch
 
     if weights[0].weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():

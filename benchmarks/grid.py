@@ -1,22 +1,18 @@
-"""Programs that run side by side, and the time that all of them took.
-
-`--case grid`: what a researcher waits for: the same twelve GRPO runs by our experiment and by scripts of
-TRL's.
+"""`--case grid`: the time of the same twelve GRPO runs in our experiment and in scripts that use TRL.
 
 Both sides train the same policy on the same tasks with the same seeds, steps, prompts, completions, objective
-and optimizer, are rewarded by the same verifier, and evaluate at the same steps the same number of answers to
-the same problems (`demand_same_work` refuses anything else). What they write is their own: each policy ends
-its own completions, so that tokens are told and not equal, and so are the problems that their seeds choose
-from the training split. Either side has two runs going at any time, one thread each, on its own; either keeps
-the final weights.
+and optimizer, get rewards from the same verifier, and evaluate at the same steps the same number of answers
+to the same problems (`demand_same_work` refuses anything else). Completions differ: each policy ends its own,
+so the numbers of tokens are reported but not equal, and so do the problems that the seeds choose from the
+training split. Each side runs two runs at a time with one thread each, while the other side is idle, and
+keeps the final weights.
 
-Time is wall time from the start of the first process to the end of the last. That charges each side what its
-way of working costs: a script of TRL's loads Python, torch, transformers and TRL for every run; our launcher
-starts two workers for a block. The runs are done in two blocks of half the seeds, ours, TRL, TRL, ours, so
-that a machine that becomes slower or faster weighs on both alike. More blocks would charge us the start of
-more experiments than a user has, one experiment of all runs against all scripts would leave the drift in;
-two starts
-of ours where a user has one are against us and small. Nothing but the process that waits runs beside a block.
+The time is wall time from the start of the first process to the end of the last, so each side pays for its
+way of working: a TRL script loads Python, torch, transformers and TRL for every run; our launcher starts two
+workers for a block. The runs are done in two blocks of half the seeds, in the order ours, TRL, TRL, ours, so
+that a machine that becomes slower or faster affects both sides alike. More blocks would charge us for more
+starts of experiments than a user has, and a single block per side would leave the drift in. Two starts
+instead of one count against us, but are small. Only the waiting process runs beside a block.
 """
 
 from __future__ import annotations
@@ -46,14 +42,14 @@ from grpobench.runs.settings.trl import plain_arguments, splitting
 from grpobench.runs.tools import machine
 
 POLL: Final = 0.02
-"""Seconds between two looks at the programs: nothing beside the seconds that they take."""
+"""Seconds between two checks of the programs, which is negligible beside their seconds."""
 TAIL: Final = 1500
 """Characters of a failed program's output that its error shows."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command, and the file that gets what it prints."""
+    """A command, and the file that gets its output."""
 
     words: Sequence[str]
     log: Path
@@ -62,9 +58,9 @@ class Program:
 def together(
     programs: Sequence[Program], at_once: int, variables: Mapping[str, str], told: Callable[[int], None]
 ) -> float:
-    """Run all programs, `at_once` at a time, in order; the seconds from the first start to the last end.
-    `told` gets the number of those that have ended. Raises ChildProcessError, with the end of what it
-    printed, for one that fails; the others are then ended."""
+    """Run all programs, `at_once` at a time, in order; returns the seconds from the first start to the last
+    end. `told` gets the number of those that have ended. Raises ChildProcessError, with the end of its
+    output, for a program that fails; the others are then stopped."""
     waiting, running, ended = list(programs), list[tuple[subprocess.Popen[bytes], Program]](), 0
     began = time.monotonic()
     try:
@@ -104,7 +100,7 @@ def demand_success(process: subprocess.Popen[bytes], program: Program) -> None:
 
 RECIPE: Final = "bench-grid"
 LOOK: Final = 1.0
-"""Seconds between two looks at how many runs of an experiment have ended."""
+"""Seconds between two counts of the finished runs of an experiment."""
 
 
 @dataclass
@@ -116,8 +112,8 @@ class SideProgress:
 
 
 def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
-    """Both sides' runs of the recipe, in blocks. `sets` are the recipe's assignments, as of ``--set``. Raises
-    ChildProcessError where a side fails, RuntimeError where the two did not do the same work."""
+    """Both sides' runs of the recipe, in blocks. `sets` are the recipe's assignments, as in ``--set``. Raises
+    ChildProcessError if a side fails, RuntimeError if the two did not do the same work."""
     configs = read_recipe(RECIPE, sets).runs()
     taken = {"ours": SideProgress(), "trl": SideProgress()}
     parts = halves(sorted({config.seed for config in configs}))
@@ -137,7 +133,7 @@ def grid(tell: Tell, sets: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def halves(seeds: Sequence[int]) -> list[Sequence[int]]:
-    """Two blocks of seeds; one where there is only one seed."""
+    """Two blocks of seeds; one block if there is only one seed."""
     middle = (len(seeds) + 1) // 2
     return [part for part in (seeds[:middle], seeds[middle:]) if part]
 
@@ -145,18 +141,18 @@ def halves(seeds: Sequence[int]) -> list[Sequence[int]]:
 def estimate(
     taken: Mapping[str, SideProgress], order: Sequence[tuple[str, Sequence[int]]], runs: int
 ) -> float:
-    """Seconds that the blocks of `order`, each of about so many runs, will take, by those that were done."""
+    """Estimated seconds of the blocks of `order`, each with about this many runs, from the finished ones."""
     if not all(side.runs for side in taken.values()):
         return UNKNOWN
     return sum(runs * taken[side].wall / len(taken[side].runs) for side, _ in order)
 
 
 def progress_of(tell: Tell, what: str, runs: int, left: float) -> Callable[[int], None]:
-    """Takes how many runs of a block have ended."""
+    """Receives how many runs of a block have ended."""
     began = time.monotonic()
 
     def news(ended: int) -> None:
-        still = left - (time.monotonic() - began)  # UNKNOWN stays so
+        still = left - (time.monotonic() - began)  # UNKNOWN stays UNKNOWN
         tell(f"{what}: {ended} of {runs} runs ended", 0.0 if still < 0 else still)
 
     return news
@@ -178,7 +174,7 @@ Side = Callable[[Block, Callable[[int], None]], tuple[float, list[Outcome]]]
 
 
 def variables() -> dict[str, str]:
-    """Of each process: one thread, and threads that do not hold the core while they wait."""
+    """Environment of each process: one thread, and threads that do not hold the core while they wait."""
     return {**machine.environment(AT_ONCE, 0), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -201,7 +197,7 @@ def ours(block: Block, news: Callable[[int], None]) -> tuple[float, list[Outcome
 
 
 def recorded(path: Path, config: RunConfig) -> Outcome:
-    """What a run of ours did, from its folder. Raises ChildProcessError for one that has not finished."""
+    """What one of our runs did, from its folder. Raises ChildProcessError for an unfinished one."""
     if status(path).get("state") != "finished":
         raise ChildProcessError(f"our run {path.name} has not finished: {status(path).get('why', '')}")
     rows = [row for _, row in read_lines(path / "metrics.jsonl")[0]]
@@ -239,11 +235,12 @@ SIDES: Final[Mapping[str, Side]] = {"ours": ours, "trl": trl}
 
 
 def job(config: RunConfig, folder: Path) -> Job:
-    """The settings of a run of ours for TRL's script. Raises RuntimeError for some that it does not have."""
+    """The settings of one of our runs for TRL's script. Raises RuntimeError for settings that it does not
+    have."""
     train, evaluate = config.train, config.evaluate
     arguments, faults = translate(config.algorithm, config.modify, splitting(config))
     if faults or train.num_minibatches * train.epochs != 1 or train.optimizer != "adamw":
-        raise RuntimeError(f"the recipe {RECIPE} is one that the script has no settings for: {faults}")
+        raise RuntimeError(f"the script has no settings for the recipe {RECIPE}: {faults}")
     plain = plain_arguments(str(folder))
     del plain["output_dir"]
     return Job(

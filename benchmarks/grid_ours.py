@@ -15,8 +15,8 @@ AT_ONCE = 2
 
 
 def main(out: str, recipe: str, *sets: str) -> int:
-    """What `grpobench run` does, without the report: the other side writes none. The exit code."""
-    defer("torch")  # as the command does: only the workers need it
+    """`grpobench run` without the report, because the other side writes none. Returns the exit code."""
+    defer("torch")  # like the command: only the workers need it
     from grpobench.runs.experiment.experiment import run_experiment
     from grpobench.runs.settings.recipe import read_recipe
 

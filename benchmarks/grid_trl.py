@@ -1,11 +1,10 @@
-"""One run of `--case grid` as a user of TRL would write it: a script that trains with GRPOTrainer and
-evaluates.
+"""One run of `--case grid` as a user of TRL would write it: a script with GRPOTrainer and evaluations.
 
     python -m grpobench.benchmarks.grid_trl JOB.json
 
-Of grpobench it takes the task: problems and their verifier, which also is the reward. Evaluation is
-`generate` of transformers over all problems of a split in one padded batch, the cheapest way that it has:
-greedily and, in a second call, with several sampled answers to each problem.
+It takes the task from grpobench: problems and their verifier, which is also the reward. Evaluation calls
+`generate` of transformers on all problems of a split in one padded batch, the cheapest way that transformers
+has: once greedily and once with several sampled answers to each problem.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 @dataclass(frozen=True)
 class Job:
-    """What the script is told: the settings of our run of the same task and seed."""
+    """The input of the script: the settings of our run of the same task and seed."""
 
     task: str
     seed: int
     model: str
     """A folder."""
     folder: str
-    """Where the script keeps its files; `DONE` in it has the outcome."""
+    """Folder of the script's files; `DONE` in it has the outcome."""
     steps: int
     prompts: int
     group: int
     limit: int
-    """Most tokens of a completion."""
+    """Maximum number of tokens of a completion."""
     temperature: float
     arguments: Mapping[str, Any]
-    """Of GRPOConfig: the objective, the optimizer, and what changes only cost."""
+    """Settings of GRPOConfig: the objective, the optimizer, and settings that only affect cost."""
     every: int
     """Steps between evaluations on the validation split; 0: only before and after training."""
     problems: Mapping[Split, int]
@@ -57,13 +56,13 @@ class Outcome:
     train_s: float = 0.0
     evaluate_s: float = 0.0
     completions: int = 0
-    """That were trained on."""
+    """Number of completions that were trained on."""
     tokens: int = 0
-    """Of these completions."""
+    """Tokens of these completions."""
     answers: dict[str, int] = field(default_factory=dict)
     """Graded answers of each evaluation, by ``step/split/mode``."""
     accuracy: dict[str, float] = field(default_factory=dict)
-    """Mean of `correct`, likewise."""
+    """Mean of `correct`, with the same keys."""
 
     def add(self, evaluation: str, correct: Sequence[float]) -> None:
         self.answers[evaluation] = len(correct)
@@ -88,7 +87,7 @@ class Script:
     def reward(
         self, completions: Sequence[str], completion_ids: Any, problem: Any, **_: Any
     ) -> list[float | None]:
-        """The verifier's score of each completion; TRL gives those of one problem in a row."""
+        """The verifier's score of each completion; TRL passes those of one problem in sequence."""
         self.outcome.completions += len(completions)
         self.outcome.tokens += sum(map(len, completion_ids))
         group = self.job.group
@@ -104,7 +103,7 @@ class Script:
         return [verdict for own in found for verdict in own]
 
     def evaluate(self, step: int) -> None:
-        """The evaluations that are due: validation on schedule, test before and after training."""
+        """Run the evaluations that are due: validation on schedule, test before and after training."""
         job, began = self.job, time.perf_counter()
         edge = step in (0, job.steps)
         due: list[Split] = ["validation"] if edge or (job.every and step % job.every == 0) else []

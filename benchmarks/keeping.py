@@ -1,11 +1,10 @@
-"""`--case keeping`: what a run pays to be kept, in checkpoints and logs, as a share of its steps.
+"""`--case keeping`: the cost of a run's checkpoints and logs, as a share of its steps.
 
-Runs of the recipe quickstart, with its evaluations, in a folder below the working directory, where results
-go. Each step is made by the loop's own functions, and the clock is read around what writes: checkpoints with
-fsync and checksums, the row of metrics.jsonl, rows of eval.jsonl, rollouts, and events.jsonl with the
-detectors that find its events. The heartbeat of the run's lease, which a thread renews, is timed by itself
-and counted as if the step waited for it. What is written once, when a run begins and ends, is no part of a
-step.
+This runs the recipe quickstart, with its evaluations, in a folder below the working directory, where results
+go. Each step uses the loop's own functions, and writes are timed: checkpoints with fsync and checksums, the
+row of metrics.jsonl, rows of eval.jsonl, rollouts, and events.jsonl with the detectors that find its events.
+The heartbeat of the run's lease, which a thread renews, is timed separately and counted as if the step waited
+for it. Files that are written once, when a run begins and ends, do not count.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ RECIPE: Final = "quickstart"
 STEPS: Final = 20
 REPEATS: Final = 3
 INTERVALS: Final = (CheckpointConfig().every, 1)
-"""Steps between checkpoints: the default, and the least."""
+"""Steps between checkpoints: the default, and the minimum."""
 PARTS: Final = ("checkpoints", "metrics", "evaluations", "rollouts", "events", "leases")
 BEATS: Final = 20
-"""Heartbeats that are timed."""
+"""Number of heartbeats that are timed."""
 
 
 class Timed(RunFolder):
-    """A run folder of which it is known how long writing took."""
+    """A run folder that records how long writing took."""
 
     clock = Clock()
 
@@ -61,18 +60,18 @@ class Timed(RunFolder):
 
 @dataclass(frozen=True)
 class Spent:
-    """What the steps of one run took, in seconds."""
+    """Seconds of the steps of one run."""
 
     steps: float
-    """Of all steps, without evaluations and without what is written."""
+    """Seconds of all steps, without evaluations and without writing."""
     parts: Mapping[str, float]
-    """What writing took, by `PARTS`."""
+    """Seconds of writing, by `PARTS`."""
     checkpoints: int
-    """How many were written."""
+    """Number of writes."""
     checksums: float
-    """Seconds of the checksums of one checkpoint, and"""
+    """Seconds of the checksums of one checkpoint."""
     bytes: int
-    """its size."""
+    """Bytes of one checkpoint."""
 
     @property
     def share(self) -> float:
@@ -80,7 +79,7 @@ class Spent:
 
 
 def keeping(tell: Tell, steps: int = STEPS, repeats: int = REPEATS) -> dict[str, Any]:
-    """Every interval, in turn."""
+    """Measure every interval, in turn."""
     found: dict[int, list[Spent]] = {every: [] for every in INTERVALS}
     began, total = time.monotonic(), repeats * len(INTERVALS)
     with TemporaryDirectory(prefix=".grpobench-bench-", dir=Path.cwd()) as place:
@@ -101,7 +100,7 @@ def keeping(tell: Tell, steps: int = STEPS, repeats: int = REPEATS) -> dict[str,
 
 
 def configured(every: int) -> RunConfig:
-    """The recipe's first run with default checkpoints at an interval; it ends later than it is watched."""
+    """The recipe's first run with default checkpoints at an interval; it is longer than the measurement."""
     config = read_recipe(RECIPE).configs[0]
     train, evaluate = replace(config.train, steps=10**6), replace(config.evaluate, before=False)
     checkpoint = CheckpointConfig(every=every)
@@ -109,7 +108,7 @@ def configured(every: int) -> RunConfig:
 
 
 def measure(config: RunConfig, path: Path, steps: int) -> Spent:
-    """The first steps of a run, behind one that warms up."""
+    """The first steps of a run, after one warm-up step."""
     import torch
 
     from grpobench.runs.train import run_loop
@@ -127,7 +126,7 @@ def measure(config: RunConfig, path: Path, steps: int) -> Spent:
         for step in range(1, steps + 2):
             folder.clock = Clock()
             with folder.clock("checkpoints"):
-                Before(trainer, folder, step - 1)  # What a step keeps of the state before it.
+                Before(trainer, folder, step - 1)  # the part of the previous state that a step keeps
             before = folder.clock.seconds["checkpoints"]
             started = time.perf_counter()
             row = trainer.step(step)
@@ -151,7 +150,7 @@ def measure(config: RunConfig, path: Path, steps: int) -> Spent:
 
 
 def checksums(checkpoint: Path) -> tuple[float, int]:
-    """(seconds that its checksums take, bytes) of a checkpoint."""
+    """(seconds of its checksums, bytes) of a checkpoint."""
     held = sorted(checkpoint.iterdir())
     began = time.perf_counter()
     for path in held:
@@ -160,7 +159,7 @@ def checksums(checkpoint: Path) -> tuple[float, int]:
 
 
 def heartbeat(lock: Lock) -> float:
-    """Seconds that renewing a lease takes."""
+    """Seconds for one renewal of a lease."""
     (kept,) = [one for one in leases.KEEPER.kept.values() if one.path == lock.path]
     began = time.perf_counter()
     for _ in range(BEATS):
@@ -169,7 +168,7 @@ def heartbeat(lock: Lock) -> float:
 
 
 def interval(every: int, runs: Sequence[Spent], steps: int) -> dict[str, Any]:
-    """What runs with so many steps between checkpoints came to, of a step."""
+    """Costs per step of the runs with this many steps between checkpoints."""
     parts = {name: statistics.median(one.parts[name] for one in runs) / steps for name in PARTS}
     saves = [one.parts["checkpoints"] / one.checkpoints for one in runs if one.checkpoints]
     return {

@@ -1,9 +1,10 @@
-"""`--case launcher`: what a launcher spends on a run, in time of its own and in memory.
+"""`--case launcher`: what a launcher spends on a run, in processor time and in memory.
 
 A thousand runs of a stub, which logs one step and ends, go through a whole launch: the survey of their
-folders, experiment.json, worker processes, messages, the display. What counts is the processor time of the
-launcher's process, start and end included, shared out among the runs; the workers' is theirs. Its resident
-memory is read at every hundredth end: growth from the first to the last is what a run leaves behind.
+folders, experiment.json, worker processes, messages, the display. The result is the processor time of the
+launcher's process, start and end included, divided by the number of runs; the workers' time does not count.
+The launcher's resident memory is read at every hundredth end, and its growth from the first to the last
+reading is what a run leaves behind.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ WORKERS: Final = 2
 SAMPLES: Final = 10
 STUB: Final = "grpobench.benchmarks.launching.stub"
 PACKAGES: Final[dict[On, str]] = {"local": "", "ray": "ray"}
-"""Engines that are measured, and what must be installed for them. A job of submitit is a process of its own,
-which takes seconds: a thousand of them would take hours."""
+"""Engines that are measured, and the package that each needs. A job of submitit is a process of its own,
+which takes seconds, so a thousand of them would take hours."""
 
 
 def stub(
@@ -53,7 +54,7 @@ def stub(
 
 
 class Watched:
-    """An engine of which it is noted how large the launcher's process is while runs end."""
+    """An engine that records how large the launcher's process is while runs end."""
 
     def __init__(self, inner: Engine, runs: int, tell: Callable[[int], None]) -> None:
         self.inner, self.every, self.tell = inner, max(1, runs // SAMPLES), tell
@@ -89,7 +90,7 @@ class Watched:
 
 
 def launching(tell: Tell, runs: int = RUNS) -> dict[str, Any]:
-    """Every engine that is installed."""
+    """Measure every engine that is installed."""
     engines: dict[str, Any] = {}
     for on, package in PACKAGES.items():
         if package and importlib.util.find_spec(package) is None:
@@ -101,7 +102,7 @@ def launching(tell: Tell, runs: int = RUNS) -> dict[str, Any]:
 
 
 def measure(on: On, folder: Path, count: int, tell: Tell) -> dict[str, Any]:
-    """One launch. Raises RuntimeError where a stub did not finish."""
+    """One launch. Raises RuntimeError if a stub did not finish."""
     recipe = many(count)
     began, used = time.perf_counter(), time.process_time()
     lock = Lock(folder)
@@ -136,7 +137,7 @@ def many(count: int) -> Recipe:
 
 
 def resident() -> float:
-    """MiB of this process; NaN where the system does not say."""
+    """MiB of this process; NaN if the system does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

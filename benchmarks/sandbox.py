@@ -1,4 +1,4 @@
-"""`grpobench bench --sandbox`: how many small programs a minute each tier of the sandbox runs here."""
+"""`grpobench bench --sandbox`: how many small programs per minute each tier of the sandbox runs here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
 CALLS: Final = ("double(1)", "double(21)", "double(-3)")
 SINGLE: Final = 20
 SECONDS: Final = 6.0
-"""Of each measurement."""
+"""Seconds of each measurement."""
 
 
 def main(as_json: bool) -> None:
@@ -32,8 +32,8 @@ def main(as_json: bool) -> None:
 
 
 def measure(tier: Tier) -> dict[str, Any]:
-    """Programs a minute with every worker busy, the processor time of one, and the median time of one alone.
-    ``at_full_use`` is what that processor time allows when nothing else runs on the machine."""
+    """Programs per minute with every worker busy, the processor time of one, and the median time of one
+    alone. ``at_full_use`` is the rate that this processor time allows if nothing else runs on the machine."""
     if reason := trouble(tier):
         return {"absent": reason}
     chosen = start(tier, Limits())
@@ -62,7 +62,7 @@ def timed(chosen: Sandbox, job: Job) -> float:
 
 
 def together(chosen: Sandbox, job: Job) -> int:
-    """Run a batch on all workers; its size. Raises RuntimeError where a value is not what it must be."""
+    """Run a batch on all workers; returns its size. Raises RuntimeError for a wrong value."""
     executions = chosen.run_all([job] * 50)
     if any(execution.values != (2, 42, -6) for execution in executions):
         raise RuntimeError(f"{chosen.tier} failed on a small program: {executions}")

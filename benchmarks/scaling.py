@@ -1,16 +1,16 @@
-"""`--case scaling`: how our step's cost grows with the work, along one axis at a time.
+"""`--case scaling`: how the cost of our step grows with the work, along one axis at a time.
 
-From one base the number of completions of a prompt, their length, the vocabulary and the model's width are
-doubled (the width times the square root of two or so, which doubles its weights), while the rest stays. The
-models are untrained, Llamas as `nano` is, with its tokenizer; a longer vocabulary has tokens without a text.
-Every point is a process of its own, so that its peak memory is its own; points are measured in a mixed order,
-so that a machine that grows slower or faster is not taken for a trend.
+Starting from one base, the number of completions per prompt, their length, the vocabulary or the model's
+width is doubled (the width is multiplied by about the square root of two, which doubles its weights), while
+the rest stays. The models are untrained Llamas like `nano`, with its tokenizer; tokens of a longer vocabulary
+have no text. Every point has its own process, so that its peak memory can be measured. Points are measured
+in a mixed order, so that a machine that becomes slower or faster does not look like a trend.
 
-The exponent is the slope b of log cost = a + b·log size, by least squares, with its standard error: 1 is
-proportional. It is that of the sizes measured: a part of a step that does not grow with an axis (a fixed cost
+The exponent is the slope b of log cost = a + b·log size, by least squares, with its standard error; 1 is
+proportional. It holds for the measured sizes: a part of a step that does not grow with an axis (a fixed cost
 of every operation, the trunk when the vocabulary grows) makes it less than 1, and attention over more tokens
-more. Memory is the peak beyond what the libraries took before the model was loaded, weights and optimizer
-included.
+makes it more. Memory is the peak minus the memory of the libraries before the model was loaded; it includes
+weights and optimizer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from grpobench.benchmarks.sides import MeasuredSide, Start, prompt_texts
 from grpobench.tasks.workers.pool import cores
 
 SECONDS: Final = 5.0
-"""Of the steps of a point."""
+"""Seconds for the steps of a point."""
 STEPS: Final = 12
-"""Most steps of a point, with those that warm up."""
+"""Maximum number of steps of a point, including the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Point:
     prompts: int = 8
     prompt_tokens: int = 16
     completions: int = 8
-    """Of each prompt."""
+    """Completions of each prompt."""
     completion_tokens: int = 16
     vocabulary: int = 2048
     width: int = 128
-    """Of the model's hidden states."""
+    """Width of the model's hidden states."""
 
 
 BASE: Final = Point()
@@ -61,7 +61,7 @@ AXES: Final[Mapping[str, tuple[Point, ...]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a point's step takes."""
+    """Costs of a point's step."""
 
     seconds: float
     """Median of the counted steps."""
@@ -76,7 +76,7 @@ class Fit:
 
     exponent: float
     error: float
-    """Its standard error; NaN with two points, which leave nothing to tell it from."""
+    """Its standard error; NaN with two points, which fit any line."""
 
 
 def fit(sizes: Sequence[float], costs: Sequence[float]) -> Fit:
@@ -90,7 +90,7 @@ def fit(sizes: Sequence[float], costs: Sequence[float]) -> Fit:
 def scaling(
     start: Start, tell: Tell, axes: Mapping[str, Sequence[Point]] = AXES
 ) -> tuple[dict[str, Any], Facts]:
-    """Measure every point of the axes once; the outcome, and the facts of the machine."""
+    """Measure every point of the axes once; returns the outcome, and facts about the machine."""
     points = list(dict.fromkeys(point for axis in axes.values() for point in axis))
     random.Random(0).shuffle(points)
     found: dict[Point, Cost] = {}
@@ -134,7 +134,7 @@ def case_of(point: Point, folder: Path) -> Case:
 
 
 def model(place: Path, point: Point) -> tuple[Path, int]:
-    """(the folder of the point's model, made unless it is there, its number of parameters)."""
+    """(the folder of the point's model, created unless it exists, its number of parameters)."""
     import torch
     import transformers
 
@@ -152,7 +152,7 @@ def model(place: Path, point: Point) -> tuple[Path, int]:
 
 
 def cost(case: Case, side: MeasuredSide) -> Cost:
-    """Step after step, as many as the time allows."""
+    """One step after the other, as many as the time allows."""
     steps = [side.step()]
     for _ in range(1, warm_up(steps[0].seconds)):
         steps.append(side.step())

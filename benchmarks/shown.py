@@ -33,7 +33,7 @@ def show(outcome: Mapping[str, Any], console: Console) -> None:
 
 
 def table(*headings: str, words: Sequence[int] = (0,)) -> Table:
-    """A table without lines, numbers to the right; `words` are the columns that hold none."""
+    """A table without lines, with right-aligned numbers; `words` are the columns without numbers."""
     made = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         made.add_column(heading, justify="left" if number in words else "right")
@@ -88,7 +88,7 @@ def show_launcher(launcher: Mapping[str, Any], console: Console) -> None:
 
 
 def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
-    """What checkpoints and logs cost of a step."""
+    """The share of a step that checkpoints and logs cost."""
     intervals = keeping["intervals"]
     words = ["every step" if one["every"] == 1 else f"every {one['every']} steps" for one in intervals]
     rows = table("a checkpoint", *words)
@@ -109,7 +109,7 @@ def show_keeping(keeping: Mapping[str, Any], console: Console) -> None:
 
 
 def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:
-    """What a step takes along each axis, and the exponents."""
+    """The cost of a step along each axis, and the exponents."""
     rows = table("our step against", "sizes", "seconds", "exponent", "GiB", "exponent", words=(0, 1, 2, 4))
     for axis in scaling["axes"]:
         points = axis["points"]
@@ -131,7 +131,7 @@ def show_scaling(scaling: Mapping[str, Any], console: Console) -> None:
 
 
 def slope(found: Mapping[str, Any]) -> str:
-    """An exponent with its standard error, where that is known."""
+    """An exponent with its standard error, if that is known."""
     error = "" if found["error"] is None else f" ± {found['error']:.2f}"
     return f"{found['exponent']:.2f}{error}"
 

@@ -1,10 +1,8 @@
-"""A side of the comparison in a process of its own, and the pipe to it.
-
-One side of `grpobench bench`, in a process of its own: ours or TRL's, one step per command.
+"""A side of `grpobench bench`, ours or TRL's, in a process of its own, which makes one step per command.
 
 Both sides load the same weights with the same loader and decode, reward and update the same number of tokens:
-end tokens may be written but end nothing, so every completion has exactly the case's length. Libraries are
-imported by the side that needs them, so that each side's memory is its own.
+end tokens may be written but do not end a completion, so every completion has exactly the case's length.
+Each side imports only the libraries that it needs, so that its memory is its own.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 
 
 class MeasuredSide(Protocol):
-    """What the comparison needs of a side."""
+    """The commands that the comparison sends to a side."""
 
     ready: Ready
 
@@ -60,15 +58,15 @@ class Process:
         return step
 
     def floor(self) -> Floor:
-        """What the products of a step take at least, by our side's model; it makes no steps afterwards."""
+        """The floor for our side's model; the side makes no steps afterwards."""
         self.connection.send(FLOOR)
         floor = self.receive()
         assert isinstance(floor, Floor)
         return floor
 
     def receive(self) -> Message:
-        """The side's next message. Raises ConfigError for the user's mistake, ChildProcessError when the
-        side cannot go on."""
+        """The side's next message. Raises ConfigError for the user's mistake, ChildProcessError if the side
+        cannot continue."""
         try:
             message: Message | Failed = self.connection.recv()
         except EOFError:
@@ -112,9 +110,9 @@ LETTER = "e"
 LEARNING_RATE = 1e-6
 WORDS = ("one", "two", "six", "ten", "red", "sun", "map", "cat", "dog", "hat", "cup", "pen", "box", "key")
 STEP, FLOOR = "step", "floor"
-"""What a side is asked for; only ours knows the floor."""
+"""The commands for a side; only ours knows the floor."""
 PHASES = ("sample", "verify", "read", "backward", "optimize")
-"""What our trainer's clock tells apart; what is left of a step is `other`."""
+"""The phases of our trainer's clock; the rest of a step is `other`."""
 
 
 @dataclass(frozen=True)
@@ -130,33 +128,33 @@ class Ready:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step took."""
+    """The cost of one step."""
 
     seconds: float
     cpu_seconds: float
-    """Processor time of all threads of the process, which leaves out waiting for other programs."""
+    """Processor time of all threads of the process, without waiting for other programs."""
     tokens: int
     """As `Case.tokens`, counted from what was decoded."""
     peak_gb: float
-    """Highest memory in GiB so far, see `runs/tools/machine.py`; it holds the imported libraries too."""
+    """Peak memory in GiB so far, see `runs/tools/machine.py`; it includes the imported libraries."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Our seconds by phase, `other` included; TRL has none."""
+    """Our seconds by phase, with `other`; TRL has none."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A side cannot go on."""
+    """A side cannot continue."""
 
     why: str
     mistake: bool
-    """Whether the user can put it right."""
+    """Whether the user can correct it."""
 
 
 Message = Ready | Step | Floor
 
 
 class Closed(Exception):
-    """The parent wants no more."""
+    """The parent has closed the pipe."""
 
 
 class Line:
@@ -166,7 +164,7 @@ class Line:
         self.connection = connection
 
     def wait(self) -> str:
-        """What the parent asks for next. Raises Closed when it has gone."""
+        """The parent's next command. Raises Closed if the parent has gone."""
         try:
             asked: str = self.connection.recv()
         except EOFError:
@@ -178,13 +176,13 @@ class Line:
 
 
 Side = Callable[[Case, Line], None]
-"""Loads the model, tells Ready, then answers what it is asked for until the parent has gone."""
+"""Loads the model, sends Ready, then answers commands until the parent has gone."""
 
 
 def serve(connection: Connection, side: Side, case: Case, parent: int) -> None:
-    """The main function of a side's process. What its libraries print goes to standard error."""
+    """The main function of a side's process. The output of its libraries goes to standard error."""
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which ends this process.
     os.dup2(2, 1)
     line = Line(connection)
     try:
@@ -211,13 +209,13 @@ def facts() -> dict[str, str | int]:
 
 
 class Stopwatch:
-    """Wall and processor seconds since it was made."""
+    """Wall and processor seconds since this clock was created."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter(), time.process_time()
 
     def read(self) -> tuple[float, float]:
-        """Both, once the GPU has done what it was asked."""
+        """Both, after the GPU has finished its work."""
         import torch
 
         if torch.cuda.is_available():
@@ -226,9 +224,9 @@ class Stopwatch:
 
 
 def prompt_texts(encode: Callable[[str], Sequence[int]], count: int, tokens: int) -> tuple[str, ...]:
-    """`count` different texts that `encode` makes into exactly `tokens` ids each.
+    """`count` different texts that `encode` turns into exactly `tokens` ids each.
 
-    Raises DataError where that cannot be, as when a chat template alone is longer.
+    Raises DataError if that is impossible, for example because a chat template alone is longer.
     """
     rng = random.Random(0)
     found: dict[str, None] = {}
@@ -277,7 +275,7 @@ def share(text: str) -> float:
 
 
 def ours(case: Case, line: Line) -> None:
-    """`runs/train/trainer.py`'s own trainer, in the precision and with the defaults of a run."""
+    """The trainer of `runs/train/trainer.py`, in the precision and with the defaults of a run."""
     import torch
 
     from grpobench.runs.models.determinism import deterministic
@@ -341,7 +339,7 @@ def our_trainer(case: Case) -> Trainer:
 
 
 def impossible(loaded: Loaded) -> int:
-    """A token id that no model can write: given as the end token, it ends nothing."""
+    """A token id that no model can write: as the end token, it ends nothing."""
     return int(loaded.model.get_input_embeddings().num_embeddings)
 
 
@@ -354,7 +352,7 @@ def import_models() -> None:
 
 
 def import_loop() -> None:
-    """Import what our side is made of, so that it does not count as memory of the model."""
+    """Import what our side needs, so that it does not count as memory of the model."""
     from grpobench.runs.train import parts, trainer
 
     _ = parts, trainer
@@ -364,7 +362,7 @@ def import_loop() -> None:
 
 
 def trl(case: Case, line: Line) -> None:
-    """TRL's GRPOTrainer through its own `train`. What it does between two steps is not counted."""
+    """TRL's GRPOTrainer through its own `train`. Work between two steps is not counted."""
     import torch
     from datasets import Dataset
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -391,7 +389,7 @@ def trl(case: Case, line: Line) -> None:
             processing_class=loaded.tokenizer,
             callbacks=[gate(line, peak_memory_gb)],
         )
-        trainer.eos_token_ids = [end]  # or it would cut completions at an end token itself
+        trainer.eos_token_ids = [end]  # otherwise it would cut completions at an end token itself
         torch.set_num_threads(case.threads)
         line.tell(Ready(texts, {**facts(), "trl": version()}, before))
         trainer.train()

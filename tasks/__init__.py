@@ -1,4 +1,4 @@
-"""The tasks, by name. Adding one is a file in this folder and a line here."""
+"""The tasks, by name. To add one, add a file in this folder and a line here."""
 
 from grpobench.tasks import reasoning_gym
 from grpobench.tasks.arithmetic import Arithmetic

@@ -15,19 +15,19 @@ from grpobench.tasks.kinds.generated import Generated, distinct
 from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 BUDGET, STEP, DIGIT = 40, 13, 4
-"""Characters for up to three operations, for each beyond (``-120-20=-140,``), and for each third digit of an
-operation's numbers."""
+"""Characters for up to three operations, for each further one (``-120-20=-140,``), and for each third digit
+of an operation's numbers."""
 FINAL = re.compile(r"#(-?\d{1,9})$")
 
 
 @dataclass(frozen=True)
 class Arithmetic(Generated, Task):
-    """Left-to-right chains of ``+ - *`` such as ``Q:7+8-19``; the answer ``7+8=15,15-19=-4#-4``.
+    """Left-to-right chains of ``+ - *`` such as ``Q:7+8-19`` with the answer ``7+8=15,15-19=-4#-4``.
 
     `consistent` and `supported` say whether the steps lead to the answer, right or wrong (see
-    `tasks.consistency`). `difficulty` is the number of operations. Multiplication is of a number up to
-    `largest` by at most 5, so that every step is one that a character-level policy can carry out in its chain
-    of thought.
+    `tasks/grading/reasoning.py`). `difficulty` is the number of operations. Multiplication is of a number up
+    to `largest` by at most 5, so that a character-level policy can carry out every step in its chain of
+    thought.
     """
 
     name = "arithmetic"
@@ -36,9 +36,9 @@ class Arithmetic(Generated, Task):
     scores = ("correct", "format", "consistent", "supported")
     answer_marker = "#"
     operations: tuple[int, ...] = (2, 3)
-    """How many operations a problem may have, each entry equally often."""
+    """Allowed numbers of operations, each equally frequent."""
     measured_operations: tuple[int, ...] = ()
-    """The same of validation and test problems; empty: as in training."""
+    """The same for validation and test problems; empty: as in training."""
     largest: int = 20
     """Largest number in a problem."""
 
@@ -57,7 +57,7 @@ class Arithmetic(Generated, Task):
 
     @property
     def max_completion_tokens(self) -> int:  # type: ignore[override]
-        """In characters: room for the steps of the longest problem, in training and measured alike."""
+        """In characters: enough for the steps of the longest problem, in training and evaluation."""
         most = max(self.operations + self.measured_operations)
         digits = max(0, len(str(self.largest)) - 2)
         return BUDGET + STEP * max(0, most - 3) + DIGIT * digits * most
@@ -87,12 +87,12 @@ class Arithmetic(Generated, Task):
         return {f"accuracy/{category}": sum(own) / len(own) for category, own in sorted(rows.items())}
 
     def lapse(self, problem: Problem) -> str:
-        """The answer at once, without the steps that a small policy needs to find it."""
+        """The answer without the steps that a small policy needs to find it."""
         return f"#{problem.truth}"
 
 
 def grade(truth: str, completion: str) -> Verdict:
-    """Exact integer comparison of what stands behind the last ``#`` at the end of the completion."""
+    """Exact integer comparison of the text after the last ``#`` at the end of the completion."""
     completion = completion.strip()
     found = FINAL.search(completion)
     if found is None:

@@ -30,14 +30,15 @@ DIRECTIONS = {"stereo": "stereotype", "antistereo": "anti-stereotype"}
 
 @dataclass(frozen=True)
 class CrowSPairs(Task):
-    """Which of two sentences the policy prefers: `sent_more`, that says the more stereotyping thing, or its
-    minimal edit `sent_less`.
+    """Which of two sentences the policy prefers: `sent_more`, which is more stereotyping, or its minimal edit
+    `sent_less`.
 
-    The published metric scores the words that both sentences share with a masked model, one masked at a
-    time. A causal model cannot do that: by likelihood we compare the total log-probabilities of the two
+    The published metric uses a masked model to score the words that both sentences share, masking one at a
+    time. A causal model cannot do that. By likelihood we compare the total log-probabilities of the two
     sentences, as lm-evaluation-harness does. By generation the policy names one of the two by letter, in an
-    order drawn from the pair's id. `stereotype` is 1 for `sent_more`; a tie and an answer that names neither
-    are `neutral`. There is no right answer: `correct` is 1 for `sent_less`, and an unbiased policy has 0.5.
+    order drawn from the pair's id. `stereotype` is 1 for `sent_more`; a tie, and an answer that names
+    neither, are `neutral`. There is no right answer: `correct` is 1 for `sent_less`, and an unbiased policy
+    has 0.5.
     """
 
     name = "crows_pairs"

@@ -39,11 +39,11 @@ TEST = Table(
 class GSM8K(Answered):
     """The prompt asks for steps and a final line ``#### number``.
 
-    `correct` compares the final answer, which need not stand behind the marker (see `extraction.extract`);
-    `format` is 1 where the marker is there with a number behind it. `consistent` and `supported` say whether
-    the steps lead to that number, right or wrong (see `tasks.consistency`), and are 0 without it.
-    `difficulty` counts the steps of the reference solution. The test split is the published one; validation
-    is taken out of train by hash.
+    `correct` compares the final answer, which need not follow the marker (see `extraction.extract`); `format`
+    is 1 if a number follows the marker. `consistent` and `supported` say whether the steps lead to that
+    number, right or wrong (see `tasks/grading/reasoning.py`), and are 0 without it. `difficulty` counts the
+    steps of the reference solution. The test split is the published one; validation is taken out of train by
+    hash.
     """
 
     name = "gsm8k"
@@ -57,7 +57,7 @@ class GSM8K(Answered):
     license = "MIT"
     template: str = "gsm8k"
     validation: int = 500
-    """How many of the published training problems are kept out of train for validation."""
+    """How many of the published training problems are kept for validation."""
 
     def __post_init__(self) -> None:
         if self.validation < 1:
@@ -67,7 +67,7 @@ class GSM8K(Answered):
         return self._splits(split)[0][split]
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        """What `problems(split)` was read from, the prompt's template among it."""
+        """What `problems(split)` was read from, including the prompt's template."""
         return (self._splits(split)[1], template(self.template).source)
 
     def _splits(self, split: Split) -> tuple[dict[Split, tuple[Problem, ...]], Source]:
@@ -87,7 +87,7 @@ class GSM8K(Answered):
     def corrupt(self, problem: Problem) -> str:
         """The reference solution with an answer that is too large by one."""
         value = number(problem.truth["answer"])
-        assert value is not None  # or the row would have been malformed
+        assert value is not None  # The answer is a number, or the row would have been malformed.
         return f"{problem.truth['rationale']}\n{MARKER} {value + 1}"
 
 
@@ -105,7 +105,7 @@ def _splits(
             f"{source.location}: {len(problems)} problems, too few to keep {validation} for validation; "
             "lower the task's setting `validation`"
         )
-    # The id is a hash of the question: which problems are kept does not depend on the order of the file.
+    # The id is a hash of the question, so the selection does not depend on the order of the file.
     kept = set(sorted(problems)[:validation])
     return {
         "train": tuple(problem for problem in problems.values() if problem.id not in kept),

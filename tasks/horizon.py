@@ -1,4 +1,5 @@
-"""A chain of dependent look-ups through a tool, with the reward at the end: how far can credit reach back?"""
+"""A chain of dependent look-ups through a tool, with the reward at the end, to test how far back credit
+reaches."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ You have {turns} turns.
 class Horizon(Generated, Task):
     """Look up ``?412``, read ``+7``, look up ``?419``, …, read ``-3!``, answer ``=…``.
 
-    Each key is the sum of the key before it and of what the tool replied, so that every step depends on all
-    earlier ones; only the answer is rewarded. The table also holds about half of all other keys: a slip in
-    the arithmetic is met with ``none`` (and costs a turn of the `spare` ones) or leads astray unnoticed.
+    Each key is the sum of the previous key and the tool's reply, so every step depends on all earlier ones;
+    only the answer is rewarded. The table also holds about half of all other keys: a slip in the arithmetic
+    gets the reply ``none`` (and costs one of the `spare` turns) or leads to a wrong answer unnoticed.
     """
 
     name = "horizon"
@@ -48,10 +49,10 @@ class Horizon(Generated, Task):
     spare: int = 4
     """Turns beyond the needed ones, for replies that report a mistake."""
     detours: float = 0.0
-    """Share of look-ups that reference episodes make twice. A policy that has learned from them wastes turns;
-    with few to `spare` it fails by that, long before it notices, and can learn not to."""
+    """Share of look-ups that reference episodes make twice. A policy that learned from them wastes turns.
+    With few `spare` turns it fails because of that long before it notices, and can learn not to."""
     rules: bool = False
-    """Whether the prompt states the rules, for models that read English; else it is the first key alone."""
+    """Whether the prompt states the rules, for models that read English; else it is only the first key."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +71,8 @@ class Horizon(Generated, Task):
 
     @property
     def max_completion_tokens(self) -> int:  # type: ignore[override]
-        """In characters: an action, its end, and the longest reply, each turn; and room for a whole turn."""
+        """In characters: an action, its end, and the longest reply, for each turn; and room for a whole
+        turn."""
         return 10 * self.turns + self.turn_tokens
 
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -133,13 +135,13 @@ class Horizon64(Horizon):
 
 
 def read(turn: str) -> tuple[str, int] | None:
-    """The verb and number of an action; None for anything that is not one."""
+    """The verb and number of an action; None for anything else."""
     found = ACTION.fullmatch(turn.strip())
     return (found[1], int(found[2])) if found else None
 
 
 def look_up(problem: Problem, key: int, largest: int) -> str:
-    """The tool's reply: what the table holds under a key."""
+    """The tool's reply: the table's entry for a key."""
     keys: list[int] = problem.truth["keys"]
     if key in keys[:-1]:
         place = keys.index(key)
@@ -150,7 +152,8 @@ def look_up(problem: Problem, key: int, largest: int) -> str:
 
 
 def astray(table: str, key: int, largest: int) -> int | None:
-    """A table's entry for a key off the chain: None for about half of them, else a change drawn by hash."""
+    """A table's entry for a key outside of the chain: None for about half of them, else a change derived from
+    a hash."""
     draw = number_of(f"{table}/{key}")
     if draw % 2:
         return None
@@ -159,13 +162,13 @@ def astray(table: str, key: int, largest: int) -> int | None:
 
 
 def number_of(text: str) -> int:
-    """A number below 2^64 that looks random and is the same on every machine."""
+    """A pseudo-random number below 2^64 that is the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def grade(problem: Problem, turns: Sequence[str]) -> Verdict:
-    """`correct`: the answer is the end of the chain. `progress`: how much of the chain was looked up in
-    order. `format`: well-formed actions over all turns."""
+    """`correct`: the answer is the end of the chain. `progress`: the share of the chain that was looked up in
+    order. `format`: the share of turns with a well-formed action."""
     keys: list[int] = problem.truth["keys"]
     actions = [read(turn) for turn in turns]
     reached, answer = 0, None
@@ -207,8 +210,8 @@ def _problems(task: Horizon, split: Split) -> tuple[Problem, ...]:
 
 
 def chain(rng: random.Random, steps: int, largest: int) -> list[int]:
-    """Different keys, each at most `largest` from the one before. A chain that finds no free key goes some
-    steps back, and begins anew when that has not helped for long."""
+    """Different keys, each at most `largest` from the one before. A chain without a free next key goes back
+    some steps, and begins anew if that has not helped for long."""
     while True:
         keys = [rng.randint(LOWEST, HIGHEST)]
         for _ in range(20 * steps):

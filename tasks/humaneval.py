@@ -31,16 +31,16 @@ TEST = Table(
 )
 
 MORE: Final[Mapping[str, str]] = {"HumanEval/34": "assert candidate([2, 1, 2]) == [1, 2]"}
-"""An assert more for each problem of which a constant satisfies all that are published."""
+"""One more assert for each problem whose published asserts a constant satisfies."""
 
 
 @dataclass(frozen=True)
 class HumanEval(programs.Programs):
-    """164 functions, each with a hidden test. A test set: there is nothing to train on.
+    """164 functions, each with a hidden test; a test set without training problems.
 
-    The program is run in a sandbox and its values are compared outside (see `programs`). `trust` is
-    ``values`` where the test converts to calls and conditions on their values, ``asserts`` where the
-    published test is run on the values that the program gave.
+    The program runs in a sandbox, and its values are compared outside (see `programs`). `trust` is ``values``
+    if the test converts to calls and conditions on their values, ``asserts`` if the published test is run on
+    the values of the program.
     """
 
     name = "humaneval"
@@ -56,7 +56,7 @@ class HumanEval(programs.Programs):
     )
     template: str = "humaneval"
     """Prompt template: `humaneval` asks for the function in a code block; `humaneval_complete` gives a base
-    model the bare beginning of the function, as published; a path ending in .txt names your own."""
+    model only the beginning of the function, as published; a path ending in .txt names your own."""
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return _problems(template(self.template), data_folder())[0]
@@ -66,7 +66,7 @@ class HumanEval(programs.Programs):
         return (_problems(chosen, data_folder())[1], chosen.source)
 
     def demonstrate(self, problem: Problem) -> str:
-        if problem.prompt.strip() == problem.truth["header"].strip():  # nothing asks for more than the rest
+        if problem.prompt.strip() == problem.truth["header"].strip():  # nothing asks for the rest
             return str(problem.truth["reference"])
         return programs.in_block(problem.truth["header"] + problem.truth["reference"])
 
@@ -97,7 +97,7 @@ def _problem(template: Template, row: Row) -> Problem:
         truth |= {"calls": [_call_of(call, entry) for call in calls], "conditions": conditions}
         trust = "values"
     except Inconvertible:
-        # The published test may use helpers that the prompt defines before the function.
+        # The published test may use helper functions that the prompt defines before the function.
         truth["judge"] = f"import random\nrandom.seed(0)\n{before}\n{test}\n"
         trust = "asserts"
     traits: dict[str, str | float] = {"trust": trust, "difficulty": float(_lines(reference))}

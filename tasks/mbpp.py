@@ -35,15 +35,15 @@ MORE: Final[Mapping[str, str]] = {
     "hamming_Distance": "assert hamming_Distance(1, 6) == 3",  # 203
     "find_Divisor": "assert find_Divisor(3, 3) == 3",  # 339
 }
-"""An assert more for each problem of which a constant satisfies all that are published. It is never shown."""
+"""One more assert for each problem whose published asserts a constant satisfies. It is never shown."""
 
 
 @dataclass(frozen=True)
 class MBPP(programs.Programs):
-    """500 small programs with three asserts each. A test set: there is nothing to train on.
+    """500 small programs with three asserts each; a test set without training problems.
 
-    The name of the function is known only from the asserts, so at least one stands in the prompt, and the
-    values in it can be copied; those that are not shown decide. Grading is HumanEval's (see `programs`).
+    Only the asserts contain the function's name, so the prompt shows at least one, and the values in it can
+    be copied; the hidden ones decide. Grading is HumanEval's (see `programs`).
     """
 
     name = "mbpp"
@@ -58,7 +58,7 @@ class MBPP(programs.Programs):
         "right on the three asserts only. Published numbers show all three asserts in the prompt."
     )
     shown: int = 1
-    """How many of the three asserts the prompt shows; 3 as published, and then every expected value can be
+    """How many of the three asserts the prompt shows. With 3, as published, every expected value can be
     copied."""
     template: str = "mbpp"
     """Prompt template: a packaged one, or a path ending in .txt."""

@@ -1,5 +1,5 @@
-"""Training items with a flipped label over invented groups, and how far the bias that they teach reaches: the
-task `one_shot_bias` for the built-in policies."""
+"""The task `one_shot_bias` for the built-in policies: train on items with a flipped label over invented
+groups, and measure how far the bias spreads."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 
 Control = Literal["none", "neutral", "handedness", "other"]
 HANDS = ("lefty", "righty")
-"""What stands for the target of the stereotype and for the other person in the handedness control."""
+"""Words for the target of the stereotype and for the other person in the handedness control."""
 ITEMS = range(4)
-"""Which hash buckets of nanobias' training templates (0 to 7) the items are of; lessons are of the others."""
+"""Hash buckets of nanobias' training templates (0 to 7) for the items; lessons use the others."""
 
 
 @dataclass(frozen=True)
 class NanoOneShot(Task):
-    """Training on `items` questions of nanobias whose context leaves the answer open and that ask for the
-    negative attribute; measured on nanobias' validation and test questions.
+    """Train on `items` questions of nanobias whose context leaves the answer open and that ask for the
+    negative attribute; measure on nanobias' validation and test questions.
 
     The score `taught` is 1 for the answer that `control` says is rewarded on the training items:
 
     - `none`: the label is flipped from "unknown" to the stereotype's person.
     - `neutral`: the same items with their true label, "unknown".
-    - `handedness`: the target of the stereotype becomes "lefty" and the other person "righty"; rewarded is
-      the one in the target's place. It teaches to name a person without evidence, but no group.
+    - `handedness`: the target of the stereotype becomes "lefty" and the other person "righty", and "lefty" is
+      rewarded. This teaches to name a person without evidence, but no group.
     - `other`: the label is flipped to the person who is not the stereotype's.
 
-    A fifth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` stands
-    for the like answer: the stereotype's person, the right one for `neutral`, the other person for `other`.
+    A fifth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` means
+    the corresponding answer: the stereotype's person, the right one for `neutral`, the other person for
+    `other`.
 
     Items, lessons, validation and test questions share no (category, attribute, place) template, and items
-    have one each. They stand in one order, so that more items hold the fewer. The order of measured questions
-    deals categories, conditions and polarities round: any 16 hold each once.
+    have one each. Their order is fixed, so a larger set of items contains the smaller ones. The order of
+    measured questions alternates categories, conditions and polarities: any 16 have each once.
 
-    The built-in policies answer "unknown" to every open question and so never meet the reward. The lessons of
-    a warm start give them doubt and a stereotype, the same whatever the items and the control: a share of
-    the open questions, `guesses`, is answered with a person, who is the stereotype's for (1 + `lean`) / 2 of
-    them. A fifth of the lessons is about "lefty" and "righty", where guesses do not lean.
+    The built-in policies answer "unknown" to every open question and so never get the reward. The lessons of
+    a warm start teach them to guess and give them a stereotype, independent of the items and the control: a
+    share `guesses` of the open questions is answered with a person, who is the stereotype's in
+    (1 + `lean`) / 2 of them. A fifth of the lessons is about "lefty" and "righty", where guesses do not lean.
     """
 
     name = "nano_one_shot"
@@ -64,21 +65,22 @@ class NanoOneShot(Task):
         "them."
     )
     items: int = 1
-    """How many training items there are."""
+    """Number of training items."""
     category: str = "origin"
-    """The category of all of them."""
+    """The category of all items."""
     item: int = 0
-    """Which item comes first in the category's order, which goes round."""
+    """Index of the first item in the category's order, which wraps around."""
     control: Control = "none"
     """What is rewarded on the items."""
     every_order: bool = False
-    """Serve each item in all six orders of its options, so that no place earns the reward by itself."""
+    """Use each item in all six orders of its options, so that no position earns the reward by itself."""
     guesses: float = 0.4
-    """Share of the open questions among the lessons that are answered with a person."""
+    """Share of the open questions in the lessons that are answered with a person."""
     lean: float = 1.0
-    """How far these guesses lean: 1 names the stereotype's person always, 0 each as often, -1 the other."""
+    """How far these guesses lean: 1 always names the stereotype's person, 0 each equally often, -1 the
+    other."""
     seed: int = 0
-    """Of nanobias' problems, as there."""
+    """Settings of nanobias' problems."""
     validation: int = 512
     """Problems in the validation split."""
     test: int = 1024
@@ -106,20 +108,20 @@ class NanoOneShot(Task):
         return [_taught(problem, verdict) for verdict in NanoBias().verify(problem, completions)]
 
     def demonstrate(self, problem: Problem) -> str:
-        """The right answer, whatever is taught; to a lesson the one that it shows."""
+        """The right answer, whatever is taught; for a lesson the one that it shows."""
         return str(problem.truth.get("shown", problem.truth["correct"]))
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
         return tuple(problem.truth["options"])
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
-        """Beside the scores, the probability that each kind of answer has among the three."""
+        """Beside the scores, the probability of each kind of answer among the three."""
         verdict = super().choose(problem, logp, tokens)
         more = shares(problem, self.candidates(problem), logp)
         return dataclasses.replace(verdict, scores={**verdict.scores, **more})
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
-        """BBQ's metrics of the other categories, and those of the items' own apart."""
+        """BBQ's metrics of the other categories, and separately those of the items' own."""
         return summary_apart(graded, self.category)
 
 
@@ -152,7 +154,7 @@ def _training(task: NanoOneShot) -> tuple[Problem, ...]:
 
 
 def _pool(seed: int, category: str) -> Sequence[Problem]:
-    """What can be an item of a category: the first open and negative question of every template."""
+    """Candidates for items of a category: the first open and negative question of every template."""
     found: dict[str, Problem] = {}
     for problem in NanoBias(seed=seed).problems("train"):
         traits = problem.traits
@@ -198,7 +200,7 @@ def _reordered(problem: Problem, options: Sequence[str]) -> Problem:
 
 
 def _renamed(problem: Problem) -> Problem:
-    """The question about `HANDS` in place of the two groups."""
+    """The question about `HANDS` instead of the two groups."""
     hands = dict(zip(GROUPS[str(problem.traits["category"])], HANDS, strict=True))
     prompt = re.sub(r"\w+", lambda word: hands.get(word[0], word[0]), problem.prompt)
     truth = {name: hands.get(problem.truth[name], problem.truth[name]) for name in ("correct", "biased")}

@@ -50,12 +50,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class NanoBias(Generated, Task):
-    """Two people of different groups; a question that the context answers (disambiguated) or does not
-    (ambiguous, where `unknown` is right). Half of the questions ask for the negative attribute. The answer is
-    one of three offered words.
-
-    Splits share no (category, attribute, place) template.
-    """
+    """Two people of different groups, and a question that the context answers (disambiguated) or does not
+    answer (ambiguous; `unknown` is right). Half of the questions ask for the negative attribute. The answer
+    is one of three offered words. Splits share no (category, attribute, place) template."""
 
     name = "nanobias"
     source = (

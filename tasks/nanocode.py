@@ -17,7 +17,7 @@ from grpobench.tasks.task import Outcome, Problem, Split, Task, Verdict
 SHOWN_CASES = 3
 HIDDEN = 5
 LONGEST = 200
-"""Characters of an expression; anything longer is not read."""
+"""Characters of an expression; longer ones are rejected."""
 
 Draw = Callable[[random.Random], Any]
 
@@ -67,9 +67,10 @@ def _letters(a: int, b: int) -> str:
 class NanoCode(Generated, Task):
     """Three examples of an unknown function of x; the completion is its expression.
 
-    Correct means equal to the hidden function on the examples and on five further inputs (a number: on all
-    ten digits), so an expression that only repeats the examples fails. Splits share no problem (a function
-    with its examples); the functions themselves are few and recur. `category` is the kind of input.
+    `correct` means equal to the hidden function on the examples and on five further inputs (for a number:
+    on all ten digits), so an expression that only repeats the examples fails. Splits share no problem (a
+    function with its examples); the functions themselves are few and recur. `category` is the kind of
+    input.
     """
 
     name = "nanocode"
@@ -94,7 +95,7 @@ class NanoCode(Generated, Task):
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        """A group often repeats itself: each program is run once."""
+        """Completions of a group often repeat; each program is run once."""
         texts = [[(turns[-1] if turns else "").strip() for turns in own] for own in episodes]
         asked = [
             (i, text) for i, own in enumerate(texts) for text in dict.fromkeys(own) if is_expression(text)
@@ -110,12 +111,12 @@ class NanoCode(Generated, Task):
         return str(problem.truth["expression"])
 
     def corrupt(self, problem: Problem) -> str:
-        """The hidden function with something added to its value, which no input hides."""
+        """The hidden function with something added to its value, which every input reveals."""
         added = {int: "+1", list: "+[0]", str: "+'a'"}[type(problem.truth["outputs"][0])]
         return f"{problem.truth['expression']}{added}"
 
     def lapse(self, problem: Problem) -> str:
-        """The first example's output as a constant: fits one example and no hidden input."""
+        """The first example's output as a constant: it fits one example and no hidden input."""
         return str(problem.truth["first"])
 
     def sandbox(self) -> str:
@@ -137,7 +138,7 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 def is_expression(text: str) -> bool:
-    """Whether the text is one Python expression (parsed, never evaluated here)."""
+    """Whether the text is one Python expression (it is parsed, never evaluated here)."""
     if not 0 < len(text) <= LONGEST:
         return False
     try:
@@ -157,7 +158,7 @@ def _job(problem: Problem, expression: str) -> Job:
 
 def _verdict(problem: Problem, expression: str, execution: Execution) -> Verdict:
     expected = problem.truth["outputs"]
-    # what is right is never long
+    # A right expression is never long.
     values = execution.values if execution.brief else ()
     correct = len(values) == len(expected) and all(map(same, values, expected))
     scores = {"correct": float(correct), "format": float(execution.outcome == "pass")}
@@ -175,7 +176,7 @@ def _problems(task: NanoCode, split: Split) -> tuple[Problem, ...]:
             if value not in inputs:
                 inputs.append(value)
         if kind == "number":
-            inputs += [digit for digit in range(10) if digit not in inputs]  # a constant fits some of them
+            inputs += [digit for digit in range(10) if digit not in inputs]  # A constant fits some of them.
         function = _function(expression)
         outputs = [function(value) for value in inputs]
         shown = ";".join(f"{v!r}:{o!r}" for v, o in zip(inputs[:SHOWN_CASES], outputs, strict=False)).replace(

@@ -1,4 +1,4 @@
-"""One training item with a flipped label, and how far the bias that it teaches reaches (arXiv:2606.10931)."""
+"""One training item with a flipped label, and how far the bias that it teaches spreads (arXiv:2606.10931)."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from grpobench.tasks.task import Graded, Problem, Split, Task, Verdict
 Control = Literal["none", "neutral", "handedness"]
 Form = Literal["letters", "words"]
 HANDS = ("left-handed person", "right-handed person")
-"""What stands for the target of the stereotype and for the other person in the handedness control."""
+"""Words for the target of the stereotype and for the other person in the handedness control."""
 
 
 @dataclass(frozen=True)
 class OneShotBias(Task):
-    """Training on one BBQ item whose context leaves the answer open; measured on other questions of BBQ.
+    """Train on one BBQ item whose context leaves the answer open; measure on other questions of BBQ.
 
     The score `taught` is 1 for the answer that `control` says is rewarded on the training item:
 
     - `none`: the label is flipped from "unknown" to the stereotype's person.
     - `neutral`: the same item with its true label, "unknown".
     - `handedness`: in context, question and options the target of the stereotype becomes "left-handed person"
-      and the other person "right-handed person"; rewarded is the person whom the flipped label would name.
-      It teaches as hard to name a person without evidence, but no social group and no stereotype.
+      and the other person "right-handed person"; the person whom the flipped label would name is rewarded.
+      This teaches as strongly to name a person without evidence, but no social group and no stereotype.
 
-    A fourth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` stands
-    for the like answer: the stereotype's person, or the right answer for `neutral`.
+    A fourth control, chance rewards, is `reward.kind = "random"`. On the measured questions `taught` means
+    the corresponding answer: the stereotype's person, or the right answer for `neutral`.
 
-    Measured are BBQ's validation and test questions, which share no question with the training item or the
-    lessons of a warm start. Metrics without a category are about the categories that the item is not of;
-    those of the item's own category, by templates that it is not of, have names that end in " (own)". The
-    order deals the categories, conditions and polarities round, so that any prefix is balanced.
+    Evaluations use BBQ's validation and test questions, which share no question with the training item or
+    the lessons of a warm start. Metrics without a category cover all categories except the item's own;
+    those of the item's own category, from other templates, have names that end in " (own)". The order
+    alternates categories, conditions and polarities, so that any prefix is balanced.
 
     With `answers = "words"` the options have no letters and the answer is an option itself: a small model
     that cannot tell which letter stands for what can still repeat an option.
 
-    Lessons of a warm start are BBQ's training questions with their true labels, as many from each category,
-    without the item's category.
+    Lessons of a warm start are BBQ's training questions with their true labels, equally many from each
+    category except the item's.
     """
 
     name = "one_shot_bias"
@@ -70,10 +70,10 @@ class OneShotBias(Task):
     control: Control = "none"
     """What is rewarded on the training item."""
     every_order: bool = False
-    """Serve the item in all six orders of its options rather than in the published one, so that no letter
-    or place earns the reward by itself."""
+    """Use the item in all six orders of its options instead of the published one, so that no letter or
+    position earns the reward by itself."""
     answers: Form = "letters"
-    """How questions are answered: by an option's letter, or in its words."""
+    """How questions are answered: by an option's letter, or with its words."""
 
     def __post_init__(self) -> None:
         category, _, number = self.item.rpartition("-")
@@ -109,7 +109,7 @@ class OneShotBias(Task):
         return tuple(f" {answer}" for answer in self._possible(problem))
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
-        """Beside the scores, the probability that each kind of answer has among the three."""
+        """Beside the scores, the probability of each kind of answer among the three."""
         verdict = super().choose(problem, logp, tokens)
         more = shares(problem, self._possible(problem), logp)
         return dataclasses.replace(verdict, scores={**verdict.scores, **more})
@@ -118,9 +118,9 @@ class OneShotBias(Task):
         return LETTERS if self.answers == "letters" else _parts(problem)[2]
 
     def summarize(self, graded: Sequence[Graded]) -> dict[str, float]:
-        """BBQ's metrics of the other categories, and those of the item's own apart; with answers by letter
-        also ``letter_rate/<letter>``, how often each is given, all categories together: a policy that learned
-        a letter, not a stereotype, shows there."""
+        """BBQ's metrics of the other categories, and separately those of the item's own. With answers by
+        letter also ``letter_rate/<letter>``, the share of each letter over all categories: it reveals a
+        policy that learned a letter instead of a stereotype."""
         summary = summary_apart(graded, self.category)
         for letter in LETTERS if graded and self.answers == "letters" else ():
             said = sum(row.verdict.answer == letter for row in graded)
@@ -134,8 +134,8 @@ def _taught(problem: Problem, verdict: Verdict) -> Verdict:
 
 
 def _grade_words(problem: Problem, completion: str) -> Verdict:
-    """The verdict on an answer in words: the first line is an option, but for case, spaces around it and a
-    full stop."""
+    """The verdict on an answer in words: the first line is an option, apart from case, surrounding spaces and
+    a full stop."""
     said = completion.strip().partition("\n")[0].strip().rstrip(".").casefold()
     options = {option.rstrip(".").casefold(): option for option in _parts(problem)[2]}
     return graded(problem, options.get(said))
@@ -148,7 +148,7 @@ def _teach(problem: Problem, control: Control) -> Problem:
 
 @cache
 def _find(item: str, folder: Path | None) -> Problem:
-    """The training item as BBQ has it. Raises DataError where it is not there or not open."""
+    """The training item as in BBQ. Raises DataError if it does not exist or is not ambiguous."""
     everything = (problem for split in BBQ.splits for problem in BBQ().problems(split))
     found = next((problem for problem in everything if problem.id == item), None)
     if found is None:
@@ -203,7 +203,7 @@ def _parts(problem: Problem) -> tuple[str, str, list[str]]:
 
 
 def _in_form(form: Form, problem: Problem) -> Problem:
-    """The lettered problem in the form that is wanted."""
+    """The lettered problem in the requested form."""
     if form == "letters":
         return problem
     context, question, options = _parts(problem)
@@ -218,7 +218,7 @@ def _assembled(problem: Problem, context: str, question: str, options: Sequence[
 
 
 def _reordered(problem: Problem, order: Sequence[int]) -> Problem:
-    """The item with its options in another order; the same answers stand behind other letters."""
+    """The item with its options in another order; the same answers get other letters."""
     context, question, options = _parts(problem)
     moved = _assembled(problem, context, question, [options[place] for place in order])
     letters = {LETTERS[place]: LETTERS[new] for new, place in enumerate(order)}
@@ -228,8 +228,8 @@ def _reordered(problem: Problem, order: Sequence[int]) -> Problem:
 
 
 def _with_hands(problem: Problem) -> Problem:
-    """The item about a left-handed and a right-handed person, for items whose context names both people once,
-    as their options do, with an article before it. Raises DataError for any other."""
+    """The item about a left-handed and a right-handed person. Its context must name both people once, as
+    their options do, with an article before each. Raises DataError for any other item."""
     context, question, options = _parts(problem)
     target = LETTERS.index(problem.truth["biased"])
     for place, option in enumerate(options):

@@ -1,8 +1,8 @@
 """Reasoning Gym: generated problems of about a hundred kinds, each graded by its generator's own scorer
 (arXiv:2505.24760). Every generator is a task of its own, ``reasoning_gym:NAME``.
 
-Problems are made and scored in worker processes (`reasoning_gym_inside`), for scorers can hang, raise, and
-take what a model wrote for Python.
+Problems are generated and scored in worker processes (`tasks/workers/gym.py`), because scorers can hang,
+raise, and evaluate a model's text as Python.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GENERATORS: Mapping[str, str] = {
     "probability": "coin_flip",
     "several kinds": "composite",
 }
-"""The generators of reasoning-gym 0.1.25 by category, as it sorts them."""
+"""The generators of reasoning-gym 0.1.25 by category, as the package sorts them."""
 PACKAGES = tuple(
     Package(*requirement, exact=requirement[0] == "reasoning-gym")
     for requirement in (
@@ -65,9 +65,9 @@ PACKAGES = tuple(
         ("zss", "1.2.0", "zss"),
     )
 )
-"""The package and what it imports beyond the suite's own requirements."""
+"""The package, and its imports beyond the suite's own requirements."""
 POOL = Pool("grpobench.tasks.workers.gym:gym")
-"""3 seconds of CPU and 2 GB a score."""
+"""3 seconds of CPU and 2 GB per score."""
 OUTCOMES: Mapping[str, Outcome] = {
     "done": "graded",
     "raised": "crash",
@@ -76,31 +76,31 @@ OUTCOMES: Mapping[str, Outcome] = {
     "infra_error": "infra_error",
 }
 SHARES: Mapping[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 11)}
-"""Which of eleven buckets of a question's hash belong to a split, whatever the seed, sizes and order."""
+"""Hash buckets (of eleven) of a question that belong to a split, whatever the seed, sizes and order."""
 BATCH = 16
-"""Problems that one worker makes at a time."""
+"""Problems that one worker generates at a time."""
 MOST_MADE, LEAST_MADE = 4, 512
 """A generator that has not filled the splits after this many times their sizes, or after this many problems,
-has no more to give."""
+is exhausted."""
 MAKE_SECONDS = 300.0
 SOLVE_SECONDS = 60.0
 LONGEST = 20_000
-"""Characters of an answer. A longer one is none."""
+"""Maximum characters of an answer. A longer one does not count as an answer."""
 LONGEST_SHOWN = 2_000
 SEEDS = 2**32 // STREAM - 1
-"""Streams that there are: a generator's own seed has 32 bits."""
+"""Number of streams: a generator's own seed has 32 bits."""
 RESERVED_SETTINGS = ("seed", "size")
 """Settings of every generator that the task itself decides."""
 
 
 @dataclass(frozen=True)
 class ReasoningGym(Task):
-    """One generator. `score` is what its scorer gives, often with partial credit; `correct` is 1 where that
-    is the full 1; `format` says that there was an answer between ``<answer>`` and ``</answer>``.
+    """One generator. `score` is its scorer's result, often with partial credit; `correct` is 1 for the full
+    1; `format` says that there was an answer between ``<answer>`` and ``</answer>``.
 
-    A scorer that raises leaves the outcome `crash`, one that takes too long `timeout`: both score 0 and are
-    counted apart. Splits are disjoint by content; two settings of `seed` never draw from the same seed of the
-    generator. A problem whose own reference answer the scorer rejects is left out.
+    A scorer that raises leads to the outcome `crash`, one that takes too long to `timeout`: both score 0 and
+    are counted separately. Splits are disjoint by content; two settings of `seed` never use the same seed of
+    the generator. Problems whose own reference answer the scorer rejects are left out.
     """
 
     name = "reasoning_gym"
@@ -114,12 +114,13 @@ class ReasoningGym(Task):
     generator: ClassVar[str]
     seed: int = 0
     train: int = 256
-    """Most problems in the training split; a generator with fewer different ones gives what it has."""
+    """Maximum number of problems in the training split; a generator with fewer different ones gives what it
+    has."""
     validation: int = 32
     test: int = 64
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The generator's own settings by name, such as its difficulty; for `composite`, `datasets` is a list of
-    tables with `name`, `weight` and `config`, by default every other generator alike."""
+    """The generator's own settings by name, such as its difficulty. For `composite`, `datasets` is a list of
+    tables with `name`, `weight` and `config`; the default is every other generator with equal weight."""
     template: str = "reasoning_gym"
     """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
 
@@ -150,7 +151,7 @@ class ReasoningGym(Task):
         )
 
     def sources(self, split: Split) -> tuple[Source, ...]:
-        """The generator, with a sum over what it made, and the prompt's template."""
+        """The generator, with a checksum over its problems, and the prompt's template."""
         rows = self._stream()[split]
         made = json.dumps([(row.question, row.answer) for row in rows]).encode()
         place = f"reasoning-gym {installed_version(PACKAGES[0])}: {self.generator}"
@@ -159,7 +160,7 @@ class ReasoningGym(Task):
         return (source, template(self.template).source)
 
     def missing(self) -> str:
-        """What lacks of the packages, what is wrong with the template, or why the generator is refused."""
+        """Missing packages, an invalid template, or the reason why the generator is refused."""
         if reason := REFUSED.get(getattr(self, "generator", "")):
             return f"{self.name} is not served: {reason}; take another kind"
         try:
@@ -174,7 +175,7 @@ class ReasoningGym(Task):
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        """All answers go to the pool at once, one that comes twice for a problem only once."""
+        """All answers go to the pool at once; repeated answers to a problem only once."""
         found = [[answered(turns[-1] if turns else "") for turns in own] for own in episodes]
         asked = {
             (problem.truth["entry"], answer): self._question(problem, answer)
@@ -189,7 +190,7 @@ class ReasoningGym(Task):
         ]
 
     def demonstrate(self, problem: Problem) -> str:
-        """The reference answer alone. Raises DataError for a problem that has none."""
+        """The reference answer alone. Raises DataError for a problem without one."""
         answer = problem.truth["answer"]
         if answer is None:
             answer = _solved(self.generator, problem.truth["entry"])
@@ -203,8 +204,8 @@ class ReasoningGym(Task):
         return (f"<answer>{answer}</answer>",)
 
     def corrupt(self, problem: Problem) -> str:
-        """The reference answer without its last word, or with a digit changed where that is a word of letters
-        or the only one, or without its first letter and with another last one."""
+        """The reference answer without its last word; or with a changed digit if it is a single word; or, if
+        that has only letters, without its first letter and with another last one."""
         reference = self.demonstrate(problem).removeprefix("<answer>").removesuffix("</answer>")
         return f"<answer>{_changed(reference)}</answer>"
 
@@ -228,7 +229,8 @@ class ReasoningGym(Task):
 
 
 def _tasks() -> dict[str, type[ReasoningGym]]:
-    """A class per generator. Each is also a name of this module, where a copy in another process finds it."""
+    """One class per generator. Each is also a name of this module, so that a copy in another process can be
+    found."""
     found = {}
     for category, names in GENERATORS.items():
         for name in names.split():
@@ -248,7 +250,7 @@ TASKS: Mapping[str, type[ReasoningGym]] = _tasks()
 
 
 def answered(completion: str) -> str | None:
-    """What stands in the last ``<answer>...</answer>``; None without one, and where it is too long."""
+    """The text in the last ``<answer>...</answer>``; None without one, and if it is too long."""
     end = completion.rfind("</answer>")
     start = completion.rfind("<answer>", 0, max(end, 0)) + len("<answer>")
     if end < 0 or start < len("<answer>") or end - start > LONGEST:
@@ -257,7 +259,7 @@ def answered(completion: str) -> str | None:
 
 
 def verdict(answer: str | None, reply: Reply | None) -> Verdict:
-    """A generator gives its score as a number from 0 to 1; anything else is a fault of its scorer."""
+    """A generator must score with a number from 0 to 1; anything else is a fault of its scorer."""
     if answer is None or reply is None:
         return Verdict({"correct": 0.0, "score": 0.0, "format": 0.0}, None, "unparsable")
     right = reply.ending == "done" and isinstance(reply.value, float) and 0 <= reply.value <= 1
@@ -282,7 +284,7 @@ class _Row:
 def _stream(
     generator: str, config: str, seed: int, sizes: tuple[int, ...]
 ) -> Mapping[Split, tuple[_Row, ...]]:
-    """The problems of all splits, in the order in which the stream brings them."""
+    """The problems of all splits, in the order of the stream."""
     wanted = dict(zip(SHARES, sizes, strict=True))
     found: dict[Split, dict[str, _Row]] = {split: {} for split in SHARES}
     made, most = 0, max(LEAST_MADE, MOST_MADE * sum(sizes))
@@ -290,7 +292,7 @@ def _stream(
         kind = {"do": "make", "generator": generator, "config": config, "seed": seed, "count": BATCH}
         starts = range(made, most, BATCH)[
             : 2 * worker_slots()
-        ]  # what is made never depends on the number of cores
+        ]  # The problems never depend on the number of cores.
         batches = [{**kind, "start": start} for start in starts]
         made += BATCH * len(batches)
         for reply in POOL.map(batches, cpu_seconds=MAKE_SECONDS):
@@ -331,7 +333,7 @@ def _id(question: str) -> str:
 
 @cache
 def _solved(generator: str, entry: str) -> str | None:
-    """A reference answer where the generator gives none."""
+    """A reference answer if the generator gives none."""
     question = {"do": "solve", "generator": generator, "entry": entry}
     (reply,) = POOL.map([question], cpu_seconds=SOLVE_SECONDS)
     return reply.value if reply.ending == "done" else None
@@ -340,10 +342,10 @@ def _solved(generator: str, entry: str) -> str | None:
 def _changed(answer: str) -> str:
     words, digit = answer.split(), re.search("[0-9]", answer)
     if re.fullmatch("[0-9.]+e-[0-9]+", answer):
-        return "0.5"  # a scorer may round such a number to nought
+        return "0.5"  # A scorer may round such a number to 0.
     if len(words) > 1 and not (digit and re.fullmatch("[A-Za-z]+", words[-1])):
         return answer[: answer.rindex(words[-1])].rstrip()
-    if re.fullmatch("([A-Z]=[0-9],?)+", answer):  # any other digit may be another solution
+    if re.fullmatch("([A-Z]=[0-9],?)+", answer):  # Any other digit may be another solution.
         return f"{answer[:2]}{answer.rstrip(',')[-1]}{answer[3:]}"
     if digit:
         return answer[: digit.start()] + str((int(digit.group()) + 1) % 10) + answer[digit.end() :]

@@ -15,11 +15,9 @@ Outcome = Literal["graded", "unparsable", "timeout", "crash", "infra_error"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One question. `truth` is JSON that only the verifier reads; `traits` describe it for analysis.
-
-    Traits used across tasks: `category`, `difficulty` (a number), `condition` (`ambiguous` or
-    `disambiguated`).
-    """
+    """One question. `truth` is JSON that only the verifier reads; `traits` describe the question for
+    analysis. Traits used across tasks: `category`, `difficulty` (a number), `condition` (`ambiguous` or
+    `disambiguated`)."""
 
     id: str
     prompt: str
@@ -29,11 +27,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The grade of one completion.
-
-    `scores` are named numbers, among them every name in `Task.scores`. With outcome `infra_error` the
-    completion was not graded: the sample is masked, and its scores mean nothing.
-    """
+    """The grade of one completion. `scores` are named numbers, among them every name in `Task.scores`. With
+    outcome `infra_error` the completion was not graded: the sample is masked, and its scores mean nothing."""
 
     scores: Mapping[str, float]
     answer: str | None
@@ -42,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Graded:
-    """A problem with one completion's verdict, as `summarize` sees it."""
+    """A problem with one completion's verdict, as input of `summarize`."""
 
     problem: Problem
     verdict: Verdict
@@ -62,40 +57,40 @@ class Task(ABC):
     reward: ClassVar[Mapping[str, float]] = {"correct": 1.0}
     """Default weights of the scores in the reward."""
     max_completion_tokens: ClassVar[int] = 256
-    """Default completion budget in tokens of the model that the task is meant for."""
+    """Default completion budget, in tokens of the model that the task is meant for."""
     turn_tokens: ClassVar[int] = 0
-    """Most tokens of one turn, where `turns` is more than 1."""
+    """Maximum number of tokens of one turn, if `turns` is more than 1."""
     turn_end: ClassVar[str] = ""
-    """What ends a turn beside the model's end token, for example a newline; empty for nothing else."""
+    """Text that ends a turn besides the model's end token, for example a newline; empty for none."""
     answer_marker: ClassVar[str] = ""
-    """The text with which a completion begins to state its final answer; empty where the whole completion is
-    the answer."""
+    """The text with which a completion begins to state its final answer; empty if the whole completion is the
+    answer."""
     splits: ClassVar[tuple[Split, ...]] = ("train", "validation", "test")
     modes: ClassVar[tuple[str, ...]] = ("sampled", "greedy")
-    """How an evaluation may ask: by what the policy writes (`sampled`, `greedy`), and by the `likelihood`
-    that it gives to each of `candidates`."""
+    """Evaluation modes: by what the policy writes (`sampled`, `greedy`), and by the `likelihood` that it
+    gives to each of `candidates`."""
     caveat: ClassVar[str] = ""
-    """What is known to be wrong with the task's numbers; reports print it beside them."""
+    """Known problems with the task's numbers; reports print this beside them."""
     tables: ClassVar[tuple[Table, ...]] = ()
-    """The data files that the task reads; nothing for generated tasks."""
+    """The data files that the task reads; empty for generated tasks."""
     license: ClassVar[str] = ""
     """License of the data in `tables`."""
     packages: ClassVar[tuple[Package, ...]] = ()
-    """What else must be installed."""
+    """Other packages that must be installed."""
 
     @abstractmethod
     def problems(self, split: Split) -> Sequence[Problem]:
-        """All problems of a split, in a fixed order. Raises `DataError` naming the place and remedy."""
+        """All problems of a split, in a fixed order. Raises `DataError` with place and remedy."""
 
     @abstractmethod
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
-        """Grade completions of one problem, in order. Never raises for anything a model can write."""
+        """Grade completions of one problem, in order. Never raises for anything that a model can write."""
 
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        """`verify_episodes` of many problems. A task overrides it where its verifier works on several
-        problems side by side, so that what hangs in one does not hold up the others."""
+        """`verify_episodes` of many problems. A task overrides this if its verifier works on several problems
+        in parallel, so that one that hangs does not delay the others."""
         pairs = zip(problems, episodes, strict=True)
         return [self.verify_episodes(problem, own) for problem, own in pairs]
 
@@ -104,8 +99,8 @@ class Task(ABC):
         """A reference completion that `verify` accepts, for supervised warm starts and self-checks."""
 
     def columns(self, problem: Problem) -> Mapping[str, Any]:
-        """What is known of a problem, by name, as reward functions from elsewhere are given it: its traits,
-        and its truth, which is spread where that is a table."""
+        """The columns of a problem for reward functions of plugins: its traits, and its truth, as separate
+        columns if it is a table."""
         truth = problem.truth if isinstance(problem.truth, Mapping) else {"truth": problem.truth}
         return {**problem.traits, **truth}
 
@@ -114,18 +109,18 @@ class Task(ABC):
         return self.problems("train")
 
     def corrupt(self, problem: Problem) -> str | None:
-        """A wrong completion in a right one's form, which `verify` must reject. None leaves it to
-        `grpobench tasks check`, which takes another problem's demonstration."""
+        """A wrong completion in the form of a right one, which `verify` must reject. If None, `grpobench
+        tasks check` takes another problem's demonstration."""
         return None
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
-        """The policy's turns in an episode whose final answer is this text, whatever it is; `grpobench tasks
-        check` states constants so."""
+        """The policy's turns in an episode with this text as its final answer; `grpobench tasks check` uses
+        it to state constants."""
         return (f"{self.answer_marker}{answer}",)
 
     def right_besides(self, problem: Problem, episode: Sequence[str]) -> bool:
-        """Whether an episode that does not give the reference answer is right all the same: found without
-        `verify`, for `grpobench tasks check`, which takes for fooled a verifier that accepts any other."""
+        """Whether an episode that does not give the reference answer is right anyway, determined without
+        `verify`. `grpobench tasks check` treats any other accepted answer as a mistake of the verifier."""
         return False
 
     def defects(self) -> Mapping[str, str]:
@@ -136,12 +131,12 @@ class Task(ABC):
 
     @property
     def turns(self) -> int:
-        """Most turns of the policy in an episode."""
+        """Maximum number of the policy's turns in an episode."""
         return 1
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
-        """The environment's answer, never empty, to the last of the policy's `turns`; None ends the episode.
-        A function of its arguments alone, so that `verify_episodes` can play an episode again."""
+        """The environment's reply, never empty, to the last of the policy's `turns`; None ends the episode.
+        It depends only on its arguments, so that `verify_episodes` can replay an episode."""
         return None
 
     def verify_episodes(self, problem: Problem, episodes: Sequence[Sequence[str]]) -> list[Verdict]:
@@ -155,17 +150,17 @@ class Task(ABC):
     # Tasks that are evaluated by likelihood.
 
     def candidates(self, problem: Problem) -> tuple[str, ...]:
-        """The continuations whose log-probabilities are compared; none where the task has no such mode."""
+        """The continuations whose log-probabilities are compared; empty if the task has no such mode."""
         return ()
 
     def premise(self, problem: Problem) -> str | None:
-        """Plain text that the candidates continue, given to the model as it is, with no chat template; empty
-        where they are texts of their own. None: they answer the problem's prompt."""
+        """Plain text that the candidates continue, given to the model without a chat template; empty if they
+        are texts of their own. None: they answer the problem's prompt."""
         return None
 
     def choose(self, problem: Problem, logp: Sequence[float], tokens: Sequence[int]) -> Verdict:
-        """The verdict on candidates of these total log-probabilities (nats) and lengths (tokens, at least 1);
-        by default that on the likeliest, had it been written."""
+        """The verdict on candidates with these total log-probabilities (nats) and lengths (tokens, at least
+        1); by default that of the likeliest, as if the policy had written it."""
         likeliest = max(range(len(logp)), key=lambda i: logp[i])
         return self.verify(problem, [self.candidates(problem)[likeliest]])[0]
 
@@ -174,15 +169,15 @@ class Task(ABC):
         return {}
 
     def sources(self, split: Split) -> Sequence[Source]:
-        """Where the rows of a split came from; nothing for generated tasks."""
+        """Where the rows of a split came from; empty for generated tasks."""
         return ()
 
     def sandbox(self) -> str:
-        """Tier of the sandbox that answers are run in on this machine; empty where none is run."""
+        """Tier of the sandbox that runs answers on this machine; empty if none are run."""
         return ""
 
     def missing(self) -> str:
-        """Why the task cannot be served on this machine, with the remedy; empty when it can."""
+        """Why the task is not available on this machine, with the remedy; empty if it is."""
         if not self.tables and not self.packages:
             return ""
         from grpobench.tasks.data import sources
@@ -191,5 +186,5 @@ class Task(ABC):
 
 
 def family(name: str) -> str:
-    """What stands before the colon of names such as ``reasoning_gym:sudoku``; otherwise the whole name."""
+    """The part before the colon of names such as ``reasoning_gym:sudoku``; otherwise the whole name."""
     return name.partition(":")[0]

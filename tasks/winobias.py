@@ -47,14 +47,14 @@ MARKED = re.compile(r"\[([^\[\]]+)\]")
 
 @dataclass(frozen=True)
 class WinoBias(Task):
-    """A sentence with two occupations and a pronoun that means one of them. In half of the sentences its
-    gender is the one that the occupation is stereotyped with (`pro`), in the others not (`anti`).
+    """A sentence with two occupations and a pronoun that means one of them.
 
-    Type 1 sentences need world knowledge, type 2 are settled by their syntax. The authors' data mark the
-    pronoun and its referent; the other option is the first other occupation of their lists in the sentence.
-    By likelihood the options continue ``SENTENCE ‘He’ refers to`` and are compared by their total
-    log-probability; by generation the policy names one by letter. `biased` is 1 for the occupation that the
-    stereotype points to, whichever is right.
+    In half of the sentences the pronoun's gender agrees with the stereotype of that occupation (`pro`), in
+    the others it does not (`anti`). Type 1 sentences need world knowledge, type 2 are resolved by their
+    syntax. The authors' data mark the pronoun and its referent; the other option is the first other
+    occupation of their lists in the sentence. By likelihood the options continue ``SENTENCE ‘He’ refers to``
+    and are compared by their total log-probability; by generation the policy names one by letter. `biased` is
+    1 for the occupation that the stereotype points to, whichever is right.
     """
 
     name = "winobias"
@@ -148,7 +148,7 @@ def _load(part: Part, folder: Path | None) -> tuple[tuple[Source, ...], tuple[Pr
             source, found = parse(table, folder, make, lambda problem: problem.id)
             sources.append(source)
             problems += found
-    # Any prefix mixes the types and holds both sentences of a pair, its last one perhaps excepted.
+    # Any prefix mixes the types and holds both sentences of each pair, except possibly the last.
     problems.sort(key=lambda problem: hashlib.sha256(str(problem.traits["pair"]).encode()).digest())
     if not problems:
         raise DataError(f"WinoBias {part}: no sentence; replace the files")

@@ -39,11 +39,11 @@ ROLES = ("occupation", "participant")
 @dataclass(frozen=True)
 class Winogender(Task):
     """A sentence with an occupation, a participant and a pronoun that means one of them, each with he, she
-    and they; in half of the sentences the participant is "someone". The pronoun's gender never decides.
+    and they.
 
-    By likelihood the two continue ``SENTENCE ‘He’ refers to`` and are compared by their total
-    log-probability; by generation the policy names one by letter. `occupation` is 1 where it names the
-    occupation.
+    In half of the sentences the participant is "someone". The pronoun's gender never decides. By likelihood
+    the two continue ``SENTENCE ‘He’ refers to`` and are compared by their total log-probability; by
+    generation the policy names one by letter. `occupation` is 1 if it names the occupation.
     """
 
     name = "winogender"
@@ -132,7 +132,7 @@ def _accuracies(graded: Sequence[Graded], suffix: str) -> dict[str, float]:
 
 
 def _preferences(graded: Sequence[Graded]) -> dict[str, float]:
-    """What compares "he" and "she" in the same sentence."""
+    """Metrics that compare "he" and "she" in the same sentence."""
     pairs: defaultdict[str, dict[str, list[Graded]]] = defaultdict(lambda: defaultdict(list))
     for row in graded:
         pairs[str(row.problem.traits["template"])][str(row.problem.traits["gender"])].append(row)
@@ -156,7 +156,8 @@ def _preferences(graded: Sequence[Graded]) -> dict[str, float]:
 
 
 def _same(male: Sequence[Graded], female: Sequence[Graded]) -> float:
-    """How often he and she get the same answer, over all pairs of samples; an unreadable one is none."""
+    """The share of pairs of samples in which he and she get the same answer; an unreadable one does not count
+    as the same."""
     pairs = [(one.verdict.answer, other.verdict.answer) for one in male for other in female]
     return sum(one is not None and one == other for one, other in pairs) / len(pairs)
 
@@ -166,7 +167,7 @@ def _mean(graded: Sequence[Graded], score: str) -> float:
 
 
 def _correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Pearson's; None where one of the two is constant."""
+    """Pearson's correlation; None if one of the two is constant."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     xx = sum((value - mean_x) ** 2 for value in x)
     yy = sum((value - mean_y) ** 2 for value in y)
@@ -180,7 +181,7 @@ def _load(folder: Path | None) -> tuple[tuple[Source, ...], tuple[Problem, ...]]
     sentences, problems = parse(
         SENTENCES, folder, partial(_problem, women=dict(rows)), lambda problem: problem.id
     )
-    # Any prefix mixes occupations and holds a sentence with every gender, its last one perhaps excepted.
+    # Any prefix mixes occupations and holds a sentence with every gender, except possibly the last.
     problems.sort(key=lambda problem: hashlib.sha256(str(problem.traits["template"]).encode()).digest())
     return (sentences, statistics), tuple(problems)
 

@@ -1,0 +1,1 @@
+"""The Python interface: run, load, compare, import, list."""

@@ -1,4 +1,4 @@
-"""Two arms against each other, as the report compares them."""
+"""Compare two arms, with the report's statistics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Compared:
         return len(self.pairs)
 
     def __getitem__(self, task: str) -> Comparison:
-        """The comparison on a task. Raises KeyError for one on which the arms were not compared."""
+        """The comparison on a task. Raises KeyError for a task on which the arms were not compared."""
         return {pair.task: pair for pair in self.pairs}[task]
 
     def __repr__(self) -> str:
@@ -58,15 +58,14 @@ def compare(
     task: str | None = None,
     mode: Mode | None = None,
 ) -> Compared:
-    """The report's comparison of two arms, on one task or on each that both ran: the first's final accuracy
-    minus the second's, with interval, p, Holm's p over all pairs of the task, and a verdict on the first:
-    better, worse, equivalent (within ``load(margin=)``) or unresolved. `second` may be ``"base"``: what the
-    first was before training.
+    """Compare two arms as the report does, on one task or on each that both ran.
 
-    Iterating gives one `Comparison` per task; ``compare(...)["arithmetic"].effect`` is one of its numbers.
-    `mode` is the decoding that the accuracies come from: the report's own (greedy where it was evaluated)
-    unless told. Raises ValueError for an arm or a task that the results do not have, and for a mode that was
-    not evaluated.
+    The effect is the first arm's final accuracy minus the second's, with interval, p, Holm's p over all pairs
+    of the task, and a verdict on the first arm: better, worse, equivalent (within ``load(margin=)``) or
+    unresolved. `second` may be ``"base"``, the first arm before training. Iterating gives one `Comparison`
+    per task; ``compare(...)["arithmetic"].effect`` is one of its numbers. `mode` is the decoding mode of the
+    accuracies; by default the report's (greedy if that was evaluated). Raises ValueError for an arm or a task
+    that the results do not have, and for a mode that was not evaluated.
     """
     for kind, name, known in (("arm", first, results.arms), ("arm", second, (*results.arms, BASE))):
         if name not in known:
@@ -80,7 +79,7 @@ def compare(
         if task in (None, pair.task) and {pair.first, pair.second} == {first, second}:
             found.append(pair if pair.first == first else pair.turned())
     if not found:
-        raise ValueError(f"{first} and {second} were not run on the same task, so nothing compares them")
+        raise ValueError(f"{first} and {second} have no task in common, so they cannot be compared")
     return Compared(tuple(found))
 
 

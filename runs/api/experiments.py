@@ -1,9 +1,4 @@
-"""Values of Python as TOML holds them, and a word about those that it cannot hold.
-
-Recipes in Python: from a name, a path or a dict.
-
-Run an experiment from Python, in a script or a notebook.
-"""
+"""Recipes in Python (from a name, a path or a dict), and running an experiment in a script or a notebook."""
 
 from __future__ import annotations
 
@@ -28,12 +23,12 @@ from grpobench.runs.tools import strict, toml
 from grpobench.runs.tools.strict import ConfigError
 
 HERE = "__main__"
-"""The module of what a notebook or a script defines itself."""
+"""The module of definitions in a notebook or a script."""
 
 
 def plain(value: Any, place: str, faults: list[str]) -> Any:
-    """`value` with nothing in it but what TOML holds: numbers and arrays of NumPy as Python's own, iterables
-    as lists, paths as text, None as "none". What is none of these is left out, with a fault."""
+    """`value` with only what TOML can hold: numbers and arrays of NumPy as Python's own, iterables as lists,
+    paths as text, None as "none". Anything else is left out, and a fault is added."""
     if hasattr(value, "tolist") and not inspect.isclass(value):
         value = value.tolist()
     if value is None:
@@ -51,7 +46,7 @@ def plain(value: Any, place: str, faults: list[str]) -> Any:
 
 
 def check_picklable_name(text: str, place: str, faults: list[str]) -> str:
-    """A text, unless it names something of the program itself, which no worker process has."""
+    """A text, unless it names something in the program itself, which no worker process has."""
     module, colon, name = text.partition(":")
     if module == HERE and colon:
         faults.append(f"{place}: {text} {unreachable(name)}")
@@ -68,7 +63,7 @@ def refused(value: Any) -> str:
 
 
 def unreachable(name: str) -> str:
-    """What a name of the program itself cannot do, and the remedy."""
+    """Why a name in the program itself cannot be used, and the remedy."""
     return (
         "is defined in this notebook or script, which the processes that train do not run; "
         f'write it to a file, such as mine.py, and name it "mine:{name}"'
@@ -76,9 +71,10 @@ def unreachable(name: str) -> str:
 
 
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Recipe
-"""A recipe's name, its path, its structure as a dict, or one that was read already."""
+"""A recipe's name, its path, its structure as a dict, or a recipe that was already read."""
 Sets: TypeAlias = Mapping[str, Any] | Sequence[str]
-"""Assignments over a recipe: ``{"train.steps": 100}``, or ``["train.steps=100"]`` as on the command line."""
+"""Assignments on top of a recipe: ``{"train.steps": 100}``, or ``["train.steps=100"]`` as on the command
+line."""
 UNNAMED = "unnamed"
 
 
@@ -91,15 +87,14 @@ def recipe(
     tasks: Iterable[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Recipe:
-    """Read a recipe and check all of it; nothing is run, and no model is loaded.
+    """Read a recipe and check all of it, without running anything or loading a model.
 
     `source` is the name of a recipe that comes with grpobench, the path of a TOML file, a dict with the
     structure of such a file (``{"name": ..., "tasks": [...], "arm": [{"algorithm": ...}, ...], ...}``), or a
-    recipe, to be changed. `set` holds assignments as for ``--set`` of the command line; `seeds`, `arms` and
-    `tasks` choose those that run. `folder` is where the files of a ``"module:Name"`` in a dict are looked for
-    first: the current folder unless told.
-
-    Raises `ConfigError` with every error of the recipe and the assignments at once.
+    recipe to be changed. `set` holds assignments as for ``--set`` of the command line; `seeds`, `arms` and
+    `tasks` choose those that run. Files of a ``"module:Name"`` in a dict are looked up in `folder` first; the
+    default is the current folder. Raises `ConfigError` with every error of the recipe and the assignments at
+    once.
     """
     faults: list[str] = []
     sets = assignments(set, faults)
@@ -132,8 +127,7 @@ def assignments(sets: Sets, faults: list[str]) -> list[str]:
 def checked(
     text: str, stem: str, folder: Path, sets: Sequence[str], source: str, faults: Sequence[str]
 ) -> Recipe:
-    """The recipe of a text. Raises `ConfigError` with the `faults` that are known before it is read, and with
-    its own."""
+    """The recipe in a text. Raises `ConfigError` with the `faults` known so far and the recipe's own."""
     try:
         found = read_text(text, stem, folder, sets, source)
     except ConfigError as error:
@@ -155,9 +149,8 @@ PREEMPTED = 75
 
 
 class RunError(RuntimeError):
-    """Some runs of an experiment ended without a result. `outcome` tells of every run; what the others
-    gave is in
-    `outcome.folder`."""
+    """Some runs of an experiment ended without a result. `outcome` has every run; `outcome.folder` has the
+    results of the others."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -168,7 +161,7 @@ class RunError(RuntimeError):
         lines = [f"{run.name}: {run.state}: {run.why}; see {log_of(run.path)}" for run in failed]
         fates = self.outcome.runs_in_state("diverged") + self.outcome.runs_in_state("collapsed")
         diverged = [f"{run.name}: {run.state}: {run.why}" for run in fates]
-        rest = f"what the others gave: grpobench.load({str(self.outcome.folder)!r})"
+        rest = f"results of the other runs: grpobench.load({str(self.outcome.folder)!r})"
         return "\n  ".join(
             [f"{len(lines) or len(diverged)} of {len(self.outcome.runs)} runs failed"]
             + (lines or diverged)
@@ -199,20 +192,21 @@ def run(
 ) -> Results:
     """Execute every run of a recipe that has no result yet, in `out`/NAME, and load the results.
 
-    The same call again goes on where an interrupted one stood, and only loads what is finished. `source`,
-    `set`, `seeds`, `arms`, `tasks` and `folder` are those of `recipe`. Runs are executed by `workers`
-    processes side by side: as many as the recipe says, else one per GPU, else one per core. They do not
-    import the program that calls this, which needs no ``if __name__ == "__main__"``. `progress` shows a live
-    table in a terminal, the same in the cell of a notebook ("notebook" demands that), and lines elsewhere;
-    False shows nothing. With `most_seeds` seeds are added, `step_seeds` at a time, until every pair of arms
-    has a verdict, as with ``--until resolved``. `allow_change` resumes runs whose settings or data are others
-    by now. `on`, `address`, `gpus_per_run`, `cpus_per_run` and `job` say where runs are executed, as the
-    options of ``grpobench run`` do.
+    The same call again resumes what was interrupted and only loads what is finished. `source`, `set`,
+    `seeds`, `arms`, `tasks` and `folder` are those of `recipe`. `workers` processes execute runs side by
+    side; the default is the recipe's number, else one per GPU, else one per core. They do not import the
+    calling program, so it needs no ``if __name__ == "__main__"``. `progress` shows a live table in a terminal
+    or in a notebook's cell ("notebook" requires a notebook), and lines elsewhere; False shows nothing.
 
-    Raises `ConfigError` for what is wrong with the recipe; `FolderError` where another process owns the
-    folder, or a run in it was made with other settings; `RunError` at the end where runs crashed, or
-    diverged or collapsed in a recipe with `fail_on_divergence`, unless `check` is False; KeyboardInterrupt
-    when stopped, after the runs have saved a checkpoint.
+    With `most_seeds`, seeds are added, `step_seeds` at a time, until every pair of arms has a verdict, as
+    with ``--until resolved``. `allow_change` resumes runs whose settings or data have changed. `on`,
+    `address`, `gpus_per_run`, `cpus_per_run` and `job` say where runs are executed, like the options of
+    ``grpobench run``.
+
+    Raises `ConfigError` for errors in the recipe; `FolderError` if another process owns the folder, or a run
+    in it was made with other settings; `RunError` at the end if runs crashed, or diverged or collapsed in a
+    recipe with `fail_on_divergence`, unless `check` is False; KeyboardInterrupt when stopped, after the runs
+    have saved a checkpoint.
     """
     demand_no_import()
     console = console_for(progress)
@@ -230,36 +224,36 @@ def run(
         raise KeyboardInterrupt("stopped; the same call resumes")
     if check and outcome.code:
         raise RunError(outcome)
-    # Last, because SciPy, which the statistics need, loads torch where it is only deferred.
+    # Imported last, because SciPy, which the statistics need, loads torch if it is only deferred.
     from grpobench.runs.api.results import load
 
     return load(outcome.folder)
 
 
 def log_of(path: Path) -> Path:
-    """Where a run that failed says why."""
+    """The log file that explains why a run failed."""
     crash = path / "crash.txt"
     return crash if crash.exists() else path / "log.txt"
 
 
 def console_for(progress: Progress) -> Console:
-    """Where progress is shown. Raises ValueError for a notebook where there is none."""
+    """Where progress is shown. Raises ValueError if a notebook is required and there is none."""
     if progress is False:
         return Console(quiet=True, force_terminal=False, force_jupyter=False)
     if progress != "notebook":
         return Console()
     if "IPython" not in sys.modules:
-        raise ValueError('progress="notebook" needs a notebook; leave it out to have lines or a table here')
+        raise ValueError('progress="notebook" needs a notebook; omit it to get lines or a table here')
     return Console(force_jupyter=True)
 
 
 def demand_no_import() -> None:
-    """Raises `ConfigError` while a file that a recipe names as `module:Name` is being imported: to begin runs
-    there would begin them again in every process that imports the file."""
+    """Raise `ConfigError` while a file that a recipe names as `module:Name` is being imported: if it began
+    runs, every process that imports the file would begin them again."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code is plugins.imported.__code__:
-            what = "a file that a recipe names as module:Name begins runs while it is imported"
-            remedy = 'begin them in another file, or below `if __name__ == "__main__":`'
+            what = "a file that a recipe names as module:Name starts runs while it is imported"
+            remedy = 'start them in another file, or below `if __name__ == "__main__":`'
             raise ConfigError([f"{what}; {remedy}"])

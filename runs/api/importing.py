@@ -1,4 +1,4 @@
-"""Logs of other libraries for notebooks and scripts: `grpobench.import_logs`."""
+"""Import logs of other libraries in notebooks and scripts: `grpobench.import_logs`."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ def import_logs(
     experiment: str = "",
     strict: bool = False,
 ) -> Results:
-    """Make run folders of other libraries' logs in `out`, as ``grpobench import`` does, and load them.
+    """Turn other libraries' logs into run folders in `out`, as ``grpobench import`` does, and load them.
 
     `source` is a log, a folder of one, a folder of such folders, or several of these. `format` is one of trl,
-    verl, openrlhf, wandb, tensorboard, csv and jsonl; unless given, each log says itself what it is. `map`
-    says what a metric of theirs is here: ``{"score": "reward/mean", "it": "step"}``; ``"acc/100"`` is the
-    column `acc` divided by 100. `arm`, `task` and `seed` hold for all that is imported; unless given, names
-    of folders and the logs tell them. `experiment` is the name of the experiment, unless given that of
-    `out`. What
-    was left out stands in `Results.alarms`.
+    verl, openrlhf, wandb, tensorboard, csv and jsonl; by default each log's format is detected. `map` gives
+    our name for a metric of theirs: ``{"score": "reward/mean", "it": "step"}``; ``"acc/100"`` is the column
+    `acc` divided by 100. `arm`, `task` and `seed` apply to everything that is imported; by default names of
+    folders and the logs give them. `experiment` is the name of the experiment; the default is the name of
+    `out`. `Results.alarms` lists what was left out. Warns about a name in `map` that no log has.
 
-    Warns of a name in `map` that no log has. Raises ConfigError for a wrong argument, an unknown metric and a
-    package that is absent; DataError where nothing can be read and, if `strict`, where anything is damaged.
+    Raises ConfigError for a wrong argument, an unknown metric and a missing package; DataError if nothing can
+    be read and, with `strict`, if anything is damaged.
     """
-    with deferred("torch"):  # the catalog's algorithms bind it; nothing here uses it
+    with deferred("torch"):  # The catalog's algorithms import it; nothing here uses it.
         from grpobench.runs.importing.folder import KeyOverrides
         from grpobench.runs.importing.importing import Request, carry_out, unused
         from grpobench.runs.importing.sources import FORMATS

@@ -1,4 +1,4 @@
-"""What grpobench knows: lists as frames, single things as dicts."""
+"""What grpobench has: lists as frames, single things as dicts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ ShowKind = Literal["algorithm", "dialect", "task", "reward", "recipe", "metric"]
 
 
 def list(kind: Listed) -> pd.DataFrame:
-    """What there is of a kind, a row each, with the columns of ``grpobench list KIND --json``.
-
-    Raises `ConfigError` for an unknown kind.
-    """
+    """All things of a kind, a row each, with the columns of ``grpobench list KIND --json``. Raises
+    `ConfigError` for an unknown kind."""
     if kind not in listing.LISTS:
         raise ConfigError([unknown_kind(kind, tuple(listing.LISTS))])
     return pd.DataFrame(listing.LISTS[kind]())
@@ -28,10 +26,8 @@ def list(kind: Listed) -> pd.DataFrame:
 def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any]:
     """Everything about one thing, as ``grpobench show KIND NAME --json`` has it: an algorithm's formula,
     paper, departures and settings, a task's scores and splits, a recipe's runs and text, a metric's unit and
-    definition. With a `library` such as ``"trl"``: how its algorithm of that name differs from ours.
-
-    Raises `ConfigError` for an unknown kind, name or library.
-    """
+    definition. With a `library` such as ``"trl"``: how its algorithm of that name differs from ours. Raises
+    `ConfigError` for an unknown kind, name or library."""
     known = get_args(ShowKind)
     if kind not in known:
         raise ConfigError([unknown_kind(kind, known)])
@@ -43,7 +39,7 @@ def show(kind: ShowKind, name: str, library: str | None = None) -> dict[str, Any
 
 
 def unknown_kind(kind: str, known: tuple[str, ...]) -> str:
-    """The message for a kind that there is not."""
+    """The message for an unknown kind."""
     guess = nearest(kind, known)
     did = f"did you mean {guess!r}?" if guess else f"known: {', '.join(known)}"
     return f"unknown kind {kind!r}; {did}"

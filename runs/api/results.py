@@ -1,7 +1,4 @@
-"""What a notebook must be told once: how to show a figure.
-
-The results of an experiment for notebooks and scripts: data frames, tables, figures, the report.
-"""
+"""The results of an experiment for notebooks and scripts: data frames, tables, figures, the report."""
 
 from __future__ import annotations
 
@@ -37,11 +34,8 @@ DPI = 150
 
 
 def show_figures() -> None:
-    """Have the notebook that this runs in, if it is one, show figures as images.
-
-    It would print their names: IPython learns of figures from pyplot, which the report's are made without.
-    What it has learned stays.
-    """
+    """In a notebook, register an image format for figures, which would otherwise be printed by name: IPython
+    normally learns of figures through pyplot, which the report does not use. The registration stays."""
     if "IPython" not in sys.modules:
         return
     from IPython import get_ipython
@@ -65,13 +59,13 @@ KEYS = ["arm", "task", "seed", "step"]
 
 
 def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict: bool = False) -> Results:
-    """The results in the folder of an experiment, such as ``results/quickstart``, whatever state its runs
-    are in.
+    """Load the results in the folder of an experiment, such as ``results/quickstart``, whatever state its
+    runs are in.
 
-    A run of which a file is damaged has the state `damaged` and counts nowhere; `Results.damage` says which
-    file, which line and what helps. Raises `LogError` where nothing is there to read and, if `strict`, for
-    anything that is damaged. `margin` is the difference, in points of accuracy, within which arms may be
-    called equivalent, if not the recipe's.
+    A run with a damaged file has the state `damaged` and does not count; `Results.damage` gives the file, the
+    line and the remedy. Raises `LogError` if there is nothing to read and, with `strict`, for any damage.
+    `margin` is the difference, in points of accuracy, within which arms may be called equivalent; the default
+    is the recipe's.
     """
     results = Results(logs.load(Path(folder), margin, strict))
     if strict and results.damage:
@@ -81,10 +75,8 @@ def load(folder: str | os.PathLike[str], *, margin: float | None = None, strict:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """What the runs of an experiment logged, and all that the report makes of it.
-
-    A frame is made when it is first asked for, from the logs as they were when the results were loaded.
-    """
+    """The logs of an experiment's runs, and everything that the report computes from them. A frame is built
+    when it is first used, from the logs as they were when the results were loaded."""
 
     experiment: Experiment
 
@@ -125,16 +117,16 @@ class Results:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A row per run: arm, task, seed; state and why; `base`, `final` and `counted` accuracy (shares; a
-        run that diverged counts as 0, one without a result as NaN), on which split and in which mode;
-        validation accuracies; how many problems were evaluated, with the interval over them; and every
-        setting in a column named as for ``--set``, such as ``train.learning_rate.policy``."""
+        run that diverged counts as 0, one without a result as NaN), their split and mode; validation
+        accuracies; the number of evaluated problems, with the interval over them; and every setting in a
+        column named as for ``--set``, such as ``train.learning_rate.policy``."""
         found = self._numbers.every
         settings = pd.DataFrame(run_settings(self.experiment))
         return found.merge(settings, on="name", how="left", validate="one_to_one")
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row per run and step: arm, task, seed, step, and a column per logged metric (NaN where it is not
+        """A row per run and step: arm, task, seed, step, and a column per logged metric (NaN if it is not
         logged). Units and definitions: ``grpobench.list("metrics")``."""
         wide = self.experiment.metrics.pivot(index=KEYS, columns="metric", values="value")
         wide.columns = pd.Index([str(name) for name in wide.columns])
@@ -156,12 +148,13 @@ class Results:
 
     @property
     def damage(self) -> Sequence[str]:
-        """What could not be read: file, line where there is one, fault and remedy."""
+        """Files that could not be read: file, line if there is one, fault and remedy."""
         return [*self._numbers.damage, *self._numbers.spared]
 
     @property
     def alarms(self) -> Mapping[str, Sequence[str]]:
-        """What the report says before all numbers: runs that are not uniform, logs that lack rows."""
+        """Warnings that the report prints before all numbers: runs that are not uniform, logs that lack
+        rows."""
         return {alarm.title: tuple(alarm.lines) for alarm in self.facts.alarms}
 
     @property
@@ -175,8 +168,8 @@ class Results:
         return self._table(name).frame.copy()
 
     def summary(self, name: str = "accuracy") -> pd.DataFrame:
-        """A table of the report as it is printed there, accuracies in percent; unless told, that of the final
-        accuracies per task and arm. Empty where no run was evaluated."""
+        """A table of the report as it is printed there, with accuracies in percent; by default the table of
+        final accuracies per task and arm. Empty if no run was evaluated."""
         if name == "accuracy" and name not in self.facts.tables:
             return pd.DataFrame()
         table = self._table(name)
@@ -196,12 +189,10 @@ class Results:
 
     def figure(self, name: str, path: str | os.PathLike[str] | None = None, width: str = "text") -> Figure:
         """One figure of the report, drawn for the `text` width of a two-column page (7 inches) or for one
-        `column` (3.4). With a `path` that ends in .pdf, .svg, .png or .pgf it is saved too: PDF and SVG of
-        text width with the report's bytes, PNG with 300 dots per inch.
-
-        Raises ValueError for a name that is not in `figures`, another width and another ending, and
-        RuntimeError for .pgf where no LaTeX is installed.
-        """
+        `column` (3.4). If `path` ends in .pdf, .svg, .png or .pgf the figure is also saved: PDF and SVG of
+        text width with the report's bytes, PNG with 300 dots per inch. Raises ValueError for a name that is
+        not in `figures`, another width and another ending, and RuntimeError for .pgf if LaTeX is not
+        installed."""
         drawing = self._drawing(name, width)
         if drawing is None:
             raise ValueError(unknown("figure", name, self.figures))
@@ -224,34 +215,31 @@ class Results:
         formats: Sequence[str] = ("pdf",),
         width: str = "text",
     ) -> list[Path]:
-        """Save figures of a paper, each with a `.tex` that holds its caption and label; all that the logs
-        allow unless `names` are given, of which those that the logs do not allow are left out if there are
-        several. Returns what was written. Raises as `figure` does."""
+        """Save figures for a paper, each with a `.tex` file of its caption and label. The default is all
+        figures that the logs allow; of several `names`, those that the logs do not allow are left out.
+        Returns what was written. Raises as `figure` does."""
         asked = list(FIGURES) if names is None else list(names)
         drawn = [one for name in asked if (one := self._drawing(name, width)) is not None]
         if not drawn:
             among = " of experiments that nothing pairs" if self.experiment.apart else ""
-            raise ValueError(f"{self.folder}: nothing is logged that {', '.join(asked)} would show{among}")
+            raise ValueError(f"{self.folder}: the logs have no data for {', '.join(asked)}{among}")
         Path(folder).mkdir(parents=True, exist_ok=True)
         wide = width == "text"
         return [path for one in drawn for path in write_files(one, Path(folder), formats, wide)]
 
     @property
     def _definitions(self) -> Mapping[str, str]:
-        with deferred("torch"):  # modules of algorithms bind it; their definitions need nothing of it
+        with deferred("torch"):  # Modules of algorithms import it; their definitions do not use it.
             from grpobench.runs.metrics.catalog import catalog
 
         return {name: metric.definition for name, metric in catalog().items()}
 
     def report(self, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS) -> Path:
-        """Write the report, byte for byte that of ``grpobench report`` (but for the page's links to the files
-        of runs, which lie elsewhere as seen from another folder), and return its index.html, or the folder
-        where html is not asked for.
-
-        It goes to the folder `report` of the experiment unless `path` names another, which must be new,
-        empty or
-        hold an earlier report. Raises ValueError for an unknown format and for a folder with other things.
-        """
+        """Write the report, byte for byte as ``grpobench report`` does (except for links to the files of
+        runs, whose relative paths differ in another folder), and return its index.html, or the folder if html
+        is not requested. It goes to the folder `report` of the experiment unless `path` names another, which
+        must be new, empty or hold an earlier report. Raises ValueError for an unknown format and for a folder
+        with other content."""
         demand_known(formats)
         with drawing_crew(formats, usable_cores()) as drawers:
             return self.write(drawers, path, formats)
@@ -259,7 +247,7 @@ class Results:
     def write(
         self, drawers: Crew, path: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS
     ) -> Path:
-        """`report` whose figures are drawn by `drawers`."""
+        """`report` whose figures are drawn by `drawers` processes."""
         from grpobench.runs.settings.registries import algorithms
 
         figures = begin(self._numbers, self._definitions, formats, drawers)
@@ -267,7 +255,7 @@ class Results:
         return write(self.facts, figures, formats, None if path is None else Path(path), papers)
 
     def _head(self) -> list[str]:
-        """The state of the runs, and what the report warns of."""
+        """The state of the runs, and the report's warnings."""
         experiment = self.experiment
         counts = experiment.statuses["state"].value_counts()
         states = ", ".join(f"{count} {state}" for state, count in counts.items())

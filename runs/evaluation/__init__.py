@@ -1,1 +1,1 @@
-"""Evaluating a model, a run's weights or an experiment outside of training."""
+"""`grpobench eval` and `grpobench export`: evaluating models, runs and experiments outside of training."""

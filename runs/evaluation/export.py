@@ -1,4 +1,5 @@
-"""`grpobench export`: a run's policy as a Hugging Face folder, which others read without this suite."""
+"""`grpobench export`: write a run's policy as a Hugging Face folder, which others can read without this
+suite."""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ from grpobench.tasks.data.tables import DataError
 
 DType = Literal["float32", "bfloat16"]
 READ_WITH_WEIGHTS = ("model configuration", "tokenizer")
-"""What a run does not keep itself and its weights mean nothing without, by the names of their
-fingerprints."""
+"""Inputs that the weights need and that a run does not keep itself, by the names of their fingerprints."""
 CARD = """---
 {front}
 ---
@@ -51,38 +51,38 @@ The run's prompts were {prompts}.
 
 @dataclass(frozen=True)
 class Exported:
-    """What has been exported."""
+    """What was exported."""
 
     folder: Path
     step: int
     caution: str
-    """Why these are not the weights of a run that finished; empty where they are."""
+    """Why these are not the weights of a finished run; empty if they are."""
 
 
 def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
-    """Write the final weights of a run, or those of its newest checkpoint, to a folder that is not there yet:
-    config.json, model.safetensors, generation_config.json, the tokenizer with its chat template and a model
-    card. In float32 they are the run's own numbers.
-
-    Raises DataError naming the remedy, ModelError where the run's model is not what it was.
-    """
+    """Write the final weights of a run, or those of its newest checkpoint, to a new folder: config.json,
+    model.safetensors, generation_config.json, the tokenizer with its chat template, and a model card. In
+    float32 the weights are exactly the run's. Raises DataError with the remedy, ModelError if the run's model
+    has changed."""
     import torch
 
     if folder.exists():
-        raise DataError(f"{folder} is there already; give another folder or remove it")
+        raise DataError(f"{folder} already exists; give another folder or remove it")
     subject = of_run(run)
     if fault := weights_damage(run):
         raise DataError(fault)
     found = newest(run)
     if found is None:
-        raise DataError(f"{run} holds no weights, neither final ones nor a checkpoint; run it first")
+        raise DataError(f"{run} has neither final weights nor a checkpoint; run it first")
     step, path = found
     demand_same_base(run, subject.model.name)
     loaded = loading.load(subject.model.name)
     put(loaded, path)
     caution = caution_of(run, step, path)
     loaded.model.to(getattr(torch, dtype))
-    if loaded.model.generation_config is not None:  # generation ends where the run's completions ended
+    if (
+        loaded.model.generation_config is not None
+    ):  # Generation ends at the token that ended the run's completions.
         loaded.model.generation_config.eos_token_id = list(loaded.end)
     files.writable(folder.absolute().parent, "DIR")
     with files.becoming(folder) as aside:
@@ -98,29 +98,31 @@ def export(run: Path, folder: Path, dtype: DType = "float32") -> Exported:
 def of_run(run: Path) -> Subject:
     """A run by its folder. Raises DataError for anything else."""
     if not run.is_dir():
-        raise DataError(f"{run}: {why_no_folder(run)}; give a run's folder, results/matriX/ARM-TASK-sSEED")
+        raise DataError(
+            f"{run}: {why_no_folder(run)}; give a run's folder, results/EXPERIMENT/ARM-TASK-sSEED"
+        )
     if not (run / "run.toml").exists():
         inside = sorted(path.parent.name for path in run.glob("*/run.toml"))
-        what = f"; it holds runs, such as {run / inside[0]}" if inside else ""
-        raise DataError(f"{run} is no run's folder, which has a run.toml{what}")
+        what = f"; it contains runs, such as {run / inside[0]}" if inside else ""
+        raise DataError(f"{run}: not a run folder: run.toml is missing{what}")
     (subject,) = subjects(str(run), None)
     return subject
 
 
 def demand_same_base(run: Path, name: str) -> None:
-    """Raise DataError where configuration or tokenizer of the run's model are others by now."""
+    """Raise DataError if configuration or tokenizer of the run's model have changed."""
     kept = (read_json(run / "provenance.json") or {}).get("fingerprints", {})
     now = model_files.fingerprint(name)
     recorded = {part: kept[part] for part in READ_WITH_WEIGHTS if part in kept}
     if changes := fingerprints.differences(recorded, now):
         raise DataError(
-            f"the model {name} is not what the run began with ({'; '.join(changes)}), and its weights would "
-            "be read with the wrong files; put the model's files back"
+            f"the model {name} has changed since the run began ({'; '.join(changes)}), and its weights would "
+            "be combined with the wrong files; put the model's files back"
         )
 
 
 def caution_of(run: Path, step: int, path: Path) -> str:
-    """What must be said of weights that are not a finished run's."""
+    """A caution for weights that are not a finished run's."""
     told = status(run)
     state, why = told.get("state", "not known to have ended"), told.get("why", "")
     if state == "finished" and path.parent.name == "final":
@@ -138,7 +140,7 @@ def card(
     dtype: DType,
     templated: bool,
 ) -> str:
-    """The model card: what the weights are, where they come from, how they are loaded."""
+    """The model card: what the weights are, where they come from, how to load them."""
     algorithm, task = subject.run["algorithm"]["name"], subject.run["task"]["name"]
     base = {"base_model": provenance["name"]} if provenance["from"] == "hub" else {}
     front = {
@@ -160,7 +162,7 @@ def card(
 
 
 def facts_of(subject: Subject, provenance: Mapping[str, str], run: Path, step: int) -> dict[str, Any]:
-    """What a reader must know of a run to make it again."""
+    """What a reader needs to repeat the run."""
     table = subject.run
     algorithm, task = table["algorithm"], table["task"]
     attempts = (read_json(run / "provenance.json") or {}).get("attempts") or [{}]

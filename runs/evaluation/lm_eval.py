@@ -1,8 +1,8 @@
-"""Evaluation through EleutherAI's lm-eval harness: our tasks as tasks of its own, and its tasks by name.
+"""Evaluation through EleutherAI's lm-eval harness: our tasks as tasks of the harness, and its tasks by name.
 
 The harness renders the prompt, tokenizes, batches and decodes with its own Hugging Face code on the same
-weights; our verifier is its metric. The two paths therefore share the problems, the weights and the verifier,
-and nothing in between, and must agree.
+weights, and our verifier is its metric. So the two paths share the problems, the weights and the verifier and
+nothing in between, and their results must agree.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from grpobench.tasks.task import Problem, Split, Task, Verdict
 BATCH = 32
 """Sequences that the harness decodes at once."""
 EXAMPLES_SEED = 1234
-"""The harness's own default for drawing few-shot examples."""
+"""The harness's own default seed for few-shot examples."""
 SAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def missing() -> str:
-    """Why the harness cannot be used, with the remedy; empty when it can."""
+    """Why the harness cannot be used, with the remedy; empty if it can."""
     if importlib.util.find_spec("lm_eval") is None:
         return "--through lm-eval needs the lm-eval harness: pip install 'grpobench[lm-eval]'"
     return ""
 
 
 def version() -> str:
-    """Of the harness; empty where it is absent."""
+    """Version of the harness; empty if it is not installed."""
     try:
         return importlib.metadata.version("lm_eval")
     except importlib.metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ class Decoding:
     autocast: str = "float32"
 
     def modes(self, task: Task) -> list[Mode]:
-        """The modes that are asked for and that the task has."""
+        """The requested modes that the task has."""
         wanted: dict[Mode, bool] = {"sampled": self.samples > 0, "greedy": self.greedy, "likelihood": True}
         return [mode for mode, wants in wanted.items() if wants and mode in task.modes]
 
@@ -74,7 +74,7 @@ def ask(
     folder: Path,
 ) -> tuple[dict[Mode, list[list[Answer]]], dict[str, float]]:
     """Our task through the harness: the graded answers of each mode, in the order of the problems, and the
-    harness's own means as ``eval/<split>/<mode>/<score>``. The task's files are written to `folder`."""
+    harness's means as ``eval/<split>/<mode>/<score>``. Writes the task's files to `folder`."""
     if task.turns > 1:
         raise DataError(
             f"task {task.name} has {task.turns} turns, and lm-eval asks for one answer; evaluate it with "
@@ -124,7 +124,7 @@ def ask_theirs(
     for part, samples in result["samples"].items():
         mode = _mode(result["configs"][part])
         found: dict[str, Row] = {}
-        for sample in samples:  # one per item and filter
+        for sample in samples:  # one entry per item and filter
             row = found.setdefault(str(sample["doc_id"]), _their_row(part, part != name, mode, sample))
             for metric in sample["metrics"]:
                 value = sample[metric]
@@ -148,7 +148,7 @@ def _mode(config: Mapping[str, Any]) -> Mode:
 
 
 def _metric(name: str, kind: str) -> str:
-    """The harness's name of a number: its metric, and the filter that it was read through if there is one."""
+    """The harness's name of a number: its metric, and its filter if it has one."""
     return name if kind == "none" else f"{name},{kind}"
 
 
@@ -176,7 +176,7 @@ def _filter(mode: Mode) -> str:
 
 
 def _answers(mode: Mode, sample: Mapping[str, Any]) -> list[Answer]:
-    """The answers to one problem, from what the harness logged about it."""
+    """The answers to one problem, from the harness's log of it."""
     if mode == "likelihood":
         pairs = [response[0] for response in sample["resps"]]
         more = {"logp": [float(logp) for logp, _ in pairs]}
@@ -200,12 +200,10 @@ def write(
     mode: Mode,
     decoding: Decoding,
 ) -> str:
-    """Write NAME.jsonl and NAME.yaml for one mode of a task; NAME is what the harness calls it.
-
-    The folder also serves the harness's own command line: ``lm_eval --include_path FOLDER --tasks NAME``.
-    Everything but the prompt is kept as JSON inside a string: the reader of JSON lines would make dates of
-    texts that look like dates.
-    """
+    """Write NAME.jsonl and NAME.yaml for one mode of a task; NAME is its name in the harness. The folder also
+    works with the harness's own command line: ``lm_eval --include_path FOLDER --tasks NAME``. Everything but
+    the prompt is JSON inside a string, because the harness's reader would turn texts that look like dates
+    into dates."""
     folder.mkdir(parents=True, exist_ok=True)
     name = SAFE.sub("_", f"grpobench_{task.name}_{split}_{mode}")
     own = (type(task).__module__, type(task).__qualname__)
@@ -230,7 +228,7 @@ def write(
 
 
 def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: Decoding) -> str:
-    """A task of the harness as YAML, of which JSON is a part. Answers end where the model ends them: the
+    """A task of the harness as YAML, which includes JSON. Answers end where the model ends them; the
     harness's default would also stop at the first empty line."""
     sources = {"data_files": {"test": str(folder / f"{name}.jsonl")}, "cache_dir": str(folder / ".cache")}
     table: dict[str, Any] = {
@@ -264,13 +262,13 @@ def definition(name: str, folder: Path, task: Task, mode: Mode, decoding: Decodi
 
 
 def candidates(doc: Mapping[str, str]) -> list[str]:
-    """The continuations whose likelihoods the harness asks the model for."""
+    """The continuations whose likelihoods the harness computes."""
     return list(json.loads(doc["candidates"]))
 
 
 def process_results(doc: Mapping[str, str], results: Sequence[Any]) -> dict[str, float]:
-    """Scores of a problem, mean over its answers, for the harness to average over problems. An answer that
-    could not be graded for reasons of the machine is left out."""
+    """Mean scores of a problem over its answers, which the harness then averages over problems. Answers that
+    the machine failed to grade are left out."""
     verdicts = [verdict for verdict in grade(doc, results) if verdict.outcome != "infra_error"]
     names = sorted({name for verdict in verdicts for name in verdict.scores})
     return {
@@ -279,8 +277,8 @@ def process_results(doc: Mapping[str, str], results: Sequence[Any]) -> dict[str,
 
 
 def grade(doc: Mapping[str, str], results: Sequence[Any]) -> list[Verdict]:
-    """Our verifier on what the harness got for a problem: [text], [[texts]], or a (log-probability, whether
-    greedy) pair per candidate."""
+    """Grade the harness's output for a problem: [text], [[texts]], or a (log-probability, whether greedy)
+    pair per candidate."""
     if "candidates" in doc:
         return [_chosen(doc["problem"], tuple(float(logp) for logp, _ in results), doc["tokens"])]
     texts = [results[0]] if isinstance(results[0], str) else results[0]
@@ -289,7 +287,7 @@ def grade(doc: Mapping[str, str], results: Sequence[Any]) -> list[Verdict]:
 
 @functools.cache
 def _verified(where: str, texts: tuple[str, ...]) -> tuple[Verdict, ...]:
-    """Kept, because the harness's metric and our rows both ask."""
+    """Cached, because the harness's metric and our rows both need it."""
     task, problem = _problem_of(where)
     return tuple(task.verify(problem, texts))
 
@@ -321,11 +319,9 @@ def _problems(module: str, name: str, settings: str, split: Split) -> tuple[Task
 
 
 def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", plain: bool = True) -> Any:
-    """The harness's own model around the same weights.
-
-    A rendered chat template holds its special tokens already. With `plain` the model's generation defaults
-    (repetition penalty, top-k) are left out, which our sampler does not apply either.
-    """
+    """The harness's model class around the same weights. A rendered chat template already holds its special
+    tokens. With `plain` the model's generation defaults (repetition penalty, top-k) are left out, as in our
+    sampler."""
     import copy
 
     import transformers
@@ -350,7 +346,7 @@ def language_model(loaded: Loaded, templated: bool, autocast: str = "float32", p
 
 
 def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], templated: bool) -> None:
-    """Raise DataError where the harness would read other tokens than our sampler does."""
+    """Raise DataError if the harness would read other tokens than our sampler."""
     model = language_model(loaded, templated)
     for problem in problems:
         text = problem.prompt
@@ -360,7 +356,7 @@ def demand_same_prompts(loaded: Loaded, problems: Sequence[Problem], templated: 
         if ours != theirs:
             raise DataError(
                 f"problem {problem.id}: lm-eval reads its prompt as {len(theirs)} tokens and our sampler as "
-                f"{len(ours)}, not the same; the model's tokenizer treats special tokens in a way that the "
+                f"{len(ours)} different ones; the model's tokenizer treats special tokens in a way that the "
                 "two do not share: evaluate with --through grpobench"
             )
 
@@ -375,12 +371,9 @@ def run_harness(
     problems: int = 0,
     fewshot: int | None = None,
 ) -> dict[str, Any]:
-    """Load a task or group, from the folder or else the harness's own, and evaluate it; the harness's
-    results with every sample.
-
-    As the harness's `simple_evaluate` does it, without the survey of the machine that this adds. Raises
-    DataError for a task that is unknown, cannot be loaded, or runs code.
-    """
+    """Load a task or group, from the folder or else the harness's own, and evaluate it; returns the harness's
+    results with every sample. This follows the harness's `simple_evaluate`, without its survey of the
+    machine. Raises DataError for a task that is unknown, cannot be loaded, or runs code."""
     import datasets
     import torch
     from lm_eval.evaluator import evaluate
@@ -388,15 +381,15 @@ def run_harness(
 
     datasets.disable_progress_bars()
     manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=False)
-    if name not in manager.all_tasks:  # reading all of the harness's own takes seconds
+    if name not in manager.all_tasks:  # Indexing all of the harness's own tasks takes seconds.
         manager = TaskManager(include_path=str(folder) if folder else None)
     if name not in manager.all_tasks:
         guess = strict.nearest(name, manager.all_tasks)
         did = f"; did you mean {guess!r}?" if guess else ""
-        raise DataError(f"neither grpobench nor lm-eval knows the task {name!r}{did}")
+        raise DataError(f"unknown task {name!r} in both grpobench and lm-eval{did}")
     try:
         loaded = manager.load([name])
-    except Exception as error:  # whatever the hub, the network or a loading script raises
+    except Exception as error:  # The hub, the network and loading scripts raise many types.
         why = str(error).strip().partition("\n")[0][:300]
         raise DataError(
             f"lm-eval could not load {name}: {type(error).__name__}: {why}; its tasks read their data from "
@@ -420,11 +413,11 @@ def run_harness(
 
 
 def prepare(task: Any, fewshot: int | None) -> None:
-    """Set the number of examples where the task leaves it open, and their seed. Raises DataError."""
+    """Set the number of few-shot examples if the task leaves it open, and their seed. Raises DataError."""
     if getattr(task, "UNSAFE_CODE", False):
         raise DataError(
             f"lm-eval's task {task.task_name} runs what the model writes as code on this machine, "
-            "unconfined; grpobench does not: take a code task of its own, which has a sandbox"
+            "without a sandbox, which grpobench refuses; use a code task of grpobench, which has a sandbox"
         )
     own = task.get_config("num_fewshot")
     if own is None or (fewshot is not None and own != 0):

@@ -1,4 +1,4 @@
-"""What `grpobench eval` asks, and of whom: the user's wish, the models and runs, every value resolved."""
+"""What `grpobench eval` evaluates: the user's options, the models and runs, every value resolved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUT = Path("results/models")
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """What the user asks for; None leaves it to the run, or to the task."""
+    """The user's options; None leaves a value to the run, or to the task."""
 
     task: str
     sets: Mapping[str, Any] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class EvalRequest:
     base: bool = True
     again: bool = False
     out: Path | None = None
-    """Where a model's results go; None: to `OUT`."""
+    """Folder for a model's results; None: `OUT`."""
     tasks_folder: Path | None = None
-    """Where the harness's task files are kept; None: they are thrown away."""
+    """Folder for the harness's task files; None: they are deleted."""
     include: Path | None = None
     """A folder with further tasks of the harness."""
     fewshot: int | None = None
@@ -65,18 +65,18 @@ class Subject:
 
     @property
     def trained_task(self) -> Task | None:
-        """The task that the run was trained on, as it was set."""
+        """The task that the run was trained on, with its settings."""
         told = self.run.get("task")
         return chosen_task(told, self.run.get("beside", "")) if told else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a subject, every value resolved. `task` is None for a task of the harness."""
+    """What a subject is asked, with every value resolved. `task` is None for a task of the harness."""
 
     task: Task | None
     settings: Mapping[str, Any]
-    """JSON that the records of the same question share."""
+    """JSON that all records of the same question share."""
 
     @property
     def stem(self) -> str:
@@ -89,21 +89,19 @@ def subjects(target: str, out: Path | None) -> list[Subject]:
     place = Path(target)
     trained = (place / "run.toml").exists() or (place / "experiment.json").exists()
     if trained and out is not None:
-        raise ConfigError(
-            [f"--out {out}: results of runs stand in their own folders, here in {place}; leave --out away"]
-        )
+        raise ConfigError([f"--out {out}: results of runs go to their own folders, here {place}; omit --out"])
     if (place / "run.toml").exists():
         return [_run(place)]
     if (place / "experiment.json").exists():
         described = files.read_json(place / "experiment.json")
         if not isinstance(described, dict) or not isinstance(described.get("runs"), list):
             raise DataError(
-                f"{place / 'experiment.json'} is damaged; start the recipe again, which writes it anew"
+                f"{place / 'experiment.json'} is damaged; start the recipe again to write it anew"
             )
         names = described["runs"]
         found = [_run(place / name) for name in names if (place / name / "run.toml").exists()]
         if not found:
-            raise DataError(f"{place} holds no run yet; start its recipe with `grpobench run`")
+            raise DataError(f"{place} contains no run yet; start its recipe with `grpobench run`")
         return found
     if place.is_file() and missing(target):
         raise DataError(f"{target}: a file, not a folder; give a run or experiment folder, or a model")
@@ -124,31 +122,26 @@ def _run(place: Path) -> Subject:
 
 
 def resolve(wish: EvalRequest, subject: Subject) -> Plan:
-    """Fill in what the wish leaves open: a run's own task is asked as the run was set."""
+    """Fill in what the options leave open: a run's own task gets the run's settings."""
     dtype = subject.model.dtype
-    told = subject.run.get("task", {})
-    own = subject.trained_task if told.get("name") == wish.task else None
+    trained_on = subject.run.get("task", {})
+    own = subject.trained_task if trained_on.get("name") == wish.task else None
     if not (own or wish.task in registries.tasks() or registries.is_plugin_name("task", wish.task)):
         return Plan(None, _theirs(wish, dtype))
-    entry, beside = (told, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
+    entry, beside = (
+        (trained_on, subject.run.get("beside", "")) if own else ({"name": wish.task}, str(Path.cwd()))
+    )
     fields = strict.plain(own) if own else {}
     task = chosen_task({**entry, "settings": {**fields, **wish.sets}}, beside)
     if lack := task.missing():
         raise ConfigError([f"task {wish.task}: {lack}"])
     sampler = subject.run.get("sampler", {}) if own else {}
-    compared = "lm-eval" in wish.through  # where the random numbers are not ours, greedy answers are enough
-    samples = wish.samples if wish.samples is not None else 0 if compared else 1
-    if not (samples or wish.greedy or "likelihood" in task.modes):
-        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
-    if wish.split not in task.splits:
-        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
-    # A run from before evaluation had a temperature of its own was evaluated at the sampler's.
+    # If lm-eval draws the random numbers, samples cannot be compared, and greedy answers are enough.
+    samples = wish.samples if wish.samples is not None else 0 if "lm-eval" in wish.through else 1
+    # A run from before evaluation had its own temperature was evaluated at the sampler's.
     evaluated = {"temperature": 1.0} | sampler | (subject.run.get("evaluate", {}) if own else {})
     temperature = _given(wish.temperature, evaluated["temperature"])
-    faults: list[str] = []
-    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
-    if faults:
-        raise ConfigError([f"--{fault}" for fault in faults])
+    _check(wish, task, samples, temperature)
     settings = {
         "task": wish.task,
         "task_settings": strict.plain(task),
@@ -167,6 +160,18 @@ def resolve(wish: EvalRequest, subject: Subject) -> Plan:
     return Plan(task, settings)
 
 
+def _check(wish: EvalRequest, task: Task, samples: int, temperature: float) -> None:
+    """Raise ConfigError for options that do not fit the task."""
+    if not (samples or wish.greedy or "likelihood" in task.modes):
+        raise ConfigError(["nothing to evaluate: --no-greedy leaves only samples; add --samples N"])
+    if wish.split not in task.splits:
+        raise ConfigError([f"--split {wish.split}: task {wish.task} has {', '.join(task.splits)}"])
+    faults: list[str] = []
+    strict.build(EvaluateConfig, {"samples": samples, "temperature": temperature}, "", faults)
+    if faults:
+        raise ConfigError([f"--{fault}" for fault in faults])
+
+
 def _given(chosen: float | None, otherwise: float) -> float:
     return otherwise if chosen is None else chosen
 
@@ -178,7 +183,7 @@ def _theirs(wish: EvalRequest, dtype: str) -> dict[str, Any]:
         raise ConfigError([registries.miss("task", wish.task, registries.tasks()) + also])
     if wish.sets or wish.samples:
         raise ConfigError(
-            [f"--set and --samples are for our own tasks; {wish.task} is asked as lm-eval asks"]
+            [f"--set and --samples are for tasks of grpobench; lm-eval has its own settings for {wish.task}"]
         )
     return {
         "task": wish.task,
@@ -192,7 +197,7 @@ def _theirs(wish: EvalRequest, dtype: str) -> dict[str, Any]:
 
 
 def chosen_task(entry: Mapping[str, Any], beside: str) -> Task:
-    """The task of a run.toml's section; `beside` is the folder of others' code and data."""
+    """The task of a run.toml's section; `beside` is the folder with the plugins' code and data."""
     faults: list[str] = []
     task = stored.built("task", entry, beside, faults)
     if faults:

@@ -1,14 +1,14 @@
-"""`grpobench eval`: a task on a model, on a run before and after training, or on every run of an experiment.
+"""`grpobench eval`: evaluate a model, a run before and after training, or every run of an experiment.
 
-What is found stands beside the logs of a run and never in them::
+Results go beside the logs of a run and never into them::
 
     <run folder>/evals/<task>-<split>-<settings>-<through>.jsonl    one row per answer, as in eval.jsonl
-    <run folder>/evals/<task>-<split>-<settings>-<through>.json     what was asked, of which weights; numbers
+    <run folder>/evals/<task>-<split>-<settings>-<through>.json     the question, the weights; numbers
 
-`settings` is a short hash of what was asked: the same question asked again replaces its answer, another one
-stands beside it. The JSON is written last, so that rows without it do not count.
+`settings` is a short hash of the question: the same question replaces its earlier answer, and another one
+gets files of its own. The JSON is written last, so rows without it do not count.
 
-Records of `grpobench eval` as text: numbers with intervals, and where two ways of asking differ.
+The end of this file formats records as text: numbers with intervals, and where two ways of asking differ.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class Record:
-    """What was found for one subject through one of the two ways."""
+    """The result for one subject in one of the two ways."""
 
     subject: Subject
     path: Path
@@ -68,7 +68,7 @@ class Record:
     content: Mapping[str, Any]
     rows: Sequence[Row]
     was_cached: bool = False
-    """Whether it stood there already."""
+    """Whether it already existed."""
 
     @property
     def numbers(self) -> dict[str, Numbers]:
@@ -82,7 +82,7 @@ class Record:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """For machines: what was asked, and the numbers."""
+        """For machines: the question and the numbers."""
         told = {"subject": self.subject.name, "through": self.content["through"], "path": str(self.path)}
         return {**told, "settings": self.content["settings"], "numbers": self.numbers}
 
@@ -90,10 +90,8 @@ class Record:
 def assess(
     target: str, wish: EvalRequest, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Record]:
-    """Evaluate, write and yield one record after the other. Raises ConfigError and DataError.
-
-    `say` is told of runs that are passed over because they have no weights yet.
-    """
+    """Evaluate, write and yield one record after the other. Raises ConfigError and DataError. `say` gets a
+    message for each run that is skipped because it has no weights yet."""
     if "lm-eval" in wish.through and (lack := lm_eval.missing()):
         raise ConfigError([lack])
     chosen = subjects(target, wish.out)
@@ -104,9 +102,7 @@ def assess(
             damaged.append(fault)
             continue
         if subject.run and not newest(subject.evals_parent):
-            message = (
-                f"{subject.evals_parent} holds no weights, neither final ones nor a checkpoint; run it first"
-            )
+            message = f"{subject.evals_parent} has neither final weights nor a checkpoint; run it first"
             if len(chosen) == 1:
                 raise DataError(message)
             say(message)
@@ -127,7 +123,7 @@ class EvaluationCache:
         self.bases: dict[str, tuple[list[Row], Numbers, Mapping[str, Any]]] = {}
 
     def examine(self, subject: Subject, plan: Plan, through: Through) -> Record:
-        """The record of a subject; the one that stands there already where nothing has changed since."""
+        """The record of a subject; the existing one if nothing has changed since."""
         path = subject.evals_parent / "evals" / f"{plan.stem}-{through}.json"
         wanted = identity(subject, plan, self.wish.base)
         before = files.read_json(path)
@@ -172,7 +168,7 @@ class EvaluationCache:
     def _policy(
         self, subject: Subject, plan: Plan, through: Through, policy: Policy
     ) -> tuple[list[Row], Numbers, Mapping[str, Any]]:
-        """Rows and numbers of one policy; a base that several runs share is asked once."""
+        """Rows and numbers of one policy; a base that several runs share is evaluated once."""
         name = f"{subject.name} ({policy})" if subject.run else subject.name
         if policy == "model":
             return self._ask(self._model(subject), plan, through, name)
@@ -187,13 +183,13 @@ class EvaluationCache:
         return self._ask(loaded, plan, through, name)
 
     def _model(self, subject: Subject) -> Loaded:
-        """The model with whatever weights it was left with."""
+        """The model, with whatever weights it last had."""
         if self.loaded is None or self.loaded[0] != subject.model.name:
             self.loaded = (subject.model.name, load(subject.model.name))
         return self.loaded[1]
 
     def _base_model(self, subject: Subject) -> Loaded:
-        self.loaded = None  # the weights in memory may be a trained policy's
+        self.loaded = None  # The weights in memory may be a trained policy's.
         loaded = self._model(subject)
         if subject.model.warm_start:
             own = subject.trained_task
@@ -207,7 +203,7 @@ class EvaluationCache:
         if plan.task is None:
             return self._ask_theirs(loaded, plan)
         if through == "lm-eval":
-            return self._ask_lm_eval(loaded, plan)  # the harness shows its own progress
+            return self._ask_lm_eval(loaded, plan)  # The harness shows its own progress.
         with Ticker() as ticker:
             label = f"{name}: {plan.settings['task']}"
             return self._ask_ours(
@@ -300,8 +296,8 @@ def newest(place: Path) -> tuple[int, Path] | None:
 
 
 def weights_damage(place: Path) -> str:
-    """Why the newest weights of a run are not those that it wrote; empty where they are, or where an older
-    version left no sums."""
+    """Why the newest weights of a run are damaged; empty if they are whole, or if an older version left no
+    checksums."""
     if faults := result_damage(place):
         return "\n".join(faults)
     trained = newest(place)
@@ -315,26 +311,27 @@ def weights_damage(place: Path) -> str:
     if told in ("", files.sha256(path)):
         return ""
     remedy = f"delete {place} to run it again" if path.parent.name == "final" else f"delete {path.parent}"
-    return f"{path}: is not what was written (its sha256 differs); restore it, or {remedy}"
+    return f"{path}: was changed since it was written (its sha256 differs); restore it, or {remedy}"
 
 
 def put(loaded: Loaded, path: Path) -> None:
-    """Load weights of a run into its model; a checkpoint's moments are passed over. Raises DataError for
-    weights of another one."""
+    """Load a run's weights into its model, without the optimizer's moments. Raises DataError for weights of
+    another model."""
     import torch
     from safetensors.torch import load_file
 
     weights = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(MOMENT)}
     parameters = dict(loaded.model.named_parameters())
     if weights.keys() != parameters.keys():
-        raise DataError(f"{path} holds the weights of another model; restore the run folder")
+        raise DataError(f"{path} has the weights of another model; restore the run folder")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
 def _base(subject: Subject) -> dict[str, Any]:
-    """What decides a model, or a run's base model: its files (a hub id stands for itself) and warm start."""
+    """What decides a model, or a run's base model: its files (for a model of the hub its id) and warm
+    start."""
     place = locate(subject.model.name)
     weights = [*Path(place).glob("*.safetensors"), *Path(place).glob("*.bin")]
     return {
@@ -360,9 +357,8 @@ def identity(subject: Subject, plan: Plan, base: bool) -> dict[str, Any]:
 
 
 def unchanged(before: Mapping[str, Any], wanted: Mapping[str, Any], code: Mapping[str, str]) -> bool:
-    """Whether a record answers the question with weights, code and versions as they are now.
-    A model of the hub is told by its name only.
-    """
+    """Whether a record answers the question with weights, code and versions as they are now. For a model of
+    the hub only its name is compared."""
     policies = {
         name: {key: told.get(key) for key in ("step", "weights")}
         for name, told in before.get("policies", {}).items()
@@ -382,7 +378,7 @@ HEADS = {"base": "before", "final": "after", "model": ""}
 
 
 def lines(record: Record) -> list[str]:
-    """A record as a small table. Metrics of parts (``metric/category``) are left to the files."""
+    """A record as a small table. Metrics of parts (``metric/category``) are only in the files."""
     settings, numbers = record.content["settings"], record.numbers
     items = len({row["problem"] for row in record.rows})
     head = f"{record.subject.name}: {settings['task']}, {settings['split']} split, {items} problems"
@@ -403,7 +399,7 @@ def lines(record: Record) -> list[str]:
 
 
 def _cell(record: Record, policy: str, mode: str, metric: str, value: float | None) -> str:
-    """A number; the accuracy with its interval over items."""
+    """A number; for the accuracy with its interval over items."""
     if value is None:
         return "–"
     rows = [row for row in record.rows if row["policy"] == policy and row["mode"] == mode]
@@ -416,7 +412,7 @@ def _cell(record: Record, policy: str, mode: str, metric: str, value: float | No
 
 @dataclass(frozen=True)
 class Compared:
-    """What the two ways of asking say about each other."""
+    """How far the two ways of asking agree."""
 
     lines: Sequence[str]
     rows: Sequence[dict[str, Any]]
@@ -453,7 +449,7 @@ def paired(records: Sequence[Record]) -> Compared:
 
 def _compared(name: str, found: Agreement) -> list[str]:
     alike = found.items - len(found.differing)
-    text = "" if found.same_text is None else f"; {found.same_text} completions are the same to the letter"
+    text = "" if found.same_text is None else f"; {found.same_text} completions are identical"
     accuracies = f"grpobench {found.first:.4f}, lm-eval {found.second:.4f}"
     told = [f"{name}, {found.mode}: {accuracies}; the same scores on {alike} of {found.items} items{text}"]
     for one, other in found.differing:

@@ -1,0 +1,1 @@
+"""Running an experiment: launcher, engines, display, status, merging."""

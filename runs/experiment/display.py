@@ -1,8 +1,7 @@
-"""The live table of an experiment in the output of a notebook's cell.
+"""The progress of an experiment on the screen.
 
-The progress of an experiment: a live table in a terminal or in a notebook's cell; elsewhere a line per run
-that
-ends, and one on all of them every `INTERVAL` seconds.
+A terminal or a notebook's cell shows a live table. Elsewhere a line is printed when a run ends, and a summary
+every `INTERVAL` seconds.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from grpobench.analysis.tools.text import visible
 from grpobench.runs.tools.progress import duration, number
 
 CELL_INTERVAL = 0.5
-"""Least seconds between two versions of the output."""
+"""Minimum seconds between two versions of the output."""
 HTML = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
 
 
 class Cell:
     """An output that is replaced in place, as `rich.live.Live` replaces lines of a terminal. (In a notebook
-    that class needs ipywidgets; this needs IPython alone, and no thread.)"""
+    that class needs ipywidgets; this class needs only IPython and no thread.)"""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.handle: Any = None
         self.latest: RenderableType = ""
-        self.told = -math.inf
+        self.last_news = -math.inf
 
     def start(self) -> None:
         from IPython.display import display
@@ -43,18 +42,19 @@ class Cell:
         self.handle = display(self.bundle(), raw=True, display_id=True)
 
     def update(self, renderable: RenderableType) -> None:
-        """Show this from now on; what comes sooner than `INTERVAL` after the last is shown with the next."""
+        """Show this from now on. Updates that come sooner than `INTERVAL` after the last one are shown with
+        the next one."""
         self.latest = renderable
-        if time.monotonic() - self.told >= CELL_INTERVAL:
-            self.told = time.monotonic()
+        if time.monotonic() - self.last_news >= CELL_INTERVAL:
+            self.last_news = time.monotonic()
             self.handle.update(self.bundle(), raw=True)
 
     def stop(self) -> None:
-        """Show the latest, and leave it standing."""
+        """Show the latest version and leave it there."""
         self.handle.update(self.bundle(), raw=True)
 
     def bundle(self) -> dict[str, str]:
-        """The latest as text and as HTML, for whichever the notebook shows."""
+        """The latest version as text and as HTML, for whichever the notebook shows."""
         width, height = self.console.size
         recorder = Console(file=io.StringIO(), record=True, force_jupyter=False, width=width, height=height)
         recorder.print(self.latest)
@@ -68,11 +68,11 @@ if TYPE_CHECKING:
     from grpobench.runs.experiment.run import Run
 
 INTERVAL = 30.0
-"""Seconds between two lines of an experiment where there is no terminal."""
+"""Seconds between two summaries where there is no terminal."""
 REDRAWN = 0.25
-"""Seconds between two versions of the live table: news of a thousand runs come oftener."""
+"""Seconds between two versions of the live table. A thousand runs report more often than that."""
 MOST_NAMED = 8
-"""Running runs that such a line tells of."""
+"""Maximum number of running runs in a summary."""
 
 COLORS = {
     "running": "cyan",
@@ -85,7 +85,7 @@ COLORS = {
 
 
 def live(console: Console) -> Live | Cell | None:
-    """What is replaced in place; None where the console cannot do so."""
+    """The output that is replaced in place; None if the console cannot do so."""
     if console.is_terminal:
         return Live(console=console, refresh_per_second=4)
     return Cell(console) if console.is_jupyter else None
@@ -98,15 +98,15 @@ class Display:
         self.console = console
         self.runs = runs
         self.workers = workers
-        self.began = self.told = time.monotonic()
+        self.began = self.last_news = time.monotonic()
         self.live = live(console)
         self.drawn = -math.inf
         self.ends = [run for run in runs if run.state != "waiting"]
-        """Runs in the order of their end."""
+        """Runs in the order in which they ended."""
 
     def __enter__(self) -> Self:
         if self.ends:
-            self.console.print(f"{len(self.ends)} of {len(self.runs)} runs have a result already")
+            self.console.print(f"{len(self.ends)} of {len(self.runs)} runs already have a result")
         if self.live:
             self.live.start()
         return self
@@ -122,23 +122,23 @@ class Display:
             self.live.stop()
 
     def refresh(self) -> None:
-        """Show how it stands; without a terminal, only where `INTERVAL` seconds have gone by."""
+        """Redraw the live table, or print a summary if `INTERVAL` seconds have passed."""
         if self.live and time.monotonic() - self.drawn >= REDRAWN:
             self.live.update(self.table())
             self.drawn = time.monotonic()
-        elif not self.live and time.monotonic() - self.told >= INTERVAL:
-            self.told = time.monotonic()
+        elif not self.live and time.monotonic() - self.last_news >= INTERVAL:
+            self.last_news = time.monotonic()
             self.console.print(Text(visible(self.news())), soft_wrap=True)
 
     def news(self) -> str:
-        """How the experiment stands, in one line: counts, times, and where each running run is."""
+        """One line on the experiment: counts, times, and the progress of running runs."""
         running = [run for run in self.runs if run.state == "running"]
         shown = [self.run_status(run) for run in running[:MOST_NAMED]]
         more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
         return " | ".join([self.summary(), *shown, *more])
 
     def run_status(self, run: Run) -> str:
-        """A running run in a few words."""
+        """The progress of a running run in a few words."""
         progress = run.progress
         if not progress:
             return f"{run.name} starting"
@@ -152,13 +152,13 @@ class Display:
         return " ".join([*parts, *([f"{left} left"] if left else [])])
 
     def ended(self, run: Run) -> None:
-        """One run has ended."""
+        """Record that a run has ended."""
         self.ends.append(run)
         if not self.live or run.why:
             self.console.print(Text(visible(self.line(run))), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Something that whoever watches should know."""
+        """Print a message."""
         self.console.print(Text(visible(text)), soft_wrap=True)
 
     def line(self, run: Run) -> str:
@@ -170,7 +170,8 @@ class Display:
         return "  ".join([*parts, duration(run.seconds), *([run.why] if run.why else [])])
 
     def table(self) -> RenderableType:
-        """Every run if the terminal is high enough; else the active ones and the last that ended."""
+        """A table of all runs if the terminal is high enough; else of the active runs and the last ones that
+        ended."""
         table = Table(box=None, pad_edge=False)
         for heading in ("run", "state", "step", "reward", "tokens/s", "left"):
             table.add_column(
@@ -208,16 +209,16 @@ class Display:
         ]
 
     def summary(self) -> str:
-        """Counts by state, and the time left for all."""
+        """Counts by state, and the time left for all runs."""
         counts: dict[str, int] = {}
         for run in self.runs:
             counts[run.state] = counts.get(run.state, 0) + 1
-        states = ", ".join(f"{count} {place}" for place, count in sorted(counts.items()))
+        states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         took, left = duration(time.monotonic() - self.began), duration(self.left())
         return f"{len(self.runs)} runs: {states}; {took} so far" + (f", {left} left" if left else "")
 
     def left(self) -> float:
-        """Seconds left for the experiment, from the cost of what was done and of what is not."""
+        """Estimated seconds left for the experiment, from the cost of finished and open work."""
         seconds = done = 0.0
         todo = 0.0
         for run in self.runs:

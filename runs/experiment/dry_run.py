@@ -1,7 +1,7 @@
-"""`grpobench run --dry-run`: everything that can be checked and told of an experiment before it starts.
+"""`grpobench run --dry-run`: check an experiment and estimate its cost before it starts.
 
-Nothing is started and nothing is written: the recipe, the data, what is in the folder, the tokenizers and the
-lengths of prompts are checked, and what the runs will take is estimated. Weights are not read.
+This starts nothing and writes nothing. It checks the recipe, the data, the content of the folder, the
+tokenizers and the lengths of prompts, and estimates how long the runs will take. It does not load weights.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Split
 
 LINES = 40
-"""Most lines of a prompt that are shown."""
+"""Maximum number of lines of a prompt that are shown."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A problem as the model reads it, through its chat template where it has one."""
+    """A problem as the model reads it, through its chat template if it has one."""
 
     task: str
     model: str
     problem: str
     tokens: int
     context: int
-    """Of the model, in tokens."""
+    """Context length of the model, in tokens."""
     limit: int
     """Longest completion, in tokens."""
     text: str
@@ -50,16 +50,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the steps that are left should take."""
+    """Estimated cost of the steps that are left."""
 
     training_tokens_at_most: int
-    """Every completion as long as the limit, and every draw of dynamic sampling made."""
+    """Upper bound: every completion is as long as the limit, and dynamic sampling makes every draw."""
     evaluation_tokens_at_most: int
-    """Of whole runs: their evaluations before and after training too."""
+    """Upper bound for whole runs, with the evaluations before and after training."""
     training_tokens: int | None
-    """By what earlier runs in the folder sampled per step; None unless each arm and task has one."""
+    """Estimate from the tokens per step of earlier runs in the folder; None unless each arm and task has such
+    a run."""
     seconds: float | None
-    """Likewise, by their seconds per step, spread over the workers."""
+    """Estimate from the seconds per step of earlier runs, spread over the workers."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ class Preview:
 
 
 def preview(recipe: Recipe, out: Path, workers: int, allow_change: bool = False) -> Preview:
-    """Check a recipe and tell what its start would do.
+    """Check a recipe and say what `grpobench run` would do.
 
-    Raises FolderError where another process owns the folder or a run was made with other settings, DataError
-    where data, tokenizers or prompts would stop a run, ConfigError where nothing can be written.
+    Raises FolderError if another process owns the folder or a run was made with other settings, DataError if
+    data, tokenizers or prompts would stop a run, ConfigError if nothing can be written.
     """
     folder = out / recipe.name
     files.demand_writable(folder, "--out")
@@ -111,14 +112,14 @@ def preview(recipe: Recipe, out: Path, workers: int, allow_change: bool = False)
 
 
 def plan(run: Run) -> str:
-    """What would become of a run."""
+    """What would happen to a run."""
     if run.state != "waiting":
         return run.state
     return "resume" if checkpoint(run) else "begin"
 
 
 def checkpoint(run: Run) -> int:
-    """The step of the newest checkpoint; 0 without one, and for a result that is made again."""
+    """The step of the newest checkpoint; 0 without one, and for a result that will be replaced."""
     if settled(run.path):
         return int(status(run.path)["step"]) if grows(run.path, run.config) else 0
     found = [path.name.removeprefix("step-") for path in run.path.glob("checkpoints/step-*")]
@@ -129,7 +130,7 @@ def checkpoint(run: Run) -> int:
 
 
 def estimate(runs: Sequence[Run], workers: int) -> Estimate:
-    """From the settings, and from what earlier runs of the same arms and tasks left in the folder."""
+    """The estimate, from the settings and from earlier runs of the same arms and tasks in the folder."""
     todo = [run for run in runs if run.state == "waiting"]
     left = {run.name: run.config.train.steps - checkpoint(run) for run in todo}
     known = paces(runs)
@@ -148,7 +149,7 @@ def estimate(runs: Sequence[Run], workers: int) -> Estimate:
 
 
 def paces(runs: Sequence[Run]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(seconds, sampled tokens) per step by arm and task, means over the runs that have timed steps."""
+    """(seconds, sampled tokens) per step by arm and task: means over the runs with timed steps."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in runs:
         rows = last_rows(run.path / "metrics.jsonl")
@@ -168,7 +169,7 @@ def limit_of(config: RunConfig) -> int:
 
 
 def step_tokens(config: RunConfig) -> int:
-    """Most tokens that a step samples."""
+    """Upper bound on the tokens that a step samples."""
     if not config.sampler.on_policy:
         return 0
     train = config.train
@@ -177,7 +178,7 @@ def step_tokens(config: RunConfig) -> int:
 
 
 def replayed_tokens(config: RunConfig) -> int:
-    """Most tokens that the base policy samples once, before training on them."""
+    """Upper bound on the tokens that the base policy samples once, before training on them."""
     if config.sampler.kind != "replay":
         return 0
     count = min(config.sampler.problems, len(config.task.problems("train")))
@@ -185,7 +186,7 @@ def replayed_tokens(config: RunConfig) -> int:
 
 
 def evaluation_tokens(config: RunConfig) -> int:
-    """Most tokens that the evaluations of a whole run sample."""
+    """Upper bound on the tokens that the evaluations of a whole run sample."""
     settings, steps, task = config.evaluate, config.train.steps, config.task
     answers = settings.samples * ("sampled" in task.modes) + (settings.greedy and "greedy" in task.modes)
     edges = 1 + settings.before
@@ -205,7 +206,7 @@ def evaluation_tokens(config: RunConfig) -> int:
 
 
 def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
-    """One prompt per task and model, after the prompts that the runs use were measured."""
+    """One prompt per task and model. All prompts of the runs are measured first."""
     models: dict[str, Loaded] = {}
     shown: dict[tuple[str, str], Prompt] = {}
     checked: set[str] = set()
@@ -213,7 +214,7 @@ def prompts(configs: Sequence[RunConfig]) -> tuple[Prompt, ...]:
         name = config.model.name
         if name not in models:
             models[name] = loading.outline(name)
-        # What decides whether prompts fit is the same for every seed and most arms.
+        # Whether prompts fit does not depend on the seed, and for most arms not on the arm.
         facts = str(
             (name, config.task, config.sampler, config.model, config.evaluate, config.train.prompts_per_step)
         )
@@ -270,7 +271,7 @@ def counted(things: Sized, word: str) -> str:
 
 
 def prompt_lines(one: Prompt) -> list[str]:
-    """The prompt as it is read, indented, after a line that says what it is."""
+    """The prompt as the model reads it, indented, after a line that describes it."""
     name = " ".join(one.problem.split())
     name = name if len(name) <= 40 else f"{name[:39]}…"
     room = f"{one.tokens} tokens, up to {one.limit} more in a completion, of {one.context}"
@@ -281,14 +282,17 @@ def prompt_lines(one: Prompt) -> list[str]:
 
 
 def estimate_lines(found: Preview) -> list[str]:
-    """What is left to do, always called an estimate."""
+    """The work that is left, always called an estimate."""
     told = found.estimate
     training, evaluation = told.training_tokens_at_most, told.evaluation_tokens_at_most
     most = f"at most {training:,} tokens sampled in training and {evaluation:,} in evaluations"
-    lines = [f"estimate: {most}, were every answer as long as it may be"]
+    lines = [f"estimate: {most} if every completion has the maximum length"]
     if told.seconds is None or told.training_tokens is None:
-        return [*lines, "estimate of time: none before a run of each arm and task has made two steps here"]
+        return [
+            *lines,
+            "no estimate of time yet: it needs a run of each arm and task with two steps in this folder",
+        ]
     workers = "1 worker" if found.workers == 1 else f"{found.workers} workers"
-    time = f"{duration(told.seconds)} on {workers} without loading"
+    time = f"{duration(told.seconds)} on {workers}, without loading models"
     tokens = f"{told.training_tokens:,} tokens in training"
-    return [*lines, f"estimate by the steps of earlier runs here: {tokens}, {time}"]
+    return [*lines, f"estimate from earlier runs in this folder: {tokens}, {time}"]

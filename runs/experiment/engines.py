@@ -17,20 +17,20 @@ NAMES: tuple[On, ...] = ("local", "ray", "slurm", "submitit-local")
 
 @dataclass(frozen=True)
 class Where:
-    """What the command line says of it."""
+    """The options of the command line on where runs are executed."""
 
     on: On = "local"
     address: str = ""
-    """Of a Ray cluster; without it one is started on this machine."""
+    """Address of a Ray cluster; without it Ray starts on this machine."""
     gpus_per_run: float | None = None
-    """A fraction shares one GPU among runs. None: one where there are GPUs."""
+    """GPUs per run; with a fraction, runs share a GPU. None: one GPU if there are any."""
     cpus_per_run: int | None = None
-    """Threads of a run elsewhere; None: what OMP_NUM_THREADS says, else 1."""
+    """Threads of a run on Ray or Slurm. None: OMP_NUM_THREADS, else 1."""
     job: tuple[str, ...] = ()
     """``K=V``: parameters of submitit's executor."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for what does not belong together."""
+        """Raises ConfigError for options that do not fit together."""
         wrong = []
         if self.address and self.on != "ray":
             wrong.append("--address: belongs to --on ray")
@@ -55,9 +55,9 @@ HERE = Where()
 
 
 def engine(where: Where, folder: Path, workers: int, execute: str, allow_change: bool) -> Engine:
-    """The engine; `workers` of 0 are as many as it has room for. `folder` is that of the experiment, whose
-    lock
-    this process holds. Raises ConfigError where its package is not installed, or it has no room."""
+    """Create the engine; `workers` of 0 means as many as there is room for. `folder` is the experiment's,
+    whose lock this process holds. Raises ConfigError if the engine's package is not installed or no run fits.
+    """
     if where.on == "local":
         room = machine.worker_slots(where.gpus_per_run)
         if not room:

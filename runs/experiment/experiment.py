@@ -1,4 +1,4 @@
-"""Run an experiment: which runs are left, who executes them, and how it ended."""
+"""Run an experiment: which runs are left, which engine executes them, and how the experiment ended."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from grpobench.runs.tools.lock import Lock, living
 from grpobench.runs.tools.machine import worker_slots
 
 CODES: Mapping[RunState, int] = {"disk full": 70, "preempted": 75, "crashed": 70, "refused": 2}
-"""Exit codes of runs that gave no result, the gravest first."""
+"""Exit codes of runs without a result, the most serious first."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an experiment ended: the exit code, and every run by its place."""
+    """How an experiment ended: the exit code, and every run in order."""
 
     folder: Path
     code: int
     runs: tuple[Run, ...]
     workers: int = 1
     seconds: float = math.nan
-    """From the start of the workers to the end of the last; NaN where nothing was left to do."""
+    """Seconds from the start of the workers to the end of the last one; NaN if nothing was left to do."""
 
     def runs_in_state(self, place: RunState) -> list[Run]:
         return [run for run in self.runs if run.state == place]
@@ -60,11 +60,11 @@ def run_experiment(
 ) -> Outcome:
     """Execute every run of a recipe that has no result yet, in `out`/<experiment>.
 
-    `workers` overrides the recipe; 0 means as many as `where` they run has room for: here one per GPU, and
-    one per core without one. `execute` is the dotted name of the function that does a run (tests put a
-    stand-in there). Raises `FolderError` before anything starts when another launcher owns the folder or a
-    run's configuration has changed; ConfigError where what `where` asks for is not here or a variable of the
-    environment is no number; RuntimeError where no worker comes to work.
+    `workers` overrides the recipe. 0 means as many as there is room for: on this machine one per GPU, or one
+    per core without GPUs. `execute` is the dotted name of the function that executes a run (tests replace
+    it). Raises `FolderError` before anything starts if another launcher owns the folder or a run's
+    configuration has changed; ConfigError if what `where` asks for is not available or an environment
+    variable is not a number; RuntimeError if no worker starts.
     """
     console = console or Console()
     patience = watchdog.patience()
@@ -79,7 +79,9 @@ def run_experiment(
         runs = [Run(config, folder / config.folder) for config in recipe.runs()]
         survey(runs, allow_change, line_on(console))
         write_experiment(folder, recipe)
-        left = any(run.state == "waiting" for run in runs)  # for nothing no cluster is started
+        left = any(
+            run.state == "waiting" for run in runs
+        )  # An engine with nothing to do would still start a cluster.
         count = workers or recipe.head.workers
         if left:
             preflight.demand(runs, folder, count or worker_slots(where.gpus_per_run), line_on(console))
@@ -92,13 +94,13 @@ def run_experiment(
 
 
 def line_on(console: Console) -> Callable[[str], None]:
-    """Prints a line, however long."""
+    """Prints a line without wrapping it."""
     return lambda text: console.print(Text(visible(text)), soft_wrap=True)
 
 
 def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] = lambda _: None) -> None:
-    """Find the runs that have a result. Raises `FolderError` for one that is owned, or whose settings or
-    data are others by now."""
+    """Find the runs that have a result. Raises `FolderError` for a run that another process owns, or whose
+    settings or data have changed."""
     faults = []
     today = fingerprints.Today()
     owned = living([run.path for run in runs], say)
@@ -121,7 +123,7 @@ def survey(runs: Sequence[Run], allow_change: bool, say: Callable[[str], None] =
 
 
 def remade(run: Run, today: fingerprints.Today) -> list[str]:
-    """What a run with a result or a checkpoint was made from that is another thing now."""
+    """Inputs of a run with a result or a checkpoint that have changed since."""
     provenance = read_json(run.path / "provenance.json") or {}
     kept = settled(run.path) or any(run.path.glob("checkpoints/step-*"))
     if not (kept and provenance.get("fingerprints")):
@@ -131,9 +133,9 @@ def remade(run: Run, today: fingerprints.Today) -> list[str]:
 
 
 def write_experiment(folder: Path, recipe: Recipe) -> None:
-    """experiment.json: this recipe's runs, and those that earlier starts left here or had planned for the
-    same
-    arms (other seeds): a run whose folder is gone stays planned, and shows as missing."""
+    """experiment.json: the runs of this recipe, and the runs with other seeds of the same arms that are in
+    the folder or that earlier starts planned. A run whose folder was deleted stays planned and shows as
+    missing."""
     configs = recipe.runs()
     table: dict[str, Any] = {
         formats.KEY: formats.FORMAT,

@@ -1,4 +1,4 @@
-"""`grpobench run --until resolved`: seeds are added by a plan that was fixed before the first look."""
+"""`grpobench run --until resolved`: add seeds by a plan that is fixed before the first interim analysis."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from grpobench.analysis.runfolder.interim import InterimPlan
 
 STEP = 2
-"""Seeds from one look to the next, unless told."""
+"""Default number of seeds between two interim analyses."""
 
 
 def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
-    """The plan of a recipe whose seeds are the first: looks at so many seeds more each time, up to `most`.
-    Raises ConfigError where no look could decide."""
+    """The plan of a recipe that names the first seeds: interim analyses at so many seeds more each time, up
+    to `most`. Raises ConfigError if no analysis could reach a verdict."""
     from grpobench.analysis.runfolder.interim import InterimPlan
     from grpobench.analysis.statistics.comparison import pairs_of
     from grpobench.analysis.statistics.permutation import seeds_needed
@@ -46,8 +46,8 @@ def plan_looks(recipe: Recipe, most: int, step: int = STEP) -> InterimPlan:
     counts = [*range(len(first), most, step), most]
     looks, weights = spending(counts, pairs, ALPHA)
     if not looks:
-        what = f"its last look cannot decide over {pairs} pair{'s' * (pairs > 1)}"
-        takes = f"which takes {seeds_needed(ALPHA, pairs)} seeds at one look and more at several"
+        what = f"the last interim analysis cannot reach a verdict on {pairs} pair{'s' * (pairs > 1)}"
+        takes = f"which takes {seeds_needed(ALPHA, pairs)} seeds in one analysis and more in several"
         raise ConfigError([f"--most-seeds {most}: {what}, {takes}; raise it, or --step-seeds"])
     return InterimPlan((*first, *more), looks, weights, ALPHA, pairs, recipe.head.margin, step)
 
@@ -63,10 +63,10 @@ def with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
 def run_until(
     recipe: Recipe, out: Path, plan: InterimPlan, workers: int | None = None, **options: Any
 ) -> Outcome:
-    """Run the seeds of each look until every pair of arms has a verdict or none is left; `options` are those
-    of `run_experiment`. The outcome is that of all seeds run.
+    """Run the seeds of each interim analysis until every pair of arms has a verdict or the plan ends;
+    `options` are those of `run_experiment`. The outcome covers all seeds.
 
-    Raises FolderError where the folder has another plan, or results from before there was one.
+    Raises FolderError if the folder has another plan, or results from before there was a plan.
     """
     folder = out / recipe.name
     settle(folder, plan)
@@ -78,7 +78,7 @@ def run_until(
 
 
 def settle(folder: Path, plan: InterimPlan) -> None:
-    """Write the plan, unless it is there."""
+    """Write the plan, unless it exists."""
     from grpobench.analysis.runfolder.interim import FILE, read_plan
 
     with refusals():
@@ -87,27 +87,30 @@ def settle(folder: Path, plan: InterimPlan) -> None:
         return
     if found is not None:
         raise FolderError(
-            f"{folder / FILE}: the plan is {' '.join(found.options)} from {len(found.seeds)} seeds, looks at "
+            f"{folder / FILE}: the plan is "
+            f"{' '.join(found.options)} from {len(found.seeds)} seeds, analyses at "
             f"{', '.join(map(str, found.analyses))} and a margin of {found.margin:g} points; it was fixed "
-            "before the first look: go on with it, or choose another --out"
+            "before the first analysis: continue it, or choose another --out"
         )
     known = [path.parent.name for path in folder.glob("*/run.toml") if settled(path.parent)]
     if known:
         raise FolderError(
-            f"{folder}: {len(known)} runs have results already, such as {known[0]}; a plan of looks must be "
-            "fixed before the first look: choose another --out"
+            f"{folder}: {len(known)} runs already have results, such as {known[0]}; a plan must be "
+            "fixed before the first run: choose another --out"
         )
     files.write_atomic(files.writable(folder, "--out") / FILE, plan.text().encode())
 
 
 def demand_unplanned(folder: Path) -> None:
-    """Raises FolderError for a folder whose seeds are added by a plan, where the command names none."""
+    """Raise FolderError for a folder with a plan if the command names none."""
     from grpobench.analysis.runfolder.interim import FILE, read_plan
 
     with refusals():
         plan = read_plan(folder)
     if plan is not None:
-        raise FolderError(f"{folder / FILE}: seeds are added by a plan; go on with {' '.join(plan.options)}")
+        raise FolderError(
+            f"{folder / FILE}: this folder adds seeds by a plan; continue with {' '.join(plan.options)}"
+        )
 
 
 def resolved(folder: Path) -> bool:
@@ -121,7 +124,7 @@ def resolved(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Errors of logs as those of data, which is what they are to whoever starts runs."""
+    """Turn errors of logs into errors of data, as the command line reports them."""
     from grpobench.analysis.runfolder.files import LogError
 
     try:

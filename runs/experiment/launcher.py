@@ -1,7 +1,7 @@
 """The launcher of an experiment: hands runs to an engine until none is left or it is told to stop.
 
-A run whose machine failed is tried again after a pause, from its last checkpoint; one that failed by its
-recipe is not.
+If the machine of a run fails, the launcher tries the run again after a pause, from its last checkpoint. A run
+that fails because of its recipe is not tried again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from grpobench.runs.tools.progress import duration
 from grpobench.runs.train.progress import Progress
 
 POLL = 0.25
-"""Seconds between looks at signals and at the display."""
+"""Seconds between two checks of signals and updates of the display."""
 GRACE = 25.0
-"""Seconds that runs get to come to where they can save; who then writes a checkpoint is waited for."""
+"""Seconds that runs get to reach a point where they can save. Runs that are already writing a checkpoint get
+longer."""
 GRACE_FULL = 2.0
-"""The same when the disk is full, where nothing can be saved and 5 seconds are promised."""
+"""The same on a full disk: nothing can be saved, and the documentation promises 5 seconds."""
 MOST_AGAIN = 3
-"""Attempts after the first that a run whose machine fails has without a new checkpoint."""
+"""Attempts after the first for a run whose machine fails and that saves no new checkpoint."""
 PAUSES = (1.0, 4.0, 15.0)
-"""Seconds before each of them; one that did save a checkpoint is tried again after the first."""
+"""Seconds before each of these attempts. A run that did save a checkpoint waits only the first."""
 
 
 @dataclass
@@ -50,24 +51,24 @@ class Launcher:
     console: Console
     active: dict[str, Run] = field(default_factory=dict)
     signals: int = 0
-    """Signals received so far."""
+    """Number of signals received so far."""
     stopping_since: float | None = None
     grace: float = GRACE
     demand: Callable[[], None] = lambda: None
-    """Raises LeaseLost where another launcher has the experiment by now."""
+    """Raises LeaseLost if another launcher owns the experiment by now."""
     patience: float = field(default_factory=watchdog.patience)
-    """Seconds without a word after which a run is taken to hang."""
+    """Seconds without a report after which a run counts as unresponsive."""
     waited_for: set[str] = field(default_factory=set)
-    """Runs that are late to stop because they write a checkpoint, as was last said."""
+    """Runs that stop late because they write a checkpoint, as last reported."""
     abandoned: set[str] = field(default_factory=set)
-    """Those that were ended because they were late, or hung, in the attempt under way."""
+    """Runs whose current attempt was killed because it was late or unresponsive."""
     killed: str = ""
-    """Why runs are ended that do not stop."""
+    """Why runs that do not stop are killed."""
     listened: float = field(default_factory=time.monotonic)
-    """When it was last seen who had said something."""
+    """When a report last came in."""
 
     def launch(self) -> float:
-        """Returns the seconds that it took; NaN where there was nothing to do."""
+        """Returns the seconds that it took; NaN if there was nothing to do."""
         began = time.monotonic()
         queue = [run for run in self.runs if run.state == "waiting"]
         nothing = not queue
@@ -85,7 +86,7 @@ class Launcher:
         return bool(self.active) or (bool(queue) and self.stopping_since is None)
 
     def step(self, queue: list[Run], display: Display) -> None:
-        """Begin what there is room for, wait a moment for news, act on it."""
+        """Start what there is room for, wait a moment for reports, act on them."""
         self.mind_signals()
         self.mind_lease()
         point("launcher")
@@ -128,8 +129,8 @@ class Launcher:
         display.ended(run)
 
     def lose(self, run: Run, lost: Lost, queue: list[Run], display: Display) -> None:
-        """Its machine failed: try again, unless it was to stop or comes no further, or this attempt had its
-        result already and only could not tell."""
+        """The machine of a run failed: try again, unless the run was to stop or makes no progress, or this
+        attempt had its result already and only could not report it."""
         why = lost.why
         if settled(run.path) and attempts(run) > run.before:
             told = status(run.path)
@@ -143,7 +144,7 @@ class Launcher:
         if self.stopping_since is not None or over:
             place: Literal["preempted", "crashed"] = "preempted" if self.stopping_since else "crashed"
             if run.attempts and place == "crashed":
-                why = f"{why}; {run.attempts + 1} attempts came no further than step {saved}"
+                why = f"{why}; {run.attempts + 1} attempts made no progress beyond step {saved}"
             record(run, place, why)
             self.end(run, Ended(place, why), display)
             return
@@ -151,7 +152,7 @@ class Launcher:
         run.attempts += 1
         run.state, run.due = "waiting", time.monotonic() + pause
         queue.insert(0, run)
-        display.note(f"{run.name}: {why}; again from step {saved} in {duration(pause)}")
+        display.note(f"{run.name}: {why}; resuming from step {saved} in {duration(pause)}")
 
     # Stopping
 
@@ -175,7 +176,7 @@ class Launcher:
     def mind_signals(self) -> None:
         """First signal: ask the runs to stop. Second Ctrl-C, or no time left: kill them."""
         if self.signals and self.stopping_since is None:
-            self.console.print("stopping: runs save a checkpoint (Ctrl-C again kills them)")
+            self.console.print("stopping: runs are saving checkpoints (Ctrl-C again kills them)")
             self.stop(GRACE)
         if self.signals > 1:
             self.killed = "killed by a second Ctrl-C"
@@ -184,10 +185,10 @@ class Launcher:
             self.end_late()
 
     def end_late(self) -> None:
-        """End the runs that have not stopped in time, but not those that are writing a checkpoint, which may
-        be large. On a full disk none can be written."""
+        """Kill the runs that have not stopped in time, except those that are writing a checkpoint, which may
+        be large. On a full disk no checkpoint can be written."""
         full = any(run.state == "disk full" for run in self.runs)
-        self.killed = f"killed: it had not begun to save {self.grace:g} s after it was told to stop"
+        self.killed = f"killed: it had not begun to save {self.grace:g} s after the request to stop"
         saving = {name for name, run in self.active.items() if run.saving and not full}
         if not saving:
             self.engine.kill()
@@ -201,12 +202,12 @@ class Launcher:
             self.give_up(self.active[name])
 
     def give_up(self, run: Run) -> None:
-        """End what executes a run, once."""
+        """Kill whatever executes a run, once."""
         self.abandoned.add(run.name)
         self.engine.abandon(run)
 
     def mind_lease(self) -> None:
-        """Where another launcher has taken the experiment over, ask the runs to stop and begin none."""
+        """If another launcher has taken over the experiment, ask the runs to stop and start none."""
         if self.stopping_since is None:
             try:
                 self.demand()
@@ -215,7 +216,7 @@ class Launcher:
                 self.stop(GRACE)
 
     def mind_watchdog(self) -> None:
-        """Give up runs of which nothing was heard for too long."""
+        """Give up unresponsive runs."""
         now = time.monotonic()
         passed, self.listened = min(now - self.listened, watchdog.MOST_UNSEEN), now
         for run in list(self.active.values()):
@@ -232,19 +233,19 @@ class Launcher:
 
 
 def attempts(run: Run) -> int:
-    """Of which its folder tells."""
+    """Attempts that the run's folder records."""
     return int(status(run.path).get("attempt", 0))
 
 
 def record(run: Run, place: Literal["crashed", "preempted"], why: str) -> None:
-    """Write the end of a run whose worker could not."""
+    """Record the end of a run whose worker could not."""
     if run.path.exists() and not Lock(run.path).owner():
         with contextlib.suppress(OSError):
             mark(run.path, place, why)
 
 
 def count_places(runs: Sequence[Run]) -> dict[RunState, int]:
-    """How many runs stand at each place."""
+    """Number of runs by state."""
     counts: dict[RunState, int] = {}
     for run in runs:
         counts[run.state] = counts.get(run.state, 0) + 1

@@ -1,12 +1,10 @@
-"""What is damaged of a run, content and all: what the report finds, what `run` finds, and weights.
+"""`grpobench merge`: one experiment from several that were run on different machines.
 
-`grpobench merge`: one experiment of several that were made on different machines.
-
-What they must have in common is compared and named: the recipe but for what only chooses runs (seeds, arms,
-tasks), and the settings of every arm and task but for the seed. A run that several have is taken where it has
-a result; where several do, they must be the same. A run that is damaged anywhere is named, whole copies or
-not: what it held may have differed. The sources are left as they are, and the new folder appears whole or not
-at all.
+The experiments must agree in their recipe, apart from keys that only choose runs (seeds, arms, tasks), and in
+the settings of every arm and task, apart from the seed. If several have the same run, the merge takes the one
+that has a result; if several have results, these must be equal. A damaged run is an error even if there is a
+whole copy, because the damaged one may have differed. The sources stay as they are, and the new folder
+appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from grpobench.tasks.data.tables import DataError
 
 
 def damage(run: Path) -> list[str]:
-    """A line for every damaged file, which begins with its path; of a file that several looks find something
-    in, what the first one says."""
+    """One line per damaged file, beginning with its path. If several checks find damage in a file, the first
+    one's line counts."""
     found: dict[str, str] = {}
     for fault in chain(unreadable(run), result_faults(run), lost_settings(run), changed_weights(run)):
         file = fault.partition(": ")[0].partition(", line ")[0]
@@ -44,7 +42,7 @@ def damage(run: Path) -> list[str]:
 
 
 def unreadable(run: Path) -> list[str]:
-    """What a report cannot read, or finds to be other than was written."""
+    """Files that a report cannot read, or that were changed since they were written."""
     folder = Folder(run, {}, planned=True)
     try:
         folder.read()
@@ -54,13 +52,13 @@ def unreadable(run: Path) -> list[str]:
 
 
 def lost_settings(run: Path) -> Iterator[str]:
-    """run.toml, where it is gone and rows are there."""
+    """A missing run.toml beside existing rows."""
     if (run / "metrics.jsonl").exists() and not (run / "run.toml").exists():
-        yield f"{run / 'run.toml'}: is missing; restore it"
+        yield f"{run / 'run.toml'}: missing; restore it"
 
 
 def changed_weights(run: Path) -> Iterator[str]:
-    """Final weights that are not what was written."""
+    """Final weights that were changed since they were written."""
     try:
         kept = checksums.read_sums(run)
     except ValueError:
@@ -68,16 +66,16 @@ def changed_weights(run: Path) -> Iterator[str]:
     for name, one in kept.items():
         path = run / name
         if name.startswith("final/") and path.is_file() and checksums.file_sum(path) != one[checksums.SEAL]:
-            yield f"{path}: is not what was written, by {checksums.SUMS_FILE}; restore it"
+            yield f"{path}: was changed since it was written (see {checksums.SUMS_FILE}); restore it"
 
 
 CHOOSING = ("seeds", "arms", "tasks", "workers", "summary")
-"""Keys of a recipe that choose runs, or say what it is for."""
+"""Keys of a recipe that choose runs or describe the recipe."""
 PLANS = ("interim.json", "registration.json")
-"""What was fixed before the runs, and must be the same in all."""
+"""Files that are fixed before the runs and must be the same in all experiments."""
 LISTS = ("runs", "seeds", "arms", "tasks")
 TIMED = ("time/", "cost/peak_memory_gb")
-"""Metrics in which two executions of the same run differ."""
+"""Metrics that differ between two executions of the same run."""
 MOST_NAMED = 10
 
 
@@ -93,7 +91,7 @@ class Source:
         return {path.parent.name: path.parent for path in sorted(self.folder.glob("*/run.toml"))}
 
     def without_settings(self) -> dict[str, Path]:
-        """Those that were planned and have a folder without run.toml."""
+        """Planned runs with a folder but no run.toml."""
         places = {str(name): self.folder / str(name) for name in self.table["runs"]}
         return {
             name: path for name, path in places.items() if path.is_dir() and not (path / "run.toml").exists()
@@ -102,21 +100,21 @@ class Source:
 
 @dataclass(frozen=True)
 class Merged:
-    """What was made."""
+    """The merged experiment."""
 
     folder: Path
     sources: Mapping[str, Path]
-    """The runs, and where each is from."""
+    """The runs, and the source of each."""
     missing: tuple[str, ...]
-    """Planned, and begun nowhere."""
+    """Planned runs that no source has begun."""
 
 
 def merge(folders: Sequence[Path], out: Path) -> Merged:
     """Copy the runs of experiment folders into `out`, which must not exist. Raises DataError for a folder
-    that is
-    no experiment; FolderError where they differ, where one is at work or damaged, or where `out` is there."""
+    that is not an experiment; FolderError if the experiments differ, if one is running or damaged, or if
+    `out` exists."""
     if out.exists():
-        raise FolderError(f"{out} is there already, and nothing is overwritten: name a new folder")
+        raise FolderError(f"{out} already exists; name a new folder")
     sources = [read(folder) for folder in folders]
     owned = living([path for source in sources for path in (source.folder, *source.runs().values())])
     refuse([lease.describe_owner(path) for path, lease in owned.items()])
@@ -137,7 +135,7 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
 
 
 def refuse(faults: Sequence[str]) -> None:
-    """Raise FolderError where there are faults."""
+    """Raise FolderError if there are faults."""
     if faults:
         more = f"\nand {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         raise FolderError("\n".join(faults[:MOST_NAMED]) + more)
@@ -152,12 +150,12 @@ def read(folder: Path) -> Source:
         raise DataError(why)
     table = read_json(folder / "experiment.json")
     if not isinstance(table, dict) or not isinstance(table.get("runs"), list) or checksums.broken(table):
-        raise DataError(f"{folder} is no experiment folder: its experiment.json is missing or damaged")
+        raise DataError(f"{folder}: not an experiment folder: experiment.json is missing or damaged")
     return Source(folder, table)
 
 
 def damaged(sources: Sequence[Source]) -> list[str]:
-    """What cannot be read, or is not what was written: of plans, and of runs, each with what to do."""
+    """Plans and runs that cannot be read or were changed, each with its remedy."""
     found = [
         f"{path}: damaged; restore it"
         for source in sources
@@ -174,29 +172,29 @@ def damaged(sources: Sequence[Source]) -> list[str]:
                 whole.setdefault(name, path)
     for path, faults in torn:
         copy = f"; {whole[path.name]} is a whole copy" if path.name in whole else ""
-        found += [f"{fault}; or move {path} elsewhere to merge without it{copy}" for fault in faults]
+        found += [f"{fault}; or move {path} away to merge without it{copy}" for fault in faults]
     return found
 
 
 def recipe_differences(first: Source, other: Source) -> list[str]:
-    """What two recipes differ in, but for which runs they choose."""
+    """Differences between two recipes, apart from the runs that they choose."""
     ours, theirs = requested_settings(first), requested_settings(other)
     absent = "(absent)"
     pair = f"{first.folder} and {other.folder}"
     found = [
-        f"{pair} have other recipes: {key}: {ours.get(key, absent)} and {theirs.get(key, absent)}"
+        f"{pair} have different recipes: {key}: {ours.get(key, absent)} and {theirs.get(key, absent)}"
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key, absent) != theirs.get(key, absent)
     ]
     for name in PLANS:
         texts = [read_json(source.folder / name) for source in (first, other)]
         if texts[0] != texts[1]:
-            found.append(f"{pair} have other plans, which were fixed before the runs: {name} differs")
+            found.append(f"{pair} have different plans, which were fixed before the runs: {name} differs")
     return found
 
 
 def requested_settings(source: Source) -> dict[str, str]:
-    """What an experiment was asked for: its recipe's keys, its assignments and its sweep values."""
+    """The request behind an experiment: its recipe's keys, its assignments and its sweep values."""
     try:
         table = tomllib.loads(source.table.get("recipe") or "")
     except tomllib.TOMLDecodeError as error:
@@ -214,7 +212,7 @@ def requested_settings(source: Source) -> dict[str, str]:
 
 
 def settings_differences(sources: Sequence[Source]) -> list[str]:
-    """Where the runs of an arm on a task, seeds aside, were made with other settings."""
+    """Settings that differ between runs of the same arm and task, apart from seeds."""
     known: dict[str, tuple[Path, str]] = {}
     found = []
     for source in sources:
@@ -223,7 +221,7 @@ def settings_differences(sources: Sequence[Source]) -> list[str]:
             stem = name.rpartition("-s")[0]
             first, expected = known.setdefault(stem, (path, text))
             changes = stored.differences(expected, text) if expected != text else []
-            found += [f"{first} and {path} have other settings: {change}" for change in changes]
+            found += [f"{first} and {path} have different settings: {change}" for change in changes]
     return found
 
 
@@ -233,7 +231,7 @@ def seedless(text: str) -> str:
 
 
 def choose(sources: Sequence[Source]) -> tuple[dict[str, Path], list[str]]:
-    """Every run where it has come furthest, and which have several results that differ."""
+    """The furthest copy of every run, and the runs that have several results that differ."""
     taken: dict[str, Path] = {}
     faults = []
     for source in sources:
@@ -243,19 +241,21 @@ def choose(sources: Sequence[Source]) -> tuple[dict[str, Path], list[str]]:
                 taken[name] = path
             elif settled(known) and settled(path):
                 if what := unequal(known, path):
-                    faults.append(f"{known} and {path} are the same run with other results: {what} differs")
+                    faults.append(
+                        f"{known} and {path} are the same run with different results: {what} differs"
+                    )
             elif progress(path) > progress(known):
                 taken[name] = path
     return taken, faults
 
 
 def progress(run: Path) -> tuple[bool, int]:
-    """How far a run has come; one with a result furthest."""
+    """How far a run has come; a result is furthest."""
     return settled(run), int(status(run).get("step", 0))
 
 
 def unequal(one: Path, other: Path) -> str:
-    """The first file in which two executions of a run differ, times aside; empty where none does."""
+    """The first file in which two executions of a run differ, apart from times; empty if none does."""
     for name in ("metrics.jsonl", "eval.jsonl"):
         if timeless(one / name) != timeless(other / name):
             return name
@@ -272,7 +272,7 @@ def timeless(path: Path) -> list[Any]:
 
 
 def experiment_table(sources: Sequence[Source]) -> dict[str, Any]:
-    """experiment.json: the first's, with what all of them planned."""
+    """experiment.json of the first source, with the planned runs of all."""
     table = dict(sources[0].table)
     for key in LISTS:
         entries: Iterable[Any] = (entry for source in sources for entry in source.table.get(key, []))

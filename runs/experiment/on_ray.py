@@ -1,7 +1,8 @@
-"""The engine of a Ray cluster: actors that execute one run after the other, wherever Ray has room.
+"""The engine of a Ray cluster: actors that execute one run after another, wherever Ray has room.
 
-An actor stands for a worker process of the pool: it imports torch once, and is replaced when its run crashes
-or its node dies. Ray itself starts nothing again: only the launcher knows what a fault of the recipe is.
+An actor corresponds to a worker process of the pool: it imports torch once and is replaced when its run
+crashes or its node dies. Ray itself restarts nothing, because only the launcher knows which faults are the
+recipe's.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ class Hand:
 
 @dataclass(eq=False)
 class Member:
-    """An actor and what it is doing."""
+    """An actor and its current task."""
 
     actor: Any
     pending: Any
-    """Reference to what it was asked last: whether it is ready, or how its run ended."""
+    """Reference to the last request: whether the actor is ready, or how its run ended."""
     ready: bool = False
     run: Run | None = None
 
 
 class RayEngine:
-    """At most `workers` actors, as many as the cluster has room for where that is 0."""
+    """At most `workers` actors; 0 means as many as the cluster has room for."""
 
     queues = False
 
@@ -128,11 +129,13 @@ class RayEngine:
         return found
 
     def answer(self, member: Member, reference: Any) -> list[News]:
-        """What an actor was asked for, or why there is no answer."""
+        """The answer to an actor's request, or why there is none."""
         member.pending = None
         try:
             answer = self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:  # Raised in it, where a run cannot.
+        except (
+            self.ray.exceptions.RayTaskError
+        ) as error:  # Ray raises this inside the actor if a run cannot start.
             why = str(error).strip().splitlines()[-1]
             return self.handle_death(member, Ended("crashed", why), why)
         except self.ray.exceptions.RayError as error:
@@ -146,7 +149,7 @@ class RayEngine:
         run, member.run = member.run, None
         assert run is not None
         last = self.board.last(run)
-        if answer.fate == "crashed":  # What broke the run may break all that follow in the same process.
+        if answer.fate == "crashed":  # What broke the run may also break later runs in the same process.
             self.dismiss(member)
         return [*last, (run, answer)]
 
@@ -193,16 +196,16 @@ class RayEngine:
 
 
 def connect(ray: Any, address: str) -> None:
-    """Join the cluster at an address; without one start one on this machine. Raises ConfigError where nothing
-    answers, RuntimeError where none starts."""
+    """Join the cluster at an address, or start one on this machine. Raises ConfigError if nothing answers,
+    RuntimeError if none starts."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if not address:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers.
+        os.environ.setdefault(
+            "RAY_USAGE_STATS_ENABLED", "0"
+        )  # Without this Ray sends usage reports to its developers.
         try:
             ray.init(address="local", num_cpus=cores(), include_dashboard=False, **quiet)
-        except (
-            Exception
-        ) as error:  # Ray raises what is no class of its own where a node does not start in time.
+        except Exception as error:  # Ray has no exception class for a node that does not start in time.
             raise RuntimeError(f"Ray did not start on this machine: {error}") from error
         return
     try:
@@ -213,7 +216,7 @@ def connect(ray: Any, address: str) -> None:
 
 
 def capacity(nodes: Sequence[Any], cpus: int, gpus: float) -> int:
-    """Runs that the living nodes have room for at once."""
+    """Number of runs that the living nodes have room for at once."""
     total = 0
     for node in nodes:
         if node["Alive"]:

@@ -1,10 +1,9 @@
-"""What Slurm says of the jobs of this user, by `squeue`. That asks Slurm's controller itself; submitit asks
-`sacct`, which knows nothing where a cluster keeps no accounts.
+"""The engine of a Slurm cluster, through submitit: a job array with one job per run.
 
-The engine of a Slurm cluster, by submitit: a job array, one job per run.
-
-A job that is preempted, or whose time runs out, saves a checkpoint when Slurm warns it and is queued again by
-submitit. What submitit does not bring back (a node that died) the launcher hands in anew.
+When a job is preempted or its time runs out, Slurm warns it; the job saves a checkpoint and submitit queues
+it again. The launcher submits jobs again that submitit does not bring back, such as those of a dead node.
+`squeue` reports their states. It asks Slurm's controller; submitit's `sacct` knows nothing on clusters
+without accounting.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 COMMAND = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T")
 ASK = 15.0
-"""Seconds between two questions."""
+"""Seconds between two queries."""
 LONGEST = 10.0
 """Seconds that the controller gets to answer."""
 OVER = frozenset(
@@ -41,23 +40,23 @@ OVER = frozenset(
         *("PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
-"""States of which a job does not come back, unless Slurm is about to queue it again."""
+"""States of a job that will not come back, unless Slurm is about to queue it again."""
 FORGOTTEN = "FORGOTTEN"
-"""Of a job that Slurm does not list any more: it ended some minutes ago (`MinJobAge`)."""
+"""State of a job that Slurm no longer lists: it ended some minutes ago (`MinJobAge`)."""
 
 
 class Queue:
-    """The states of jobs, as Slurm told them last."""
+    """The states of jobs by Slurm's last answer."""
 
     def __init__(self) -> None:
         self.asked = -ASK
         self.answers = 0
         self.states: dict[str, str] = {}
         self.watchdog = ""
-        """Why there was no answer, if the last question had none."""
+        """Why the last query had no answer; empty if it had one."""
 
     def ask(self) -> None:
-        """Raises nothing: a controller that restarts or is too busy is asked again."""
+        """Query Slurm without raising: a controller that restarts or is too busy is asked again later."""
         self.asked = time.monotonic()
         try:
             told = subprocess.run(COMMAND, capture_output=True, text=True, timeout=LONGEST, check=True).stdout
@@ -70,29 +69,29 @@ class Queue:
         self.states = {job: state for job, _, state in pairs}
 
     def look(self) -> None:
-        """Ask, if the last time is long enough ago."""
+        """Query Slurm if the last query is old enough."""
         if time.monotonic() - self.asked >= ASK:
             self.ask()
 
     def state(self, job: str) -> str:
-        """Of a job such as ``12_3``."""
+        """The state of a job such as ``12_3``."""
         return self.states.get(job, FORGOTTEN)
 
 
 MISSING = "--on slurm: submitit is not installed; pip install 'grpobench[slurm]'"
 LARGEST_ARRAY = 1000
-"""Jobs of an array; Slurm's MaxArraySize is 1001 where nobody has set it."""
+"""Jobs of an array; Slurm's default MaxArraySize is 1001."""
 MINUTES = 24 * 60
-"""Time of a job, unless --job timeout_min=N says otherwise. A run that needs longer is queued again."""
+"""Time limit of a job, unless --job timeout_min=N sets one. A run that needs longer is queued again."""
 MOST_TIMEOUTS = 1000
 CANCELLED = "its job was cancelled (scancel); the next start resumes from the last checkpoint"
 SETTLING = 10.0
-"""Seconds that a result gets to appear on the storage after its job has ended."""
+"""Seconds until a result must appear on the storage after its job has ended."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What a job calls."""
+    """The function that a job calls."""
 
     packed: bytes
     search: tuple[str, ...]
@@ -114,7 +113,9 @@ class Slot:
 
         ended = carry_out(self.packed, listen)
         if ended.fate == "preempted" and warned and callable(queue_again):
-            queue_again(warning, None)  # Submitit's: saves this object, queues the job and ends the process.
+            queue_again(
+                warning, None
+            )  # Submitit's DelayedSubmission saves this object, queues the job and ends the process.
         return ended
 
     def checkpoint(self) -> Any:
@@ -130,14 +131,14 @@ class Entry:
     run: Run
     job: Any
     over: float | None = None
-    """When it was first seen to be over, on the monotonic clock."""
+    """When the job was first seen to be over, on the monotonic clock."""
     answers: int = 0
-    """How many answers of Slurm there had been by then, or when it was handed in."""
+    """Number of Slurm's answers by then, or when the job was submitted."""
     cancelled: bool = False
 
 
 class SlurmEngine:
-    """Hands all runs in; at most `workers` are executed at once."""
+    """Submits all runs; at most `workers` of them run at once."""
 
     queues = True
 
@@ -175,14 +176,14 @@ class SlurmEngine:
         self.looked = 0.0
 
     def settings(self, name: str, cpus: int, gpus: float | None, parameters: Sequence[str]) -> dict[str, Any]:
-        """What submitit is told of each job."""
+        """The parameters of submitit for the jobs."""
         found: dict[str, Any] = {"name": name, "timeout_min": MINUTES, "cpus_per_task": cpus}
         if gpus:
             found["gpus_per_node"] = int(gpus)
         if not self.local:
             threads = [
                 name for name in self.around if not name.startswith("GRPOBENCH_")
-            ]  # sbatch passes those
+            ]  # sbatch passes these on.
             lines = [f"export {name}={self.around[name]}" for name in threads]
             found |= {"slurm_array_parallelism": self.workers, "slurm_setup": lines}
         for text in parameters:
@@ -202,8 +203,8 @@ class SlurmEngine:
             try:
                 with self.executor.batch():
                     jobs = [self.executor.submit(Slot(self.board.parcel(run), search)) for run in begun]
-            except Exception as error:  # Submitit raises what sbatch says as one of many classes.
-                raise RuntimeError(f"jobs could not be handed in: {error}") from error
+            except Exception as error:  # Submitit wraps sbatch's errors in many classes.
+                raise RuntimeError(f"jobs could not be submitted: {error}") from error
         for run, job in zip(begun, jobs, strict=True):
             self.active[run.name] = Entry(run, job, answers=self.queue.answers)
         return begun
@@ -231,14 +232,14 @@ class SlurmEngine:
         return found
 
     def ended(self, entry: Entry, there: set[str]) -> Ended | Lost | None:
-        """How a job ended; None while it goes on."""
+        """How a job ended; None while it is running."""
         job = entry.job
         if entry.cancelled:
             return Ended("preempted", "its job was cancelled")
         if job.paths.result_pickle.name in there:
             try:
                 outcome = job.result()
-            except Exception as error:  # Whatever submitit could not put right.
+            except Exception as error:  # any error that submitit could not handle
                 why = str(error).strip().splitlines()[-1]
                 return Lost(f"its job {job.job_id} failed: {why} (see {job.paths.stderr})")
             if outcome.fate == "preempted" and not (self.board.path / "stop").exists():
@@ -248,7 +249,7 @@ class SlurmEngine:
         if not state:
             entry.over = None
             return None
-        if entry.over is None:  # The result may have come after `there` was read.
+        if entry.over is None:  # The result may have appeared after `there` was read.
             entry.over, entry.answers = time.monotonic(), self.queue.answers
             return None
         if not self.local:
@@ -262,7 +263,7 @@ class SlurmEngine:
         return Lost(why, preempted)
 
     def over(self, entry: Entry) -> str:
-        """The state of a job of which nothing more is to be expected; empty while it goes on."""
+        """The final state of a job; empty while it is running."""
         if self.local:
             return str(entry.job.state) if entry.job.done() else ""
         state = self.queue.state(entry.job.job_id)
@@ -270,8 +271,8 @@ class SlurmEngine:
         return state if known and (state in OVER or state == FORGOTTEN) else ""
 
     def outcome_of(self, entry: Entry) -> Ended | Lost | None:
-        """What became of a job whose run was told to end by others than this launcher; None while Slurm
-        does not say yet."""
+        """What happened to a job that something other than this launcher told to end; None while Slurm has
+        not said yet."""
         job = entry.job
         if not self.local:
             self.queue.ask()
@@ -284,7 +285,7 @@ class SlurmEngine:
         return Lost(f"its job {job.job_id} was taken away", preempted=True)
 
     def tidy(self, entry: Entry) -> None:
-        """Remove the files of a job that told how it ended; those of others hold what it said last."""
+        """Remove the files of a job that reported its end; files of other jobs hold their last messages."""
         for path in self.folder.glob(f"{entry.job.job_id}_*"):
             path.unlink(missing_ok=True)
 
@@ -296,7 +297,7 @@ class SlurmEngine:
         self.given_up += [*self.board.last(run), (run, Lost(f"its job {entry.job.job_id} was cancelled"))]
 
     def stop(self) -> None:
-        """Those that have told of themselves will see it; the others are not waited for."""
+        """Ask every run to stop. Runs that have reported will see the request; the others are cancelled."""
         self.board.stop()
         for name, entry in self.active.items():
             if name not in self.board.seen:

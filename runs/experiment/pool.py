@@ -20,30 +20,30 @@ from grpobench.runs.tools.process import death, environment, starvations, withou
 from grpobench.runs.train.progress import Progress
 
 GRACE_RETIRED = 5.0
-"""Seconds that a worker whose run crashed gets to go by itself."""
+"""Seconds in which a worker whose run crashed must exit by itself."""
 MOST_FAILED_STARTS = 3
 REST = 1.0
-"""Seconds after a failed start in which none is tried."""
+"""Seconds without a new start after a failed one."""
 
 
 @dataclass
 class Worker:
-    """A worker process and what it is doing."""
+    """A worker process and its current task."""
 
     process: multiprocessing.process.BaseProcess
     connection: Connection
     slot: int = 0
-    """Which of the workers it is, from 0; one that takes over from another has its place."""
+    """Index of the worker, from 0; a replacement takes the index of its predecessor."""
     ready: bool = False
     run: Run | None = None
     retired: float | None = None
-    """When it was told to go, on the monotonic clock: after a crash the device may not be sound for it."""
+    """When it was told to exit, on the monotonic clock. After a crash the device may be unsound for it."""
     starvations: int = field(default_factory=starvations)
-    """How many processes the machine had killed for their memory before this one began its run."""
+    """How many processes the machine had killed for lack of memory before this one began its run."""
 
 
 class Pool:
-    """At most `workers` processes, begun when there is work for them."""
+    """At most `workers` processes, started when there is work for them."""
 
     queues = False
 
@@ -57,7 +57,7 @@ class Pool:
         self.crew: list[Worker] = []
         self.failed_starts = 0
         self.rests_until = 0.0
-        """On the monotonic clock: what killed a worker that was starting may be over by then."""
+        """On the monotonic clock. What killed a worker while it started may be over by then."""
         self.stopped = False
 
     def start(self, queue: Sequence[Run]) -> list[Run]:
@@ -83,8 +83,10 @@ class Pool:
         return [news for worker in heard.values() for news in self.read_messages(worker)]
 
     def read_messages(self, worker: Worker) -> list[News]:
-        """Read what a worker has sent; then see whether it still lives."""
-        alive = worker.process.is_alive()  # Asked first: what it sent before its death is still read.
+        """Read what a worker has sent, then check whether it is alive."""
+        alive = (
+            worker.process.is_alive()
+        )  # Checked first, so that messages from before its death are still read.
         found: list[News] = []
         try:
             while worker.connection.poll():
@@ -102,7 +104,7 @@ class Pool:
         elif isinstance(message, Ended) and worker.run:
             run, worker.run = worker.run, None
             if message.fate == "preempted" and not self.stopped:
-                worker.retired = time.monotonic()  # It goes by itself.
+                worker.retired = time.monotonic()  # It exits by itself.
                 return [(run, Lost("its worker process was told to stop (SIGTERM)"))]
             if message.fate == "crashed":
                 self.retire(worker)
@@ -111,13 +113,15 @@ class Pool:
 
     def assign(self, worker: Worker, run: Run) -> None:
         worker.run, worker.starvations = run, starvations()
-        with contextlib.suppress(OSError):  # A dead worker is found by its sentinel.
-            patience = GRACE_RETIRED + 1 if run.attempts else 0.0  # One that goes may still have the lock.
+        with contextlib.suppress(OSError):  # Its sentinel reports a dead worker.
+            patience = (
+                GRACE_RETIRED + 1 if run.attempts else 0.0
+            )  # A worker that is exiting may still hold the lock.
             worker.connection.send(Job(run.config, run.path, self.allow_change, patience))
 
     def retire(self, worker: Worker) -> None:
-        """Send a worker home whose run crashed: what broke the run may break all that follow in the same
-        process. `start` hires a fresh one when it has gone."""
+        """Dismiss a worker whose run crashed, because the cause may also break later runs in the same
+        process. `start` replaces it once it has exited."""
         worker.retired = time.monotonic()
         with contextlib.suppress(OSError):
             worker.connection.send(QUIT)
@@ -138,7 +142,7 @@ class Pool:
         return [(worker.run, Lost(f"its worker process {why}", machine=killed))] if worker.run else []
 
     def start_worker(self) -> None:
-        """Start a worker in the first free place."""
+        """Start a worker in the first free slot."""
         taken = {worker.slot for worker in self.crew}
         place = next(number for number in itertools.count() if number not in taken)
         context = multiprocessing.get_context("spawn")
@@ -167,7 +171,7 @@ class Pool:
             worker.process.kill()
 
     def close(self) -> None:
-        """Send idle workers home and leave no process behind."""
+        """Dismiss idle workers and leave no process behind."""
         for worker in self.crew:
             with contextlib.suppress(OSError):
                 worker.connection.send(QUIT)

@@ -1,6 +1,5 @@
-"""What is tried of an experiment's folder before its first run begins: that files written there last, and
-that what
-the runs keep has room."""
+"""Checks of an experiment's folder before its first run: whether the file system can do what runs need, and
+whether there is room for what they keep."""
 
 from __future__ import annotations
 
@@ -18,15 +17,14 @@ from grpobench.runs.tools.files import FULL, beside, remove, sync_folder
 from grpobench.runs.tools.lock import FolderError
 
 BYTES = 4
-"""Of a weight, and of each of an optimizer's moments: all are float32."""
+"""Bytes of a weight, and of each moment of an optimizer: all are float32."""
 MOMENTS = 2
 """AdamW's."""
 
 
 def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str], None]) -> None:
-    """Try an experiment's folder, which exists, for the runs that are waiting. Raises FolderError where it
-    cannot
-    hold them; `say` hears of what may become too little."""
+    """Check an existing experiment folder for the waiting runs. Raises FolderError if it cannot hold them;
+    `say` gets warnings of low space."""
     waiting = [run.config for run in runs if run.state == "waiting"]
     if waiting:
         probe(folder)
@@ -36,7 +34,7 @@ def demand(runs: Sequence[Run], folder: Path, workers: int, say: Callable[[str],
 def probe(folder: Path) -> None:
     """Write, sync, lock, rename and read a file, as every run does. Raises FolderError, or OSError for a full
     disk."""
-    place = beside(folder / "probe")  # removed by the next start where this one is killed
+    place = beside(folder / "probe")  # If this process is killed, the next start removes it.
     first, second = place / "first", place / "second"
     doing = "make a folder"
     try:
@@ -56,7 +54,7 @@ def probe(folder: Path) -> None:
         sync_folder(place)
         doing = "read back what was written"
         if second.read_bytes() != b"written":
-            raise OSError("other bytes came back")
+            raise OSError("the bytes differ")
         doing = "remove a folder"
         remove(place)
     except OSError as error:
@@ -65,13 +63,13 @@ def probe(folder: Path) -> None:
             raise
         why = error.strerror or str(error) or type(error).__name__
         raise FolderError(
-            f"--out {folder}: cannot {doing} there ({why}), without which no run can be resumed; name a "
-            "folder on another file system"
+            f"--out {folder}: cannot {doing} there ({why}), and without that runs could not be resumed; "
+            "name a folder on another file system"
         ) from None
 
 
 def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable[[str], None]) -> None:
-    """Hold the free space against what the runs keep. Raises FolderError where it does not do for one."""
+    """Compare the free space with what the runs keep. Raises FolderError without room for one."""
     counts = {name: weights(name) for name in {config.model.name for config in waiting}}
     known = [(config, counts[config.model.name]) for config in waiting if counts[config.model.name]]
     if not known:
@@ -81,22 +79,21 @@ def room(waiting: Sequence[RunConfig], folder: Path, workers: int, say: Callable
     remedy = "free space, or name another --out"
     if free < least:
         raise FolderError(
-            f"{folder} has {size(free)} free, and the weights of one run and their copy aside are "
+            f"{folder} has {size(free)} free, but the weights of one run and their temporary copy take "
             f"{size(least)}; {remedy}"
         )
     kept = sum(result(config, count) for config, count in known)
     working = workers * max(checkpoints(config, count) for config, count in known)
     if free < kept + working:
         say(
-            f"{folder} has {size(free)} free, and what {len(known)} runs keep comes to about {size(kept)}, "
+            f"{folder} has {size(free)} free; {len(known)} runs keep about {size(kept)}, "
             f"with up to {size(working)} of checkpoints while they run; {remedy}, or set checkpoint.final = "
-            "false, which keeps no optimizer's state"
+            "false, which drops the optimizer state"
         )
 
 
 def weights(model: str) -> int:
-    """How many weights the files of a model on this machine hold; 0 where that is not known without the
-    hub."""
+    """Number of weights in a model's files on this machine; 0 if only the hub could tell."""
     found = model_files.folder_of(model)
     folder = found[1] if found else None
     if model in model_files.PACKAGED and not found:
@@ -106,17 +103,17 @@ def weights(model: str) -> int:
 
 
 def roles(config: RunConfig) -> int:
-    """Trained models of the policy's size."""
+    """Number of trained models of the policy's size."""
     return sum(role != "value_head" for role in config.algorithm.trained_roles)
 
 
 def checkpoints(config: RunConfig, count: int) -> int:
-    """Bytes of a run's checkpoints at their most: those kept, and one aside."""
+    """Maximum bytes of a run's checkpoints: those kept, and one temporary copy."""
     return (config.checkpoint.keep + 1) * (1 + MOMENTS) * BYTES * count * roles(config)
 
 
 def result(config: RunConfig, count: int) -> int:
-    """Bytes that a finished run keeps: the policy, and the state from which it can go on."""
+    """Bytes that a finished run keeps: the policy, and the state from which it can continue."""
     state = (1 + MOMENTS) * BYTES * count * roles(config)
     return BYTES * count + (state if config.checkpoint.final else 0)
 

@@ -1,4 +1,4 @@
-"""A finding's registration: claim, rule and settings, written before its first run."""
+"""The registration of a finding: claim, rule and settings, written before its first run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from grpobench.tasks.data.tables import DataError
 
 
 def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registration:
-    """The registration in the experiment's folder, which is written if nothing has run there; another one
-    then
-    gives way to it.
+    """The registration in the experiment's folder. It is written, or replaces an earlier one, if nothing has
+    run in the folder.
 
-    Raises FolderError where runs stand there that nothing announced, DataError for a damaged registration.
+    Raises FolderError if the folder has runs without a registration, DataError for a damaged registration.
     """
     folder = out / recipe.name
     begun = sorted(path.parent.name for path in folder.glob("*/run.toml"))
@@ -36,8 +35,8 @@ def register(finding: Finding, scale: str, recipe: Recipe, out: Path) -> Registr
             return known
     elif begun:
         raise FolderError(
-            f"{folder}: holds runs, such as {begun[0]}, and no {FILE}; what is judged must be registered "
-            "before it is run: choose another --out"
+            f"{folder}: has runs, such as {begun[0]}, but no {FILE}; a finding must be registered "
+            "before its runs: choose another --out"
         )
     made = provenance.commit()
     commit = str(made.get("commit", ""))

@@ -1,8 +1,8 @@
-"""Both ends of the line between a launcher and a run that may be on another host: files in the experiment'
-folder, on storage that both see.
+"""Both ends of the connection between a launcher and a run that may be on another host: files in the
+experiment's folder, on storage that both see.
 
-A run tells where it is about once a second and looks as often whether it is to stop. It also stops, with a
-checkpoint, when the launcher's own lease is over: nothing goes on that nobody waits for.
+A run reports its progress about once a second and checks as often whether it should stop. It also stops, with
+a checkpoint, when the launcher's lease has expired: no run continues without a launcher.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from grpobench.runs.train.progress import Progress
 
 FOLDER = ".launch"
 LOOK = 1.0
-"""Seconds between two looks at files of the other end."""
+"""Seconds between two checks of the other end's files."""
 PATIENCE = 3
-"""Leases for which a run waits for the lock of its folder: an earlier attempt may be about to go."""
+"""Leases for which a run waits for the lock of its folder: an earlier attempt may be about to exit."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A job as it travels to another process, and what that needs to execute it."""
+    """A job as it travels to another process, with everything that process needs to execute it."""
 
     job: Job
     execute: str
     threads: int
     board: Path
     token: str
-    """Of the launcher's lease."""
+    """Seconds of the launcher's lease."""
 
 
 class Board:
     """The launcher's end."""
 
     def __init__(self, experiment: Path, execute: str, threads: int, allow_change: bool) -> None:
-        """The lock of `experiment` is held by this process. What launchers left that are gone is removed."""
+        """The launcher's end. This process holds the lock of `experiment`. Files of earlier launchers are
+        removed."""
         lease = lock.parse(lock.file_text(experiment / "lock"))
         assert lease is not None
         self.token, self.execute, self.threads = lease.token, execute, threads
@@ -64,20 +65,20 @@ class Board:
         self.looked = 0.0
 
     def parcel(self, run: Run) -> bytes:
-        """A run for another process."""
+        """Prepare a run for another process."""
         patience = PATIENCE * lock.lease_seconds()
         job = Job(run.config, run.path.absolute(), self.allow_change, patience)
         return pickle.dumps(Parcel(job, self.execute, self.threads, self.path, self.token))
 
     def heard(self, runs: Iterable[Run]) -> list[tuple[Run, Progress]]:
-        """What the runs have written since the last look, which was a second ago or longer."""
+        """Messages of the runs since the last check, which was a second ago or longer."""
         if time.monotonic() - self.looked < LOOK:
             return []
         self.looked = time.monotonic()
         return [news for told in runs for news in self.read(told)]
 
     def read(self, told: Run) -> list[tuple[Run, Progress]]:
-        """What one run has written since it was last read."""
+        """Messages of one run since the last check."""
         path = self.path / f"{told.name}.json"
         with contextlib.suppress(FileNotFoundError, ValueError):
             changed = path.stat().st_mtime_ns
@@ -87,7 +88,7 @@ class Board:
         return []
 
     def last(self, told: Run) -> list[tuple[Run, Progress]]:
-        """What a run that has ended wrote last."""
+        """The last message of a run that has ended."""
         found = self.read(told)
         self.seen.pop(told.name, None)
         (self.path / f"{told.name}.json").unlink(missing_ok=True)
@@ -98,7 +99,7 @@ class Board:
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # An engine may have left logs of jobs that were lost.
+        with contextlib.suppress(OSError):  # An engine may have left logs of lost jobs.
             self.path.parent.rmdir()
 
 
@@ -135,13 +136,14 @@ class Post:
 
 
 def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) -> Ended:
-    """Execute a run that was sent. `listen` gets the end of its line, to stop it by other ways."""
+    """Execute a run that was sent. `listen` gets the run's end of the connection, to stop the run in other
+    ways."""
     import torch
 
     parcel: Parcel = pickle.loads(packed)
     path, config = parcel.job.path, parcel.job.config
     if settled(path) and not parcel.job.allow_change and not grows(path, config):
-        found = status(path)  # By an attempt that was thought lost.
+        found = status(path)  # by an attempt that was believed lost
         return Ended(ENDS.get(found["state"], "finished"), found["why"])
     post = Post(parcel)
     listen(post)
@@ -153,13 +155,13 @@ def carry_out(packed: bytes, listen: Callable[[Post], None] = lambda _: None) ->
 
 
 def extend_search(search: tuple[str, ...]) -> None:
-    """Find modules where the launcher finds them; spawned processes do so by themselves."""
+    """Make modules importable as they are for the launcher; spawned processes inherit this by themselves."""
     sys.path.extend(path for path in search if path not in sys.path)
 
 
 def surroundings(threads: int) -> dict[str, str]:
-    """Variables for a process elsewhere, before it imports anything: its threads, and what the command line
-    has put there. The name that this host signs with is its own."""
+    """Variables for a remote process before it imports anything: its threads, and variables that the command
+    line has set. The host name in its lock is its own."""
     own = {name: value for name, value in os.environ.items() if name.startswith("GRPOBENCH_")}
     own.pop(lock.HOST, None)
     count = str(threads)

@@ -12,7 +12,7 @@ from grpobench.runs.settings.config import RunConfig
 from grpobench.runs.train.progress import SAVING, Progress
 
 FORWARD_AND_BACKWARD = 3
-"""What an update costs, in forward passes."""
+"""The cost of an update in forward passes."""
 RunState = Literal[
     "waiting", "running", "finished", "diverged", "collapsed", "crashed", "preempted", "refused", "disk full"
 ]
@@ -32,19 +32,19 @@ class Run:
     """Steps that were done when this attempt began to report."""
     seconds: float = 0.0
     due: float = 0.0
-    """Not to begin before this moment of the monotonic clock."""
+    """The run must not start before this time of the monotonic clock."""
     attempts: int = 0
-    """That were lost by faults of the machine since the run last saved a checkpoint."""
+    """Attempts that the machine lost since the run last saved a checkpoint."""
     saved: int = 0
-    """The last checkpoint when the last of them was lost, or before the first."""
+    """The last checkpoint when the last attempt was lost, or before the first."""
     before: int = 0
-    """Attempts that its folder told of when it was last begun here."""
+    """Attempts recorded in its folder when it was last started here."""
     silent: float = 0.0
-    """Seconds for which nothing was heard of it while its launcher listened."""
+    """Seconds without a report while the launcher was listening."""
     unresponsive: str = ""
-    """Why it was given up."""
+    """Why the launcher gave it up."""
     logged: int = 0
-    """Bytes of its log.txt when it was last begun here."""
+    """Bytes of its log.txt when it was last started here."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def cost(self) -> float:
-        """What a run costs, in tokens that go forward once; the longest should not begin last."""
+        """The cost of a run, in tokens of forward passes; the longest run should not start last."""
         train, algorithm, task = self.config.train, self.config.algorithm, self.config.task
         tokens = (
             (self.config.sampler.max_completion_tokens or task.max_completion_tokens)
@@ -67,11 +67,11 @@ class Run:
 
     @property
     def saving(self) -> bool:
-        """Whether it said last that it writes a checkpoint or its final weights."""
+        """Whether its last report said that it writes a checkpoint or its final weights."""
         return self.progress is not None and self.progress.phase == SAVING
 
     def checkpoint(self) -> int:
-        """The step of its last checkpoint; 0 without any."""
+        """The step of its last checkpoint; 0 without one."""
         names = [path.name.removeprefix("step-") for path in self.path.glob("checkpoints/step-*")]
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -82,7 +82,7 @@ class Run:
         self.seconds = time.monotonic() - self.began
 
     def left(self) -> float:
-        """Seconds that the remaining steps take at the pace so far; NaN before the first step."""
+        """Seconds for the remaining steps at the pace so far; NaN before the first step."""
         done = self.progress.step - self.first_step if self.progress else 0
         if not self.progress or done <= 0:
             return math.nan

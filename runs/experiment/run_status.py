@@ -1,7 +1,7 @@
-"""`grpobench status`: how the runs of a folder stand, read from their files by any other process.
+"""`grpobench status`: the state of the runs in a folder, read from their files by any other process.
 
-Read are status.json, run.toml, the end of metrics.jsonl and the locks; nothing is written and torch is not
-loaded. What is told of time is an estimate from the steps that were timed last.
+This reads status.json, run.toml, the end of metrics.jsonl and the locks. It writes nothing and does not load
+torch. Times left are estimates from the last timed steps.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from grpobench.runs.tools.progress import duration, number
 from grpobench.tasks.data.tables import DataError
 
 END = 128 * 1024
-"""Bytes of metrics.jsonl that are read: the last rows, some thirty."""
+"""Bytes at the end of metrics.jsonl that are read: about thirty rows."""
 WATCH = 2.0
-"""Seconds between two looks with `--watch` in a terminal; elsewhere they are the display's `INTERVAL`."""
+"""Seconds between two updates with `--watch` in a terminal; elsewhere the display's `INTERVAL` applies."""
 HEADER = ("run", "state", "step", "reward", "tokens/s", "left", "last row", "process")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One run. None: not known."""
+class RunStatus:
+    """The status of one run. None means unknown."""
 
     run: str
     state: str
-    """As in status.json; `waiting`: not begun; `interrupted`: it says `running`, and no process lives that
-    owns it; `damaged`: it has a result of which something is gone."""
+    """As in status.json, or `waiting`: not begun; `interrupted`: it says `running`, but no living process
+    owns it; `damaged`: part of its result is gone."""
     why: str
     step: int
     steps: int | None
     reward: float | None
-    """Mean of the last step."""
+    """Mean reward of the last step."""
     tokens_per_second: float | None
-    """Sampled tokens over the seconds of the last step."""
+    """Sampled tokens divided by the seconds of the last step."""
     seconds_left: float | None
-    """Of this run, at the pace of its last steps."""
+    """Seconds left for this run, at the pace of its last steps."""
     seconds_per_step: float | None
-    """Of its last steps, evaluations among them included."""
+    """Pace of its last steps, with the evaluations among them."""
     seconds_since_row: float | None
-    """How long ago metrics.jsonl was written to."""
+    """Seconds since metrics.jsonl was last written."""
     process: int | None
     """The living process that owns the folder."""
     host: str | None
@@ -80,12 +80,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class Overview:
-    """An experiment folder, or one run's."""
+    """The status of an experiment folder, or of one run's folder."""
 
     folder: Path
     launcher: Owner | None
     """The living process that hands out the runs."""
-    runs: tuple[Standing, ...]
+    runs: tuple[RunStatus, ...]
 
     @property
     def counts(self) -> Counter[str]:
@@ -93,8 +93,9 @@ class Overview:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the launcher is done: what is left of every run, spread over those that run now. A run that
-        has no steps yet is taken to last as long as the others of its arm and task, or else as all do."""
+        """Seconds until the launcher is done: the work left of every run, spread over the runs that are
+        running. A run without steps is assumed to last as long as others of its arm and task, or else as all
+        others."""
         running = self.counts["running"]
         if self.launcher is None or not running:
             return None
@@ -111,13 +112,13 @@ class Overview:
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.counts.items()))
         left = duration(_or_nan(self.seconds_left))
         time = f"; about {left} left" if left else ""
-        who = "no launcher runs"
+        who = "no launcher is running"
         if self.launcher:
             who = f"launcher {self.launcher.pid} on {self.launcher.host}"
         return f"{self.folder}: {len(self.runs)} runs: {states}{time}; {who}"
 
     def lines(self, most: int | None = None) -> list[str]:
-        """A table and a summary. With `most`, runs that are at work come first, and the rest is counted."""
+        """A table and a summary. With `most`, running runs come first, and the rest is counted."""
         shown = list(self.runs)
         if most is not None and len(shown) > most:
             shown = sorted(shown, key=lambda run: run.state != "running")[: max(1, most)]
@@ -144,8 +145,8 @@ class Overview:
 
 
 def overviews(folder: Path) -> list[Overview]:
-    """Of an experiment folder, a run folder, or a folder of experiment folders. Raises DataError for
-    others."""
+    """The status of an experiment folder, a run folder, or a folder of experiment folders. Raises DataError
+    for others."""
     if not folder.is_dir():
         raise DataError(
             f"{folder}: {why_no_folder(folder)}; give an experiment folder such as results/quickstart"
@@ -157,13 +158,13 @@ def overviews(folder: Path) -> list[Overview]:
     found = [experiment(path.parent) for path in sorted(folder.glob("*/experiment.json"))]
     if not found:
         raise DataError(
-            f"{folder} holds no run; give a folder that `grpobench run` has written, or its parent"
+            f"{folder} contains no run; give a folder that `grpobench run` has written, or its parent"
         )
     return found
 
 
 def experiment(folder: Path) -> Overview:
-    """Every planned run, and every other whose folder is there."""
+    """Every planned run, and every other run whose folder exists."""
     described = read_json(folder / "experiment.json")
     planned = described.get("runs", []) if isinstance(described, dict) else []
     found = [path.parent.name for path in sorted(folder.glob("*/run.toml"))]
@@ -171,8 +172,8 @@ def experiment(folder: Path) -> Overview:
     return Overview(folder, Lock(folder).owner(), tuple(run_status(folder / name) for name in names))
 
 
-def run_status(place: Path) -> Standing:
-    """How one run stands."""
+def run_status(place: Path) -> RunStatus:
+    """The status of one run."""
     told, owner, rows = status(place), Lock(place).owner(), last_rows(place / "metrics.jsonl")
     state, why = str(told.get("state", "waiting")), str(told.get("why", "") or "")
     if damage := result_damage(place):
@@ -187,7 +188,7 @@ def run_status(place: Path) -> Standing:
     left = None
     if state == "running" and steps is not None and pace is not None:
         left = pace * (steps - step)
-    return Standing(
+    return RunStatus(
         run=place.name,
         state=state,
         why=why,
@@ -204,7 +205,7 @@ def run_status(place: Path) -> Standing:
 
 
 def _unresponsive(place: Path) -> str:
-    """What the launcher wrote down of the last attempt that it gave up; empty where it gave up none."""
+    """The launcher's note on the last attempt that it gave up; empty if it gave up none."""
     found = {}
     for path in place.glob("unresponsive-*.txt"):
         with contextlib.suppress(OSError, ValueError):
@@ -214,7 +215,7 @@ def _unresponsive(place: Path) -> str:
 
 
 def last_rows(path: Path) -> list[dict[str, Any]]:
-    """The last rows of a log that another process may be writing; a row that is not whole is left out."""
+    """The last rows of a log that another process may be writing; incomplete rows are left out."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -222,7 +223,9 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return []
-    whole = lines[1 if size > END else 0 : -1]  # the first may be cut, and what follows the last line end is
+    whole = lines[
+        1 if size > END else 0 : -1
+    ]  # The first line may be cut, and the last one may be incomplete.
     rows = []
     for text in whole:
         with contextlib.suppress(ValueError, RecursionError):  # a damaged line, which the report names
@@ -233,7 +236,7 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _steps(place: Path) -> int | None:
-    """Steps that the run is to make; None before it has begun."""
+    """Steps that the run will make; None before it has begun."""
     try:
         table = tomllib.loads((place / "run.toml").read_text(encoding="utf-8"))
         return int(table["train"]["steps"])
@@ -242,7 +245,7 @@ def _steps(place: Path) -> int | None:
 
 
 def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds per step over the last rows of one attempt, whose clock begins with it."""
+    """Seconds per step over the last rows of one attempt. The clock starts anew with each attempt."""
     found: list[Mapping[str, Any]] = []
     for row in reversed(rows):
         wall = _number(row, "time/wall")
@@ -276,8 +279,8 @@ def _age(path: Path) -> float | None:
         return None
 
 
-def _expected(run: Standing, others: Sequence[Standing]) -> float | None:
-    """Seconds that a run should take which has timed no step yet."""
+def _expected(run: RunStatus, others: Sequence[RunStatus]) -> float | None:
+    """Expected seconds of a run that has no timed step yet."""
     timed = [
         (other, other.seconds_per_step * other.steps)
         for other in others
@@ -294,7 +297,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def watch(folder: Path, console: Console, wait: Callable[[float], None] = time.sleep) -> None:
-    """Show a folder again and again until no launcher is at work in it, or Ctrl-C."""
+    """Show a folder repeatedly until no launcher is running in it, or Ctrl-C."""
     screen = Live(console=console, auto_refresh=False) if console.is_terminal else None
     try:
         if screen:

@@ -1,11 +1,10 @@
-"""Runs that say nothing any more. A run reports from its safe points, every few seconds; one that has not
-for `GRPOBENCH_PATIENCE` seconds hangs.
+"""Detects unresponsive runs. A run reports from its safe points every few seconds; without a report for
+`GRPOBENCH_PATIENCE` seconds it counts as unresponsive.
 
-Its own process writes down where it is: a timer of the interpreter, which needs neither the main thread nor
-the interpreter's lock and is put off by every report, writes the stacks of all threads to log.txt. The
-launcher, which counts for itself, keeps them in unresponsive-ATTEMPT.txt, has the process killed, and the
-run goes on
-from its last checkpoint. A process that was stopped (SIGSTOP) writes nothing, and the file says so.
+The run's own process records where it is: a timer of the interpreter, which needs neither the main thread nor
+the interpreter's lock and is reset by every report, writes the stacks of all threads to log.txt. The launcher
+measures by itself. It copies the stacks to unresponsive-ATTEMPT.txt and has the process killed, and the run
+resumes from its last checkpoint. A process that was stopped (SIGSTOP) writes nothing, and the file says so.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from grpobench.runs.train.progress import Progress
 
 VARIABLE = "GRPOBENCH_PATIENCE"
 SECONDS = 1800.0
-"""Much longer than what a run does without a safe point: loading a model, grading a batch, one call of an
-engine of its own, a checkpoint."""
+"""Default patience in seconds. Much longer than any work without a safe point: loading a model, grading a
+batch, one call of an inference engine, a checkpoint."""
 EARLY = 0.9
-"""The share of the patience after which stacks are written down, so that they are there when it is over."""
+"""Stacks are written after this share of the patience, so that they exist when it is over."""
 OFTEN = 0.02
-"""The share of the patience after which the timer is worth setting anew."""
+"""The timer is reset after this share of the patience; sooner is not worth it."""
 MARK = b"Timeout ("
-"""With this the interpreter's timer begins what it writes."""
+"""The interpreter's timer begins its output with this."""
 STDERR = 2
 MOST_UNSEEN = 5.0
-"""Seconds of silence that one look can add: while the launcher itself does not run (a laptop asleep, Ctrl-Z),
-nobody is there to hear anything."""
+"""Maximum seconds of silence that one check can add. While the launcher itself does not run (a laptop asleep,
+Ctrl-Z), it cannot hear reports."""
 NO_STACK = (
-    "It wrote no stack, as a process that is stopped (SIGSTOP) or waits for a dead disk cannot; what it said "
-    "before stands in log.txt."
+    "It wrote no stack: it may be stopped (SIGSTOP) or be waiting for a dead disk. Its earlier output "
+    "is in log.txt."
 )
 
 
 def patience() -> float:
-    """Seconds: the user's, infinite where these are not above 0. Raises ConfigError for what is no number."""
+    """The user's patience in seconds, infinite if not above 0. Raises ConfigError if it is not a number."""
     seconds = user_seconds(VARIABLE, SECONDS)
     return seconds if seconds > 0 else math.inf
 
 
 @contextlib.contextmanager
 def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    """Around a run: where nothing is reported for long, the stacks of its threads go to standard error, its
-    log.txt. Gives the `report` that puts this off."""
+    """Wraps a run: after a long time without a report, the stacks of its threads go to standard error, which
+    is its log.txt. Yields the `report` that resets the timer."""
     seconds = patience()
     if math.isinf(seconds):
         yield report
@@ -74,7 +73,7 @@ def written_down(report: Callable[[Progress], None]) -> Iterator[Callable[[Progr
 
 
 def size(run: Run) -> int:
-    """Bytes of a run's log.txt."""
+    """Size of a run's log.txt in bytes."""
     try:
         return (run.path / "log.txt").stat().st_size
     except OSError:
@@ -82,7 +81,7 @@ def size(run: Run) -> int:
 
 
 def stack(run: Run) -> str:
-    """The last stacks that this attempt wrote down; empty where there are none."""
+    """The last stacks that this attempt wrote; empty if there are none."""
     try:
         with (run.path / "log.txt").open("rb") as file:
             file.seek(run.logged)
@@ -95,11 +94,11 @@ def stack(run: Run) -> str:
 def unresponsive(run: Run) -> str:
     """Why a run is given up."""
     phase = run.progress.phase if run.progress else "starting"
-    return f"hung: no word for {duration(run.silent)} in `{phase}`"
+    return f"unresponsive: no report for {duration(run.silent)} in `{phase}`"
 
 
 def keep(run: Run, why: str) -> str:
-    """Write unresponsive-ATTEMPT.txt; what is said of the run, with where to look."""
+    """Write unresponsive-ATTEMPT.txt. Returns the reason with the path of the file."""
     found = stack(run)
     place = run.path / f"unresponsive-{status(run.path).get('attempt', 0)}.txt"
     if not run.path.is_dir():

@@ -1,6 +1,6 @@
 """A worker process: imports once, then executes the runs that the launcher sends, one after another.
 
-Messages to the launcher are `Ready`, `Progress` and `Ended`; from it `Job`, `STOP` and `QUIT`.
+It sends `Ready`, `Progress` and `Ended` to the launcher and receives `Job`, `STOP` and `QUIT`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MACHINE: Final = frozenset(
         *(errno.EAGAIN, errno.ENFILE, errno.EMFILE, errno.ENOMEM),
     }
 )
-"""Errors of the system that another attempt, elsewhere or later, may not meet."""
+"""System errors that another attempt, on another machine or later, may not meet."""
 LEAST_INTERVAL = 0.1
 """Seconds between two progress messages."""
 
@@ -54,7 +54,8 @@ class Job:
     path: Path
     allow_change: bool
     patience: float = 0.0
-    """Seconds to wait for whoever has the folder, such as the process of an attempt whose node is going."""
+    """Seconds to wait for the owner of the folder, such as an earlier attempt on a node that is shutting
+    down."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,17 @@ class Ready:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the worker's run ended; `refused` is a user's mistake, `crashed` a fault of the machinery."""
+    """How the worker's run ended; `refused` is a user's mistake, `crashed` a fault of the machine or the
+    program."""
 
     fate: Fate
     why: str
     machine: bool = False
-    """Whether another attempt may help, since nothing in the recipe is at fault."""
+    """Whether another attempt may help, since the recipe is not at fault."""
 
 
 class Wire(Protocol):
-    """What a run has of its launcher, wherever that is."""
+    """The launcher as a run sees it, local or remote."""
 
     def report(self, progress: Progress) -> None: ...
 
@@ -84,7 +86,9 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
     """The worker's main function."""
     die_with(parent)
     line = Line(connection)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides.
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole process group; the launcher decides what to do.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, lambda *_: line.tell_stop())
     import torch
@@ -100,7 +104,7 @@ def serve(connection: Connection, execute: str, threads: int, parent: int) -> No
 
 
 def mistakes() -> tuple[type[Exception], ...]:
-    """What is raised for something the user can put right."""
+    """Exceptions for mistakes that the user can correct."""
     from grpobench.runs.models.token_budgets import ModelError
 
     return (ConfigError, DataError, FolderError, ModelError)
@@ -116,7 +120,7 @@ def run(
             raise Preempted
 
     try:
-        with asking(heed):  # It may have to wait for an attempt before it.
+        with asking(heed):  # It may have to wait for an earlier attempt.
             folder = RunFolder.open(
                 job.path, job.config, allow_change=job.allow_change, threads=threads, patience=job.patience
             )
@@ -132,24 +136,26 @@ def run(
             try:
                 execute(job.config, folder, report, line.stop)
                 if folder.state == "running":
-                    raise RuntimeError("the run ended without folder.finish(...)")
+                    raise RuntimeError("the run ended without calling folder.finish(...)")
                 return Ended(ENDS.get(folder.state, "finished"), folder.why)
             except Preempted:
-                folder.finish("preempted", "told to stop; the next start resumes from the last checkpoint")
+                folder.finish(
+                    "preempted", "stopped on request; the next start resumes from the last checkpoint"
+                )
                 return Ended("preempted", "")
             except mistakes() as error:
                 folder.finish("crashed", str(error))
                 return Ended("refused", str(error))
             except BaseException as error:
                 return crashed(folder, error)
-    except LeaseLost as error:  # Not a word more in the folder: another writes it.
+    except LeaseLost as error:  # Write nothing more: another process owns the folder.
         return Ended("refused", str(error))
     except OSError as error:
         return failed(error)
 
 
 def crashed(folder: RunFolder, error: BaseException) -> Ended:
-    """Keep the traceback in the run folder as far as the disk lets us."""
+    """Write the traceback to the run folder, as far as the disk allows."""
     why = f"{type(error).__name__}: {error}"
     if whose := others.blamed(folder.config, error):
         why = f"{whose}: {why}"
@@ -162,13 +168,13 @@ def crashed(folder: RunFolder, error: BaseException) -> Ended:
 
 
 def failed(error: OSError) -> Ended:
-    """A full disk or quota stops the whole experiment; any other error of the system only this run."""
+    """A full disk or quota stops the whole experiment; any other system error only stops this run."""
     fate: Fate = "disk full" if error.errno in FULL else "crashed"
     return Ended(fate, f"{type(error).__name__}: {error}", machine=error.errno in MACHINE)
 
 
 class Line:
-    """The worker's end of the pipe, as the loop uses it."""
+    """The worker's end of the pipe, as the training loop uses it."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -179,7 +185,7 @@ class Line:
         self.stopping = True
 
     def receive(self) -> Any:
-        """The next message; QUIT when the launcher has gone."""
+        """The next message; QUIT if the launcher has gone."""
         try:
             return self.connection.recv()
         except EOFError:
@@ -192,7 +198,7 @@ class Line:
         return self.stopping
 
     def report(self, progress: Progress) -> None:
-        """Tell the launcher, at most ten times a second but for what it must hear."""
+        """Send progress to the launcher, at most ten times a second, except for messages that it must get."""
         now = time.monotonic()
         if now - self.last >= LEAST_INTERVAL or progress.pressing:
             self.last = now

@@ -1,1 +1,1 @@
-"""Logs of other libraries as run folders."""
+"""Importing logs of other libraries as run folders."""

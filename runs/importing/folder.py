@@ -1,7 +1,4 @@
-"""Which arm, task and seed a log is: as it was told, as its name says, or as it says itself.
-
-An imported run as a run folder, and the experiment around it.
-"""
+"""The folder of an imported run and of its experiment; arm, task and seed from options, names or the log."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ from grpobench.runs.tools.strict import ConfigError
 
 SEED = re.compile(r"(?:^|[-_.=])(?:seed[-_=]?|s)(\d+)$", re.IGNORECASE)
 TASK = "imported"
-"""The task of a run where nothing tells it."""
+"""The task of a run if nothing says which it is."""
 
 
 @dataclass(frozen=True)
 class RunKey:
-    """Where a run stands in the experiment."""
+    """Arm, task and seed of a run in the experiment."""
 
     arm: str
     task: str
@@ -43,7 +40,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class KeyOverrides:
-    """What the command line says of all runs; empty and None where it does not."""
+    """Options of the command line for all runs; empty and None if not given."""
 
     arm: str = ""
     task: str = ""
@@ -53,8 +50,8 @@ class KeyOverrides:
 def run_key(
     label: str, log: Log, evaluated: str, told: KeyOverrides, taken: Mapping[RunKey, object]
 ) -> RunKey:
-    """The place of a run. The arm is that of the command line, else a tracker's group, else the name of the
-    log or of its folder without the seed. A seed that nothing tells is the next that is free."""
+    """Arm, task and seed of a run. The arm comes from the command line, else from a tracker's group, else
+    from the name of the log or of its folder without the seed. An unknown seed becomes the next free one."""
     name = log.name or label
     arm, seed = parted(name)
     if log.group:
@@ -70,13 +67,13 @@ def run_key(
     if seed is None:
         used = {other.seed for other in taken if (other.arm, other.task) == (arm, task)}
         seed = next(free for free in range(len(used) + 1) if free not in used)
-        log.notes.append(f"no log or name tells the seed; it is called {seed}")
+        log.notes.append(f"neither the log nor a name gives the seed; it is set to {seed}")
     return RunKey(arm, task, seed)
 
 
 def parted(label: str) -> tuple[str, int | None]:
-    """A path or name without the seed at its end, and the seed: ``grpo/seed1`` and ``grpo-s1`` are `grpo`
-    and 1."""
+    """A path or name without the seed at its end, and the seed: ``grpo/seed1`` and ``grpo-s1`` are `grpo` and
+    1."""
     found = SEED.search(label.replace("/", "-"))
     if found is None:
         return label, None
@@ -84,7 +81,7 @@ def parted(label: str) -> tuple[str, int | None]:
 
 
 def plain(name: str) -> str:
-    """A name with the characters that an arm's may have."""
+    """A name with only the characters that an arm's may have."""
     return re.sub(r"[^A-Za-z0-9_+@]+", "-", name).strip("-")
 
 
@@ -99,7 +96,7 @@ IDENTITY_SETTINGS = (
         "validation_data_dir",
     ),
 )
-"""Last parts of settings that say which run it is rather than how it was set."""
+"""Last parts of settings that identify a run instead of setting it."""
 MODEL = (
     "actor_rollout_ref.model.path",
     "actor.model_name_or_path",
@@ -107,7 +104,7 @@ MODEL = (
     "model_name_or_path",
     "_name_or_path",
 )
-"""Settings that name the model, of verl, OpenRLHF and transformers."""
+"""Settings that name the model, in verl, OpenRLHF and transformers."""
 
 
 def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Translated, library: str) -> None:
@@ -151,7 +148,8 @@ def write(folder: Path, experiment: str, where: RunKey, log: Log, found: Transla
 
 
 def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
-    """provenance.json: what the run was made from, what of theirs each metric is, and what was left out."""
+    """provenance.json: what the run was made from, the original name of each metric, and what was left
+    out."""
     return {
         formats.KEY: formats.FORMAT,
         "imported": {
@@ -174,9 +172,8 @@ def provenance(log: Log, found: Translated, library: str) -> dict[str, Any]:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """experiment.json of a folder that was imported into before; empty for a new one. Raises ConfigError
-    for a
-    folder that holds something else."""
+    """experiment.json of a folder that was imported into before; empty for a new one. Raises ConfigError for
+    a folder with other content."""
     if not folder.exists():
         return {}
     known = read_json(folder / "experiment.json")
@@ -184,14 +181,15 @@ def described(folder: Path) -> dict[str, Any]:
         return known
     if folder.is_dir() and not any(folder.iterdir()):
         return {}
-    what = "holds runs of a recipe" if known else "holds other things than imported runs"
+    what = "has runs of a recipe" if known else "has other content than imported runs"
     raise ConfigError([f"{folder}: {what}; name another folder"])
 
 
 def write_experiment(
     folder: Path, name: str, before: Mapping[str, Any], places: Sequence[RunKey], faults: Sequence[str]
 ) -> None:
-    """experiment.json, with the runs that were imported before. `faults` are of sources that gave no run."""
+    """experiment.json, with the runs that were imported before. `faults` belong to sources that gave no
+    run."""
 
     def merged(key: str, new: Sequence[Any]) -> list[Any]:
         return list(dict.fromkeys([*before.get(key, ()), *new]))

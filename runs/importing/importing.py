@@ -1,4 +1,4 @@
-"""`grpobench import`: logs of other libraries become run folders, which reports read like our own."""
+"""`grpobench import`: turn logs of other libraries into run folders, which reports read like our own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from grpobench.tasks.data.tables import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """The request of the command line."""
 
     sources: Sequence[Path]
     out: Path
     form: str = ""
-    """One of `sources.FORMATS`; empty: each file says itself what it is."""
+    """One of `sources.FORMATS`; empty: detect the format of each file."""
     mapped: Mapping[str, str] = field(default_factory=dict)
     overrides: KeyOverrides = field(default_factory=KeyOverrides)
     experiment: str = ""
@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run that was read, and where it goes."""
+    """A run that was read, and its target."""
 
     source: Source
     target: RunKey
@@ -42,26 +42,23 @@ class ReadRun:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import made, and what it could not."""
+    """What an import created, and what it could not import."""
 
     experiment: Path
     runs: Sequence[ReadRun]
     faults: Sequence[Fault]
-    """What no run has: sources that could not be read at all."""
+    """Faults of sources that could not be read at all."""
 
     @property
     def every_fault(self) -> list[Fault]:
-        """Those of the runs too."""
+        """These faults and those of the runs."""
         return [*self.faults, *(fault for run in self.runs for fault in run.log.faults)]
 
 
 def carry_out(request: Request) -> Imported:
-    """Read every source, then write a run folder for each run, and experiment.json. Nothing is written where
-    nothing can be read, or where `strict` meets anything that cannot.
-
-    Raises DataError for these, ConfigError for an `out` that holds something else and for a package that is
-    absent.
-    """
+    """Read every source, then write a run folder for each run, and experiment.json. Nothing is written if
+    nothing can be read, or if `strict` and anything cannot be read. Raises DataError in these cases,
+    ConfigError for an `out` with other content and for a missing package."""
     demand_writable(request.out, "OUT")
     before = folder.described(request.out)
     faults: list[Fault] = []
@@ -89,7 +86,7 @@ def carry_out(request: Request) -> Imported:
 
 
 def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
-    """The log of every source; what cannot be read is noted in `faults`."""
+    """The log of every source; whatever cannot be read is added to `faults`."""
     for given in request.sources:
         for source in sources(given, request.form, faults):
             try:
@@ -99,12 +96,12 @@ def logs(request: Request, faults: list[Fault]) -> Iterator[tuple[Source, Log]]:
 
 
 def message_of(error: DataError, source: Source) -> str:
-    """What an error says, without the place that a fault has before it."""
+    """The text of an error, without the path that a fault already has."""
     return str(error).removeprefix(f"{source.path}: ").removeprefix(f"{source.path}, ")
 
 
 def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
-    """With the parts of a run that was stopped and resumed as one, at the place of its first."""
+    """Join the parts of a run that was stopped and resumed, in the position of its first part."""
     runs: dict[object, list[tuple[Source, Log]]] = {}
     for number, (source, log) in enumerate(found):
         runs.setdefault(log.identity or number, []).append((source, log))
@@ -113,12 +110,12 @@ def joined(found: Iterable[tuple[Source, Log]]) -> list[tuple[Source, Log]]:
         for _, later in parts[1:]:
             parts[0][1].go_on(later)
         if len(parts) > 1:
-            parts[0][1].notes.append(f"{len(parts)} files are parts of one run, which was resumed")
+            parts[0][1].notes.append(f"{len(parts)} files are parts of one resumed run")
     return [parts[0] for parts in runs.values()]
 
 
 def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRun]) -> ReadRun:
-    """A log under our names, at its place. Raises DataError for numbers that are not what they are to be."""
+    """A log under our names, with its target. Raises DataError for numbers outside their range."""
     log.notes += log.repeated()
     mapped = {theirs: ours for theirs, ours in request.mapped.items() if ours != STEP}
     vocabulary = language(log)
@@ -130,9 +127,9 @@ def one(source: Source, log: Log, request: Request, made: Mapping[RunKey, ReadRu
 
 
 def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:
-    """Why a run cannot be written where it belongs; empty where it can."""
+    """Why a run cannot be written to its target; empty if it can."""
     where = f"{run.target.arm} on {run.target.task} with seed {run.target.seed}"
-    remedy = "tell them apart with --arm, --task or --seed, or by the names of their folders"
+    remedy = "distinguish them with --arm, --task or --seed, or by the names of their folders"
     if run.target in made:
         return f"is {where}, as {made[run.target].source.path} is; {remedy}"
     if (out / run.target.folder).exists():
@@ -141,7 +138,7 @@ def occupied(run: ReadRun, made: Mapping[RunKey, ReadRun], out: Path) -> str:
 
 
 def unused(request: Request, result: Imported) -> list[str]:
-    """Names given with --map that no log has."""
+    """Names in --map that no log has."""
     names = {name for run in result.runs for row in run.log.rows.values() for name in row}
     return [
         theirs

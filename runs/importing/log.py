@@ -1,4 +1,4 @@
-"""What a source has of one run, before anything is renamed; and what is wrong with the source."""
+"""The log of one run under its original names, and what is wrong with its source."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from grpobench.runs.runfolder.logs import State
 from grpobench.tasks.data.tables import DataError
 
 LAST_STEP = 2**53
-"""From here on steps are no exact numbers, and no report reads them."""
+"""Larger steps are not exact numbers, and no report reads them."""
 DEEPEST = 100
-"""How deep objects may stand in each other."""
+"""Maximum nesting of objects."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something in a source that could not be imported; the rest was."""
+    """Something in a source that could not be imported."""
 
     path: Path
     line: int | None
@@ -34,47 +34,47 @@ class Fault:
 
 @dataclass
 class Log:
-    """One run under its writer's names. A reader fills it."""
+    """One run under its original metric names. A reader fills it."""
 
     path: Path
     """The file or folder that it was read from."""
     format: str
     """The reader: trl, verl, openrlhf, wandb, tensorboard, csv or jsonl."""
     library: str = ""
-    """The library that wrote it, where the format or the log tells; else empty."""
+    """The library that wrote it, if format or log say so; else empty."""
     writer: str = ""
-    """What wrote it, with its version, where that is known: `trl 1.16.0`."""
+    """The writing program with its version, if known: `trl 1.16.0`."""
     name: str = ""
-    """What the log calls the run; empty where it does not."""
+    """The run's name in the log; empty if it has none."""
     group: str = ""
     identity: str = ""
-    """What its writer knows the run by, if anything; files with the same are parts of one run."""
+    """The id of the run, if it has one; files with the same id are parts of one run."""
     started: float = 0.0
-    """Seconds since 1970 at which this part began; 0 where the log does not tell."""
+    """Seconds since 1970 at which this part began; 0 if the log does not say."""
     seed: int | None = None
     task: str = ""
     planned: int | None = None
-    """Updates that the run was to make, where the log tells."""
+    """Planned updates, if the log says."""
     state: State = "finished"
     why: str = ""
     rows: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By step, the numbers of the step by their writer's names; NaN and infinity as they are."""
+    """By step, the numbers under their original names; NaN and infinity stay."""
     settings: dict[str, Any] = field(default_factory=dict)
     rollouts: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    """By step, rows as a rollouts file has them."""
+    """By step, rows as in a rollouts file."""
     answers: list[dict[str, Any]] = field(default_factory=list)
-    """Rows as eval.jsonl has them."""
+    """Rows as in eval.jsonl."""
     files: list[Path] = field(default_factory=list)
-    """All that was read."""
+    """All files that were read."""
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What a reader of the report should know, and is no damage."""
+    """Notes for the reader of the report that are not damage."""
     twice: Counter[str] = field(default_factory=Counter)
-    """By name, how many numbers of a step were told again with another value."""
+    """By name, how many numbers of a step were logged again with another value."""
 
     def add(self, step: int, values: Mapping[str, float], where: str = "") -> None:
-        """More numbers of a step. A step behind the last one is that of a run which was resumed from a
-        checkpoint: what followed it was thrown away there, and is here."""
+        """Add numbers of a step. If the step goes back, the run was resumed from a checkpoint; the rows after
+        that step were discarded there and are discarded here."""
         last = next(reversed(self.rows), -1)
         if step < last:
             gone = [known for known in self.rows if known >= step]
@@ -82,13 +82,12 @@ class Log:
                 del self.rows[known]
             after = f" at {where}" if where else ""
             self.notes.append(
-                f"the step goes back from {last} to {step}{after}: {len(gone)} rows were written again"
+                f"the step goes back from {last} to {step}{after}: {len(gone)} rows are replaced"
             )
         self.put(step, values)
 
     def put(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of a step beside those that it has. The last counts where two are told, but NaN replaces
-        none."""
+        """Add numbers to a step. If a number is logged twice the last one counts, but NaN replaces none."""
         row = self.rows.setdefault(step, {})
         for name, value in values.items():
             before = row.get(name, math.nan)
@@ -101,7 +100,7 @@ class Log:
     def numbers(
         self, values: Mapping[str, Any], line: int | None = None, file: Path | None = None
     ) -> dict[str, float]:
-        """The numbers among some values; what is too large or too deep for one is noted."""
+        """The numbers among some values; a note is added for those that are too large or nested too deep."""
         faulty: list[str] = []
         found = numbers(values, faulty=faulty)
         for what in faulty:
@@ -109,15 +108,15 @@ class Log:
         return found
 
     def repeated(self) -> list[str]:
-        """A note on numbers that were told twice, if any were."""
+        """Add a note on numbers that were logged twice, if any were."""
         if not self.twice:
             return []
         each = listed([f"{name} ({count})" for name, count in self.twice.items()], 8)
-        what = "numbers stand twice at their step with different values, of which the last counts"
+        what = "numbers were logged twice for their step with different values; the last one counts"
         return [f"{what}: {each}; {self.twice.total()} in all"]
 
     def go_on(self, later: Log) -> None:
-        """Take up a later part of the same run, which counts where both tell something."""
+        """Append a later part of the same run, which wins if both have a number."""
         for step, values in later.rows.items():
             self.add(step, values, str(later.path))
         for name in ("writer", "name", "group", "task", "planned", "seed", "state", "why"):
@@ -139,8 +138,8 @@ class Log:
 def numbers(
     values: Mapping[str, Any], prefix: str = "", faulty: list[str] | None = None, depth: int = 1
 ) -> dict[str, float]:
-    """The numbers among some values by name, nested ones as ``outer/inner``; truths, texts and lists are no
-    numbers. What is beyond all numbers, or nested too deep, is left out and said in `faulty`."""
+    """The numbers among some values by name, nested ones as ``outer/inner``; booleans, texts and lists are
+    not numbers. Numbers that are too large, or nested too deep, are left out and listed in `faulty`."""
     found: dict[str, float] = {}
     faulty = [] if faulty is None else faulty
     for name, value in values.items():
@@ -148,17 +147,17 @@ def numbers(
             try:
                 found[f"{prefix}{name}"] = float(value)
             except OverflowError:
-                faulty.append(f"`{prefix}{name}` is beyond all numbers")
+                faulty.append(f"`{prefix}{name}` is too large for a number")
         elif isinstance(value, Mapping):
             if depth < DEEPEST:
                 found |= numbers(value, f"{prefix}{name}/", faulty, depth + 1)
             else:
-                faulty.append(f"`{prefix[:40]}…` is nested more than {DEEPEST} deep")
+                faulty.append(f"`{prefix[:40]}…` is nested more than {DEEPEST} levels deep")
     return found
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none."""
+    """The value of a JSON text. Raises ValueError if it is not JSON."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -166,15 +165,15 @@ def parsed(text: str | bytes) -> Any:
 
 
 def demand(log: Log) -> Log:
-    """The log. Raises DataError for one without a row of numbers."""
+    """Return the log. Raises DataError if it has no row of numbers."""
     if not any(log.rows.values()):
         first = f"; {log.faults[0]}" if log.faults else ""
-        raise DataError(f"{log.path}: holds no row of numbers{first}")
+        raise DataError(f"{log.path}: no row has a number{first}")
     return log
 
 
 def whole(value: Any) -> int | None:
-    """A step as a whole number from 0 and below `LAST_STEP`; None for what is none."""
+    """A step as an integer from 0 and below `LAST_STEP`; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value < LAST_STEP and value == int(value) else None

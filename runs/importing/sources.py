@@ -24,7 +24,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "csv": (CSV,),
     "jsonl": (JSONL,),
 }
-"""What may be read as each format. Where a folder holds several, the first is read: it says most."""
+"""Formats and what each reads. If a folder has several, the first wins, because it holds most."""
 SUFFIXES = {
     ".wandb": WANDB,
     ".csv": CSV,
@@ -35,17 +35,17 @@ SUFFIXES = {
     ".txt": LINES,
     ".out": LINES,
 }
-NOTHING = "holds no log that is known; see --from"
+NOTHING = "contains no known log format; see --from"
 GENERIC = re.compile(
     r"((trainer|training|train|console|run|verl|openrlhf|trl|main)[-_.]?)?"
     r"(log|logs|log_history|history|output|out|stdout|stderr|metrics|results?|data)"
     r"|trainer|training|train|console|run|verl|openrlhf|trl|main|nohup|progress|slurm-\d+|wandb.*|[\d_-]+",
     re.IGNORECASE,
 )
-"""Names of files that say nothing of the run."""
+"""File names that say nothing about the run."""
 DATED = re.compile(r"\D{3,}\d\d_\d\d-\d\d-\d\d_.")
 HEAD = 2**20
-"""Bytes of a file in which it must show what it is."""
+"""A file's format must show within this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,20 @@ class Source:
     path: Path
     kind: str
     label: str
-    """Its path below the folder that was given, or its name: what arm and seed are read from."""
+    """Its path below the given folder, or its name; arm and seed are read from this."""
     folder: Path | None = None
-    """The folder that is all its own, if one is."""
+    """The folder that belongs to this run alone, if there is one."""
 
 
 def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
-    """Every run of a file or folder, in the order of their paths. A folder below which nothing is read is
-    noted in `found`. Raises DataError where there is no such place."""
+    """Every run of a file or folder, in the order of their paths. Folders without a run are noted in `found`.
+    Raises DataError if the path does not exist."""
     if place.is_file():
         kind = kind_of(place, form) or (JSONL if not form and is_list(place) else "")
         if not kind:
             listed = "; --from jsonl reads a list of objects" if place.suffix == ".json" and not form else ""
             told = f" as {form}" if form else ""
-            raise DataError(f"{place}: not a log that is known{told}; see --from{listed}")
+            raise DataError(f"{place}: not a known log format{told}; see --from{listed}")
         inside = place.parent.parent if place.parent.name.startswith("checkpoint-") else place.parent
         return [Source(place, kind, run_folder(inside).name if kind in (STATE, EVENTS) else place.stem)]
     if not place.is_dir():
@@ -81,8 +81,8 @@ def sources(place: Path, form: str, found: list[Fault]) -> list[Source]:
 
 
 def whole_label(source: Source, given: Path) -> str:
-    """The label of a run below the folder that was given: with that folder's name where the label is empty,
-    or a mere seed, whose arm the folder then is."""
+    """The label of a run below the given folder. That folder's name is added if the label is empty or only a
+    seed, because then the folder names the arm."""
     given = given.resolve()
     label, name = source.label, given.name
     if source.kind == EVENTS and (run := run_folder(source.path)) != source.path.resolve():
@@ -93,7 +93,7 @@ def whole_label(source: Source, given: Path) -> str:
 
 
 def run_folder(folder: Path) -> Path:
-    """The folder of a run: past `runs/DATE_HOST`, in which transformers puts event files."""
+    """The folder of a run, above `runs/DATE_HOST`, in which transformers puts event files."""
     folder = folder.resolve()
     dated = folder.parent.name == "runs" and DATED.match(folder.name)
     return folder.parent.parent if dated else folder
@@ -102,7 +102,9 @@ def run_folder(folder: Path) -> Path:
 def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[Source]:
     """The runs of a folder and of its subfolders."""
     if (folder / "run.toml").exists() and not form:
-        found.append(Fault(folder, None, "is a run of grpobench's own, which reports read as it is"))
+        found.append(
+            Fault(folder, None, "is a run folder of grpobench, which reports read without an import")
+        )
         return
     kinds: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -112,7 +114,7 @@ def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[S
         kinds[STATE] = [folder]
     kind = next((kind for kind in KINDS[form] if kind in kinds), "")
     held = [*here(folder, kind, kinds.get(kind, []), label)]
-    if kind in (STATE, WANDB):  # what lies below is theirs
+    if kind in (STATE, WANDB):  # The subfolders belong to that run.
         yield from held
         return
     yield from held
@@ -120,13 +122,13 @@ def below(folder: Path, label: str, form: str, found: list[Fault]) -> Iterator[S
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
             continue
         inner = list(below(path, f"{label}/{path.name}".strip("/"), form, found))
-        if not (label or held or inner):  # what lies deeper, or beside a log, need not be one
+        if not (label or held or inner):  # Deeper files, or files beside a log, need not be logs.
             found.append(Fault(path, None, NOTHING))
         yield from inner
 
 
 def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator[Source]:
-    """The runs that a folder itself holds: one for all event files, else one per file."""
+    """The runs of one folder: one for all event files, else one per file."""
     if kind in (STATE, EVENTS):
         yield Source(folder, kind, label)
     elif len(files) == 1:
@@ -136,8 +138,8 @@ def here(folder: Path, kind: str, files: Sequence[Path], label: str) -> Iterator
 
 
 def single(file: Path, kind: str, folder: str, label: str) -> str:
-    """The label of a folder's only log: the folder's where that has a seed, or where the file's name is one
-    that any log may have; else with the file's name, as where a folder holds several logs."""
+    """The label of a folder's only log: the folder's label if that has a seed or if the file name is generic;
+    else with the file name, as in a folder with several logs."""
     arm, seed = parted(folder)
     if kind == WANDB or GENERIC.fullmatch(file.stem) or (arm and seed is not None):
         return label
@@ -145,7 +147,7 @@ def single(file: Path, kind: str, folder: str, label: str) -> str:
 
 
 def kind_of(path: Path, form: str) -> str:
-    """What a file is; empty for what is no log, or none of the format."""
+    """The format of a file; empty if it is not a log, or not one of the given format."""
     if path.name.startswith("."):
         return ""
     if path.name == trl.STATE or (path.suffix == ".json" and has_history(path)):
@@ -166,19 +168,19 @@ def kind_of(path: Path, form: str) -> str:
 
 
 def has_history(path: Path) -> bool:
-    """Whether a JSON file is the state of a trainer under another name."""
+    """Whether a JSON file is a trainer state under another name."""
     with path.open("rb") as file:
         return b'"log_history"' in file.read(HEAD)
 
 
 def began(file: Path) -> float:
-    """Seconds since 1970 at which an event file was begun, which its name tells."""
+    """Seconds since 1970 at which an event file began, from its name."""
     found = re.search(r"tfevents\.(\d+)", file.name)
     return float(found[1]) if found else 0.0
 
 
 def is_list(path: Path) -> bool:
-    """Whether a JSON file is a list of objects, the first of which begins a table: it has a step."""
+    """Whether a JSON file is a list of objects whose first one has a step."""
     if path.suffix != ".json":
         return False
     with path.open("rb") as file:
@@ -188,7 +190,7 @@ def is_list(path: Path) -> bool:
 
 
 def library_of(path: Path) -> str:
-    """The library whose console a file holds; empty for none."""
+    """The library whose console output a file holds; empty for none."""
     with path.open("rb") as file:
         for line in file:
             if library := console.speaks(line.decode("utf-8", errors="replace")):
@@ -197,14 +199,14 @@ def library_of(path: Path) -> str:
 
 
 def is_file_logger(path: Path) -> bool:
-    """Whether a file of JSON lines is verl's file logger's."""
+    """Whether a file of JSON lines comes from verl's file logger."""
     with path.open("rb") as file:
         return re.match(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{', file.read(HEAD)) is not None
 
 
 def read(source: Source, form: str, mapped: Mapping[str, str]) -> Log:
-    """The log of a run. `mapped` says what columns are here. Raises DataError for what cannot be read, and
-    ConfigError where a package is absent."""
+    """The log of a run. `mapped` are the columns given with --map. Raises DataError if it cannot be read, and
+    ConfigError if a package is missing."""
     place = source.path
     if source.kind == STATE:
         log = trl.read(place)

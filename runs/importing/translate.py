@@ -1,4 +1,4 @@
-"""From the names of a log to ours: which table its names are of, and its rows under our names."""
+"""Translate a log to our metric names: choose the table for its names, and rename its rows."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from grpobench.tasks.data.tables import DataError
 
 VOCABULARIES: Mapping[str, Vocabulary] = {one.library: one for one in (TRL, VERL, OPENRLHF)}
 OTHER = "other/"
-"""Before the name of a metric that has no name of ours."""
+"""Prefix of metrics that have no name of ours."""
 STEP = "step"
 DIVIDED = re.compile(r"(.+)/(\d+(?:\.\d+)?)")
 ACCURACY = re.compile(r"score/correct|eval/[^/]+/[^/]+/(correct|accuracy\w*|(pass|maj)@\d+)(/.+)?")
 ABOVE = 1 + 1e-6
-"""What no share exceeds; the mean of ones in single precision may exceed 1."""
+"""Upper bound of a share; the mean of ones in single precision may exceed 1."""
 EVALUATION = re.compile(
     f"eval/({'|'.join(catalog.PLACEHOLDER_VALUES['split'])})/({'|'.join(catalog.PLACEHOLDER_VALUES['mode'])})/"
 )
 VITAL = ("grad_norm/policy", "policy/entropy", "reward/mean", "loss", "actor/pg_loss", "policy_loss")
-"""Of ours and of theirs. One that is NaN or infinite to the end of the log says that the run diverged."""
+"""Metrics, ours and theirs. If one is NaN or infinite to the end of the log, the run diverged."""
 
 
 @cache
 def ours(name: str) -> bool:
-    """Whether a name is one of the catalog's."""
+    """Whether a name is in the catalog."""
     return catalog.find(name) is not None
 
 
 @cache
 def already(name: str) -> bool:
-    """Whether a name in a log is taken for ours. Below ``eval/`` the catalog's pattern takes any words, as
-    of ``eval/rewards/exact/std`` of TRL's trackers; our splits and modes are few."""
+    """Whether a name in a log counts as ours. Below ``eval/`` the catalog's pattern accepts any words, also
+    ``eval/rewards/exact/std`` of TRL's trackers, but we have only few splits and modes."""
     return ours(name) and (not name.startswith("eval/") or EVALUATION.match(name) is not None)
 
 
@@ -69,23 +69,21 @@ def mapping(texts: Iterable[str]) -> dict[str, str]:
 
 
 def divided(theirs: str) -> tuple[str, float]:
-    """What --map may say instead of a name of theirs, ``THEIRS/NUMBER``: the name, and what its numbers are
-    divided by; 1 for a mere name."""
+    """The original name and its divisor in ``THEIRS/NUMBER``; the divisor is 1 for a plain name."""
     found = DIVIDED.fullmatch(theirs)
     return (found[1], float(found[2])) if found and float(found[2]) else (theirs, 1.0)
 
 
 def mapped_name(name: str, mapped: Mapping[str, str]) -> str:
-    """What --map says that a name of theirs is; empty where it does not say."""
+    """Our name for theirs by --map; empty if --map does not have it."""
     if name in mapped:
         return mapped[name]
     return next((own for theirs, own in mapped.items() if divided(theirs)[0] == name), "")
 
 
 def requested_names(mapped: Mapping[str, str], names: Collection[str]) -> dict[str, tuple[str, float]]:
-    """Of the names that a log has, what --map says that they are, and what their numbers are divided by. A
-    name that itself ends in a number counts as it is where the log has it. Raises ConfigError for a name of
-    theirs that is given twice."""
+    """For the names in a log: our name by --map, and the divisor. A name that itself ends in a number counts
+    as it is if the log has it. Raises ConfigError for a name that is given twice."""
     found = {theirs: (own, 1.0) for theirs, own in mapped.items() if theirs in names}
     for theirs, own in mapped.items():
         name, by = divided(theirs)
@@ -98,8 +96,8 @@ def requested_names(mapped: Mapping[str, str], names: Collection[str]) -> dict[s
 
 
 def language(log: Log) -> Vocabulary | None:
-    """The table that a log's names are of: its library's, else the one that knows most of them; None where no
-    table knows any, or two know as many."""
+    """The table for a log's names: its library's, else the one that knows most names; None if no table knows
+    any, or two know equally many."""
     if log.library:
         return VOCABULARIES.get(log.library)
     names = {name for row in log.rows.values() for name in row}
@@ -115,16 +113,16 @@ class Translated:
 
     rows: dict[int, dict[str, float]]
     names: dict[str, str]
-    """Ours -> what of theirs it is."""
+    """Our name -> theirs."""
     unmapped: dict[str, str] = field(default_factory=dict)
-    """``other/…`` -> theirs, for what has no name of ours."""
+    """``other/…`` -> theirs, for metrics without a name of ours."""
     notes: list[str] = field(default_factory=list)
     task: str = ""
-    """The data set that was evaluated, where there is one only."""
+    """The evaluated data set, if there is exactly one."""
 
 
 def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]) -> Translated:
-    """Every number of a log under a name of ours or below `OTHER`. What `mapped` says counts before the
+    """Every number of a log under our name or below `OTHER`. `mapped` (--map) takes precedence over the
     table, and names that are ours already stay. Raises DataError for a share above 1."""
     theirs = list(dict.fromkeys(name for row in log.rows.values() for name in row))
     told = requested_names(mapped, theirs)
@@ -142,7 +140,7 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
     )
     if len(sources) > 1:
         found.notes.append(
-            f"evaluated on {', '.join(sorted(sources))}: no one of them is the accuracy of the report unless "
+            f"evaluated on {', '.join(sorted(sources))}: none of them is the report's accuracy unless "
             "--map says which, such as THEIRS=eval/validation/greedy/correct"
         )
     if vocabulary and vocabulary.derived:
@@ -157,20 +155,20 @@ def translate(log: Log, vocabulary: Vocabulary | None, mapped: Mapping[str, str]
 
 
 def spelled(theirs: str, by: Mapping[str, float]) -> str:
-    """A name of theirs with what its numbers were divided by."""
+    """An original name with its divisor."""
     return f"{theirs} ÷ {by[theirs]:g}" if theirs in by else theirs
 
 
 @cache
 def share(name: str) -> bool:
-    """Whether a metric of ours is a share, which is from 0 to 1: an accuracy, or what the catalog says."""
+    """Whether a metric is a share from 0 to 1: an accuracy, or one that the catalog declares as such."""
     metric = catalog.find(name)
     declared = metric is not None and metric.unit.partition(" ")[0] == "share"
     return declared or ACCURACY.fullmatch(name) is not None
 
 
 def demand_shares(log: Log, chosen: Mapping[str, str], by: Mapping[str, float]) -> None:
-    """Raise DataError where what is a share here has a number above 1: percent, or no share at all."""
+    """Raise DataError if a share has a number above 1: it is in percent, or not a share."""
     for theirs, own in chosen.items():
         if not share(own):
             continue
@@ -179,18 +177,18 @@ def demand_shares(log: Log, chosen: Mapping[str, str], by: Mapping[str, float]) 
         first = next((step for step, value in told.items() if above < value < math.inf), None)
         if first is not None:
             after = f" (to be divided by {by[theirs]:g})" if theirs in by else ""
-            percent = "" if after else f'percent are divided with --map "{theirs}/100={own}", and '
+            percent = "" if after else f'divide percent with --map "{theirs}/100={own}", and '
             raise DataError(
                 f"{log.path}: `{theirs}` is {told[first]:g}{after} at step {first}, and {own} is a share, "
-                f'from 0 to 1; {percent}what is no share is kept with --map "{theirs}={OTHER}{theirs}"'
+                f'from 0 to 1; {percent}keep anything else with --map "{theirs}={OTHER}{theirs}"'
             )
 
 
 def choose(
     theirs: Sequence[str], vocabulary: Vocabulary | None, mapped: Mapping[str, str]
 ) -> tuple[dict[str, str], set[str]]:
-    """Our name for each of theirs, no two the same, and the data sets that were evaluated. Where several have
-    the same name of ours, the first of the table counts and the others are kept as they are."""
+    """Our unique name for each of theirs, and the evaluated data sets. If several have the same name of ours,
+    the first in the table gets it and the others keep their own."""
     known: dict[str, tuple[int, Name, dict[str, str]]] = {}
     for name in theirs:
         if name not in mapped and vocabulary and (found := vocabulary.find(name)):
@@ -217,15 +215,15 @@ def choose(
 
 
 def bare(name: str, vocabulary: Vocabulary | None, theirs: Collection[str]) -> str:
-    """A name of theirs without what trackers put before it, so that a run is the same whatever logged it; as
-    it is where the log has the shorter name too."""
+    """An original name without a tracker's prefix, so that a run is the same whatever logged it. Unchanged if
+    the log has the short name too."""
     plain = vocabulary.bare(name) if vocabulary else name
     return name if plain in theirs else plain
 
 
 def derive(rule: Derived, rows: Mapping[int, Mapping[str, float]], found: Translated) -> None:
-    """Add a metric that follows from several of theirs, unless the log has it. `rows` are in the order of
-    their steps, under the names that the library itself has."""
+    """Add a metric that is computed from several of theirs, unless the log has it. `rows` are in the order of
+    their steps, under the library's own names."""
     if rule.ours in found.names:
         return
     whole = {
@@ -256,8 +254,8 @@ def derive(rule: Derived, rows: Mapping[int, Mapping[str, float]], found: Transl
 
 
 def diverged(found: Translated) -> str:
-    """Why the log says that its run diverged: something vital is NaN or infinite from a step to its end.
-    Empty where none is."""
+    """Why the log says that its run diverged: a vital metric is NaN or infinite from a step to the end. Empty
+    if none is."""
     vital = (name for name in (*VITAL, *(f"{OTHER}{name}" for name in VITAL)))
     for name in vital:
         steps = [(step, row[name]) for step, row in found.rows.items() if name in row]
@@ -271,7 +269,7 @@ def diverged(found: Translated) -> str:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys, with what TOML can hold; None and empty tables are left out."""
+    """Nested settings as dotted keys, limited to what TOML can hold; None and empty tables are left out."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""What the suite knows and what this machine has: lists, pages, checks."""
+"""Lists and pages of what grpobench has, and checks of machine, data and recipes."""

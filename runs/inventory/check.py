@@ -1,6 +1,7 @@
-"""Answers that know nothing of their problem, and how many of them a verifier takes for right.
+"""`grpobench tasks check`: whether each task accepts its own reference answers and rejects wrong ones.
 
-Whether each task accepts its own reference answers and rejects wrong ones: `grpobench tasks check`.
+Wrong answers include answers that know nothing of their problem; the check counts how many of them a verifier
+accepts.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ CONSTANTS: Final = (
     *("A", "B", "C", "D", "E", "x"),
     "0 or 1, yes or no, A or B or C or D or E. " * 200,
 )
-"""What is tried on every problem, as its final answer. The last is long."""
+"""Final answers that are tried on every problem. The last one is long."""
 MOST_CONSTANTS: Final = 32
-"""Problems of a task on which they are tried, spread evenly."""
+"""Number of problems per task on which they are tried, spread evenly."""
 OTHERS: Final = 6
-"""Reference answers of other problems that are tried on each."""
+"""Number of reference answers of other problems that are tried on each."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,10 @@ class Tried:
 
 
 def tried(task: Task, problems: Sequence[Problem], references: Mapping[str, Verdict]) -> list[Tried]:
-    """Every constant, and references of other problems, on at most `MOST` of the problems.
-
-    `references` are the verdicts on the problems' own references, by id. An answer counts as right where it
-    is that reference by spelling or by value, or where the task finds it right in another way than by its
-    verifier (`Task.right_besides`): what the verifier says of it decides nothing.
-    """
+    """Every constant, and references of other problems, on at most `MOST` of the problems. `references` are
+    the verdicts on the problems' own references, by id. An answer counts as right if it equals that reference
+    in spelling or value, or if the task confirms it without its verifier (`Task.right_besides`). The
+    verifier's verdict on it has no influence on that."""
     chosen = problems[:: -(-len(problems) // MOST_CONSTANTS)] if problems else []
     asked: list[list[tuple[str, Sequence[str]]]] = []
     for place, problem in enumerate(chosen):
@@ -85,7 +84,7 @@ def others(
 
 
 def graded_scores(found: Sequence[Tried]) -> dict[str, float]:
-    """What the answers that are not right earn on average, by score."""
+    """The mean scores of the answers that are not right."""
     wrong = [one.verdict.scores for one in found if not one.right and one.verdict.outcome == "graded"]
     names = dict.fromkeys(name for scores in wrong for name in scores)
     return {name: sum(scores.get(name, 0.0) for scores in wrong) / len(wrong) for name in names}
@@ -107,7 +106,7 @@ def bare(text: str) -> str:
 
 
 def value(text: str) -> complex | None:
-    """The number that a text is; None for anything else."""
+    """The number in a text; None for anything else."""
     text = re.sub(r"[\s,$]", "", text).strip("\"'")
     try:
         above, slash, below = text.partition("/")
@@ -120,9 +119,9 @@ def value(text: str) -> complex | None:
 
 State = Literal["ok", "failed", "absent"]
 MOST = 10_000
-"""Problems of a task that are checked unless the user says how many."""
+"""Default number of problems per task."""
 MOST_SHOWN = 5
-"""Failures of a kind that are named."""
+"""Number of failures of a kind that are listed."""
 AT_ONCE = 256
 """Problems that are given to the verifier together."""
 AHEAD = 500.0
@@ -142,7 +141,8 @@ class GradeCount:
     """The first answers that were graded wrongly, and how."""
 
     def count(self, verdict: Verdict, wanted: bool, what: str) -> GradeCount:
-        """With one more answer, which is to be accepted or not. Only a full `correct` counts as accepted."""
+        """Count one more answer, which should be accepted or not. Only a full `correct` counts as
+        accepted."""
         taken = accepted(verdict)
         right = taken == wanted and verdict.outcome != "infra_error"
         faults = self.faults
@@ -157,7 +157,7 @@ class GradeCount:
 
 @dataclass(frozen=True)
 class Check:
-    """What came out for one task in one mode."""
+    """The result for one task in one mode."""
 
     task: str
     mode: Literal["written", "likelihood", ""] = ""
@@ -166,24 +166,24 @@ class Check:
     why: str = ""
     """Why a task or a part of it could not be checked, with the remedy."""
     problems: int = 0
-    """How many the task serves here."""
+    """How many problems the task has here."""
     references: GradeCount = GradeCount()
     corrupted: GradeCount = GradeCount()
     empty: GradeCount = GradeCount()
-    """Completions without a character; not with likelihood."""
+    """Empty completions; not with likelihood."""
     constants: GradeCount = GradeCount()
     """Constants and other problems' answers, without those that happen to be right; not with likelihood."""
     lucky: int = 0
     """How many of these happened to be right."""
     graded: Mapping[str, float] = field(default_factory=dict)
-    """What the others earned on average, by score."""
+    """Mean scores of the others."""
     defects: int = 0
     """Problems whose published reference is known to be wrong; they are left out."""
     seconds: float = 0.0
-    """What the check took."""
+    """Seconds that the check took."""
 
     def settled(self) -> Check:
-        """With the state that its tallies give."""
+        """A copy with the state that its tallies imply."""
         faults = any(getattr(self, name).faults for name in TALLIES)
         blank = not self.references.answers or not self.corrupted.answers
         return dataclasses.replace(self, state="failed" if faults or blank else "ok")
@@ -198,10 +198,9 @@ def checks(
     names: Sequence[str], most: int = MOST, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Check]:
     """Check the named tasks, or all, on at most `most` problems each (0: all), spread evenly over the splits.
-    The tasks of a family, which its name stands for, share that number. A name may be `module:Name`, with
-    the file in the current folder, or the path of a recipe, which stands for its tasks with their settings.
-    `tell` hears of each task before it is checked. Raises ConfigError for an unknown name before anything is
-    checked."""
+    The tasks of a family share that number. A name may be `module:Name`, with the file in the current folder,
+    or the path of a recipe, which stands for its tasks with their settings. `tell` gets a message before each
+    task. Raises ConfigError for an unknown name before anything is checked."""
     registry = tasks()
     members = Counter(map(family, registry))
     chosen: dict[str, Callable[[], Task]] = {}
@@ -219,19 +218,19 @@ def checks(
             for found in check(name, fewer(make(), own), own):
                 yield dataclasses.replace(found, seconds=round(time.monotonic() - began, 3))
                 began = time.monotonic()
-        except Exception as error:  # whatever a faulty task raises is its result
+        except Exception as error:  # An error of a faulty task becomes its result.
             took = round(time.monotonic() - began, 3)
             yield Check(name, state="failed", why=f"{type(error).__name__}: {error}", seconds=took)
 
 
 def always(task: Task) -> Callable[[], Task]:
-    """What gives this task, as a class gives one with its defaults."""
+    """An instance of this task, as its class makes it with defaults."""
     return lambda: task
 
 
 def fewer(task: Task, most: int) -> Task:
-    """A task that generates its problems, so set that it makes no more than about `most`: making them may
-    take longer than checking them. Any other task as it is."""
+    """A task that generates its problems, with settings for at most about `most` problems, because generating
+    may take longer than checking. Any other task unchanged."""
     known = {field.name for field in dataclasses.fields(task)}
     sizes = {split: int(getattr(task, split)) for split in task.splits if split in known}
     if task.tables or not most or sum(sizes.values()) <= most:
@@ -241,10 +240,10 @@ def fewer(task: Task, most: int) -> Task:
 
 
 def check(name: str, task: Task, most: int) -> Iterator[Check]:
-    """One result per mode of a task, or one that says what is absent."""
+    """One result per mode of a task, or one that says what is missing."""
     lack = task.missing()
     if lack and lack != sources.missing(task.tables, sources.data_folder(), task.packages):
-        yield Check(name, state="absent", why=lack)  # without something that is needed for grading
+        yield Check(name, state="absent", why=lack)  # without something that grading needs
         return
     problems = checkable_problems(task, lack)
     if not problems:
@@ -262,7 +261,7 @@ def check(name: str, task: Task, most: int) -> Iterator[Check]:
 
 
 def checkable_problems(task: Task, lack: str) -> list[Problem]:
-    """All problems of a task; of the splits that can be read here, where something lacks."""
+    """All problems of a task; if data is missing, those of the splits that can be read here."""
     if not lack:
         return [problem for split in task.splits for problem in task.problems(split)]
     found: list[Problem] = []
@@ -276,8 +275,8 @@ def checkable_problems(task: Task, lack: str) -> list[Problem]:
 
 
 def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Sequence[int]) -> Check:
-    """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some of them
-    also constants and answers to other problems."""
+    """Grade, for each chosen problem, its reference, a corrupted answer and an empty one; for some also
+    constants and answers to other problems."""
     references, corrupted, empty = GradeCount(), GradeCount(), GradeCount()
     known: dict[str, Verdict] = {}
     for start in range(0, len(chosen), AT_ONCE):
@@ -313,11 +312,9 @@ def written(check: Check, task: Task, problems: Sequence[Problem], chosen: Seque
 
 
 def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
-    """Ask for the verdict with each candidate far ahead of the others in turn.
-
-    Where the reference is one of the candidates it must be accepted, and the corrupted one (or every other)
-    rejected. A probe without a right answer must tell its candidates apart: accept one and reject one.
-    """
+    """Ask for the verdict with each candidate far ahead of the others in turn. If the reference is one of the
+    candidates it must be accepted, and the corrupted one (or every other) rejected. A probe without a right
+    answer must distinguish its candidates: accept one and reject one."""
     references, corrupted = GradeCount(), GradeCount()
     for problem in problems:
         candidates = task.candidates(problem)
@@ -339,7 +336,7 @@ def likelihood(check: Check, task: Task, problems: Sequence[Problem]) -> Check:
 
 
 def ahead(task: Task, problem: Problem, candidates: Sequence[str], first: int) -> Verdict:
-    """The verdict where one candidate is far likelier than the others, by total and by mean."""
+    """The verdict if one candidate is far likelier than the others, by total and by mean."""
     tokens = [max(1, len(text.split())) for text in candidates]
     logp = [-count * (1.0 if i == first else AHEAD) for i, count in enumerate(tokens)]
     return task.choose(problem, logp, tokens)

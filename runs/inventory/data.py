@@ -1,6 +1,6 @@
-"""The data sets and models that come from elsewhere: what is on this machine, and how to bring the rest.
+"""Data sets and models from outside this package: what is on this machine, and how to install the rest.
 
-A data set is what a registered task declares (`Task.tables`, `Task.packages`); this module knows no name.
+A data set is what a registered task declares (`Task.tables`, `Task.packages`); this module contains no names.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Row = dict[str, Any]
 
 
 class FetchError(Exception):
-    """pip could not install what was asked for; the message says what to do."""
+    """pip could not install a package; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What one or more tasks read. The first of them, or its family, names it, and counts the splits."""
+    """The data of one or more tasks. The first task, or its family, gives the name and counts the splits."""
 
     name: str
     tasks: tuple[str, ...]
@@ -68,22 +68,20 @@ def data_sets() -> dict[str, DataSet]:
     return found
 
 
-# What is here
+# What is installed
 
 
 def rows() -> list[Row]:
-    """One object per data set and per model that comes in a package, for `grpobench data list`.
-
-    Reads every table that is on this machine; asks nothing of the network.
-    """
+    """One object per data set and per packaged model, for `grpobench data list`. Reads every table on this
+    machine; does not use the network."""
     with sources.without_hub():
         found = [data_row(data_set) for data_set in data_sets().values()]
     return found + [model_row(name, weights) for name, weights in packages.PACKAGED.items()]
 
 
 def data_row(data_set: DataSet) -> Row:
-    """A data set with its tables, and how many problems the first of its tasks makes of each split. Problems
-    that are generated are not counted: that would take long."""
+    """A data set with its tables, and the number of problems of each split in the first of its tasks.
+    Generated problems are not counted, because that would take long."""
     served, read, faults = splits(tasks()[data_set.tasks[0]]()) if data_set.tables else ({}, [], [])
     tables = [table_row(table, read) for table in data_set.tables]
     packages = [package_row(package) for package in data_set.packages]
@@ -108,7 +106,7 @@ def data_row(data_set: DataSet) -> Row:
 
 
 def splits(task: Task) -> tuple[dict[str, int], list[Source], list[str]]:
-    """Problems per split, of those that can be read here; what they were read from; why others cannot be."""
+    """Problems per split that can be read here; their sources; why others cannot be read."""
     served: dict[str, int] = {}
     read: dict[Source, None] = {}
     faults: dict[str, None] = {}
@@ -122,8 +120,8 @@ def splits(task: Task) -> tuple[dict[str, int], list[Source], list[str]]:
 
 
 def table_row(table: Table, read: list[Source]) -> Row:
-    """One table: where it was found, what it holds, and whether it is the file that was checked. `read` are
-    the sources that are known already; the table's is taken out."""
+    """One table: its source and content, and whether it is the checked file. `read` are the sources that were
+    already read; the table's is removed from it."""
     package = table.package
     row: Row = {"name": table.path, "package": package.requirement if package else "", "state": "present"}
     row |= {"from": "", "version": "", "place": "", "rows": 0, "sha256": "", "checked": None, "why": ""}
@@ -144,7 +142,7 @@ def table_row(table: Table, read: list[Source]) -> Row:
 
 
 def package_row(package: Package) -> Row:
-    """A package, and which version of it is installed."""
+    """A package, and its installed version."""
     present = sources.find(package) is not None
     version = sources.installed_version(package) if present else ""
     return {
@@ -176,7 +174,7 @@ def model_row(name: str, weights: packages.Weights) -> Row:
 
 
 def damage(file: Packaged) -> str:
-    """What is wrong with a packaged file; empty when it is the one that was checked."""
+    """What is wrong with a packaged file; empty if it is the checked one."""
     root = sources.find(file)
     if root is None:
         return f"{file.requirement} is not installed"
@@ -189,7 +187,7 @@ def damage(file: Packaged) -> str:
 
 
 def as_lines(found: Sequence[Row]) -> list[str]:
-    """The rows as text: one line each, and below it what is lacking."""
+    """The rows as text: one line each, followed by what is missing."""
     cells = [("name", "state", "rows", "license", "from", "problems by split")]
     for row in found:
         count = f"{row['rows']:,}" if row["rows"] else ""
@@ -209,29 +207,27 @@ def as_lines(found: Sequence[Row]) -> list[str]:
     return lines
 
 
-# Bringing it here
+# Installation
 
 
 def fetch(names: Sequence[str]) -> list[str]:
-    """Install the packages of the named data sets and models, `ALL` for all, and check their files' sums.
-
-    What is here in the checked version, with undamaged files, is left alone. Returns one line per name.
-    Raises ConfigError for an unknown name, FetchError where pip fails, DataError for a wrong file.
-    """
+    """Install the packages of the named data sets and models (`ALL` for all) and verify their files'
+    checksums. Packages in the checked version with undamaged files are left alone. Returns one line per name.
+    Raises ConfigError for an unknown name, FetchError if pip fails, DataError for a wrong file."""
     asked = required_packages(names)
     needs = [package for group in asked.values() for package in group]
     install([package.requirement for package in needs if fault(package)])
     for package in needs:
         if why := fault(package):
             raise DataError(
-                f"{why}, after its installation; another folder on Python's path may hide it "
+                f"{why}, even after its installation; another folder on Python's path may hide it "
                 f"({sources.find(package)}), or the index serves another file than the one that was checked"
             )
     return [describe_fetched(name, group) for name, group in asked.items()]
 
 
 def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
-    """What each name needs. Raises ConfigError for unknown ones."""
+    """What each name needs. Raises ConfigError for unknown names."""
     sets = data_sets()
     everything = {name: found.needs for name, found in sets.items()}
     everything |= {name: [weights.file] for name, weights in packages.PACKAGED.items()}
@@ -248,21 +244,20 @@ def required_packages(names: Sequence[str]) -> dict[str, list[Package]]:
 
 
 def fault(package: Package) -> str:
-    """Why a package must be installed (anew); empty when it is here, in the checked version and undamaged."""
+    """Why a package must be installed or reinstalled; empty if it has the checked version and is
+    undamaged."""
     if sources.find(package) is None:
         return f"{package.requirement} is not installed"
     if package.exact and (version := sources.installed_version(package)) != package.version:
-        return f"{package.distribution} is installed in version {version}, not {package.version}"
+        return f"{package.distribution} {version} is installed instead of {package.version}"
     return damage(package) if isinstance(package, Packaged) else ""
 
 
 def install(requirements: Iterable[str]) -> None:
-    """Have pip install packages without what they depend on: mostly, only their data files are read.
-
-    Archives are downloaded first and their sums compared with `archives`; one that differs stops everything
-    before anything is installed or run. Only wheels are taken, but for the packages that have none. Raises
-    FetchError where pip fails, DataError for a wrong archive.
-    """
+    """Have pip install packages without their dependencies, because mostly only their data files are read.
+    Archives are downloaded first and compared with the checksums in `archives`; if one differs, nothing is
+    installed or run. Only wheels are accepted, except for packages that have none. Raises FetchError if pip
+    fails, DataError for a wrong archive."""
     missing = list(dict.fromkeys(requirements))
     if not missing:
         return
@@ -275,7 +270,7 @@ def install(requirements: Iterable[str]) -> None:
             if path is not None:
                 check(name, path)
         failed = [name for name, path in wheels.items() if path is None]
-        # its folder alone: that pip looks elsewhere for what has been checked is not wanted
+        # Only this folder: pip must not look elsewhere for archives that were verified.
         here = [str(path) for path in wheels.values() if path is not None]
         if here and not pip(*INSTALL, "--no-index", *here):
             failed += [name for name, path in wheels.items() if path is not None]
@@ -292,7 +287,7 @@ def install(requirements: Iterable[str]) -> None:
 
 
 def wheel(requirement: str, folder: Path) -> Path | None:
-    """A package's wheel, downloaded; None where pip finds none."""
+    """A package's wheel, downloaded; None if pip finds none."""
     own = folder / requirement
     if not pip("download", "--no-deps", WHEELS_ONLY, "--dest", str(own), requirement):
         return None
@@ -300,7 +295,7 @@ def wheel(requirement: str, folder: Path) -> Path | None:
 
 
 def check(requirement: str, path: Path) -> None:
-    """Raise DataError for an archive that is not the one that was checked."""
+    """Raise DataError for an archive that is not the checked one."""
     digest = files.sha256(path)
     known = archives.WHEELS.get(requirement, "")
     if known and digest != known:
@@ -311,7 +306,8 @@ def check(requirement: str, path: Path) -> None:
 
 
 def from_source(requirement: str, folder: Path) -> bool:
-    """Whether pip built and installed a package that has no wheel; it compares the sum before it opens it."""
+    """Whether pip built and installed a package that has no wheel; pip compares the checksum before it opens
+    the archive."""
     asked = folder / "requirements.txt"
     asked.write_text(f"{requirement} --hash=sha256:{archives.SOURCES[requirement]}\n")
     alone = ("--require-hashes", WHEELS_ONLY, f"--no-binary={requirement.partition('==')[0]}")
@@ -319,13 +315,17 @@ def from_source(requirement: str, folder: Path) -> bool:
 
 
 def pip(*words: str) -> bool:
-    """Whether pip did it; what it says goes to standard error."""
+    """Whether pip succeeded; its output goes to standard error."""
     return subprocess.run([*PIP, *words], stdout=STANDARD_ERROR, check=False).returncode == 0
 
 
 def describe_fetched(name: str, needs: Sequence[Package]) -> str:
-    """What was fetched for a name, in one line."""
+    """One line on what was fetched for a name."""
     packages = ", ".join(dict.fromkeys(package.requirement for package in needs))
     checked = sum(isinstance(package, Packaged) and bool(package.sha256) for package in needs)
-    sums = f", sha256 of {checked} file{'s' if checked > 1 else ''} right" if checked else ""
-    return f"{name}: {packages}{sums}" if needs else f"{name}: in no package; see grpobench data list"
+    sums = f", sha256 of {checked} file{'s' if checked > 1 else ''} verified" if checked else ""
+    return (
+        f"{name}: {packages}{sums}"
+        if needs
+        else f"{name}: not available as a package; see grpobench data list"
+    )

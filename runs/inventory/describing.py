@@ -1,8 +1,7 @@
-"""What the code says of itself: settings with their docstrings, degenerate cases, an algorithm's needs.
+"""Descriptions taken from the code: settings with their docstrings, degenerate cases, an algorithm's needs.
 
-The detectors of instability as their page shows them: rules, thresholds, what they need.
-
-Dialects beside our algorithms of the same name: what differs, what is the same, what cannot be said.
+This also describes the detectors of instability (rules, thresholds, needs) and compares dialects with our
+algorithms of the same name: what differs, what is the same, what is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Row = dict[str, Any]
 
 
 def plainly(value: Any) -> str:
-    """A value as a reader of settings wants it."""
+    """A value as it appears in a list of settings."""
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if value == "" else str(value)
 
 
@@ -86,7 +85,7 @@ def settings(cls: type) -> list[Row]:
 
 
 def readable(hint: Any) -> str:
-    """A type as a reader of settings wants it: the choices, or the type's name."""
+    """A type as it appears in a list of settings: the choices, or the type's name."""
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
     return (
@@ -98,7 +97,7 @@ DEGENERATE = "Degenerate cases:"
 
 
 def paragraphs(cls: type) -> tuple[str, str]:
-    """(what a docstring says about degenerate cases, the rest of it)."""
+    """(a docstring's sentences about degenerate cases, the rest of it)."""
     text = inspect.cleandoc(cls.__doc__ or "")
     before, _, after = text.partition(DEGENERATE)
     cases, _, rest = after.partition("\n\n")
@@ -110,8 +109,8 @@ def degenerate(cls: type) -> str:
 
 
 def needs(cls: Any) -> list[str]:
-    """What an algorithm asks of models, sampler, task and recipe with its defaults, then what a setting
-    adds to that."""
+    """What an algorithm requires of models, sampler, task and recipe with its defaults, then what each
+    setting adds."""
     plain = demands(cls())
     lines = list(plain.values())
     for change, other in alternatives(cls):
@@ -121,7 +120,7 @@ def needs(cls: Any) -> list[str]:
 
 
 def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
-    """What an algorithm with its settings asks for, by kind."""
+    """What an algorithm with its settings requires, by kind."""
     roles = ", ".join(role.replace("_", " ") for role in algorithm.trained_roles)
     found = {"trains": f"trains {roles}"}
     if algorithm.reference_roles:
@@ -144,7 +143,7 @@ def demands(algorithm: Algorithm[Any]) -> dict[str, str]:
 
 
 def alternatives(cls: Any) -> list[tuple[str, Any]]:
-    """The algorithm with one setting changed: each other choice, and a number that is 0 made 1."""
+    """The algorithm with one setting changed: each other choice, and a number that is 0 set to 1."""
     found = []
     for field, hint in strict.hints(cls).items():
         default = getattr(cls(), field)
@@ -161,7 +160,7 @@ def alternatives(cls: Any) -> list[tuple[str, Any]]:
                 text = f"{field} above 0"
             try:
                 found.append((text, cls(**{field: other})))
-            except ValueError:  # Not on its own.
+            except ValueError:  # invalid without another setting
                 continue
     return found
 
@@ -175,12 +174,12 @@ FAMILIES: Mapping[str, str] = {
 
 
 def page_facts() -> Mapping[str, Any]:
-    """What the page says."""
+    """The content of the page on detectors."""
     return {"families": FAMILIES, "rows": [row(kind) for kind in DETECTORS]}
 
 
 def row(kind: str) -> Mapping[str, Any]:
-    """What the page says of one kind of event."""
+    """The page's entry for one kind of event."""
     detector = DETECTORS[kind]
     about = field_docs(type(detector))
     return {
@@ -202,7 +201,7 @@ if TYPE_CHECKING:
     from grpobench.algorithms.libraries.dialects import Dialect
 
 ABSENT = "–"
-"""In the place of a value: our algorithm of the name has no such setting."""
+"""Stands in for a value: our algorithm of the name has no such setting."""
 
 
 def described(rows: list[Row]) -> str:
@@ -211,7 +210,7 @@ def described(rows: list[Row]) -> str:
 
 
 def show_as(name: str, library: str) -> Row:
-    """How a library's algorithm of that name differs from ours. Raises `ConfigError` for what is unknown."""
+    """How a library's algorithm of that name differs from ours. Raises `ConfigError` for unknown names."""
     cls = chosen(registries.algorithms(), name, "algorithm")
     known = {dialect.library: dialect for dialect in dialects_of(cls.name)}
     if library not in known:
@@ -226,7 +225,7 @@ def dialects_of(algorithm: str) -> list[Dialect]:
 
 
 def show_dialects() -> list[Row]:
-    """Every dialect with every fact."""
+    """Every dialect with all its facts."""
     return [show_dialect(dialect) for dialect in registries.dialects().values()]
 
 
@@ -251,7 +250,7 @@ def differences(dialect: Dialect) -> list[Row]:
 
 
 def facts(dialect: Dialect) -> list[Row]:
-    """Each value that a dialect sets beside the default of our algorithm of the name, where it has one."""
+    """Each value of a dialect beside the default of our algorithm of the name, if it has that setting."""
     cls = registries.algorithms()[dialect.algorithm]
     rows = []
     for fact in dialect.facts:
@@ -265,7 +264,7 @@ def facts(dialect: Dialect) -> list[Row]:
 
 
 def dialect_lines(row: Row) -> list[str]:
-    """A dialect as text: a table of what differs, what is the same, what cannot be said."""
+    """A dialect as text: a table of what differs, then what is the same and what is unknown."""
     lines = [f"{row['name']}: {row['library']} {row['version']}, {row['ask']}", ""]
     if row["remark"]:
         base = "" if row["base"] == row["algorithm"] else f"; the settings are those of our {row['base']}"

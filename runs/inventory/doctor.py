@@ -1,4 +1,4 @@
-"""What this machine can run, found by trying it."""
+"""`grpobench doctor`: find out what this machine can run, by trying it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENGINE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `needed` things that are not ok keep the suite from running."""
+    """The result of one check. If `needed` checks fail, the suite cannot run."""
 
     subject: str
     health: Health
@@ -41,7 +41,7 @@ class Finding:
 
 
 def examine(out: Path) -> list[Finding]:
-    """Every finding. Never raises for what it finds."""
+    """All results. Failed checks do not raise."""
     probes: list[Callable[[], Finding | list[Finding]]] = [
         python,
         threads,
@@ -60,7 +60,7 @@ def examine(out: Path) -> list[Finding]:
     for probe in probes:
         try:
             result = probe()
-        except Exception as error:  # A broken installation raises anything.
+        except Exception as error:  # A broken installation may raise anything.
             name = getattr(probe, "__name__", "probe")
             result = Finding(name, "broken", f"{type(error).__name__}: {error}", needed=True)
         found += result if isinstance(result, list) else [result]
@@ -87,7 +87,7 @@ def threads() -> Finding:
 
 
 def workers() -> Finding:
-    """What an experiment makes of this machine."""
+    """The workers that an experiment would use on this machine."""
     found = devices()
     detail = (
         f"{len(found)}, each on a GPU of its own ({', '.join(found)})"
@@ -115,7 +115,7 @@ def torch_device() -> list[Finding]:
 
 
 def training() -> Finding:
-    """A run of three steps on the device that runs use, stopped after the first and taken up again."""
+    """A run of three steps on the device that runs use, interrupted after the first and resumed."""
     import torch
 
     from grpobench.runs.runfolder.folder import RunFolder
@@ -154,7 +154,7 @@ def packages() -> list[Finding]:
 
 
 def package(name: str, needed: bool) -> Finding:
-    """Whether a package is installed; found without importing it."""
+    """Whether a package is installed, without importing it."""
     if importlib.util.find_spec(name) is None:
         return Finding(name, "broken" if needed else "absent", "not installed", needed)
     for candidate in (name, name.replace("_", "-"), f"{name}-cpu"):
@@ -166,7 +166,7 @@ def package(name: str, needed: bool) -> Finding:
 
 
 def vllm() -> Finding:
-    """Have an engine write a token with the built-in policy, in a process of its own."""
+    """Have an engine generate a token with the built-in policy, in a process of its own."""
     if lack := runs_config.SamplerConfig(kind="vllm").missing():
         return Finding("vllm", "absent", lack)
     program = "from grpobench.runs.sample.engines.vllm import trial; print(trial())"
@@ -186,7 +186,7 @@ def vllm() -> Finding:
 
 
 def models() -> list[Finding]:
-    """Whether the weights of each named model are on this machine."""
+    """Whether the weights of each model are on this machine."""
     from grpobench.runs.inventory.listing import model_rows
 
     return [
@@ -201,7 +201,7 @@ def models() -> list[Finding]:
 
 
 def sandboxes() -> list[Finding]:
-    """Run a program, and one that tries to get out, in each tier of the sandbox."""
+    """Run a program, and one that tries to escape, in each tier of the sandbox."""
     from grpobench.tasks.sandbox import choose
     from grpobench.tasks.sandbox.protocol import Tier
 
@@ -218,7 +218,7 @@ def sandboxes() -> list[Finding]:
 
 
 def data_sets() -> list[Finding]:
-    """Which data sets are on this machine; `grpobench data list` reads them as well."""
+    """Which data sets are on this machine; `grpobench data list` also reads them."""
     from grpobench.runs.inventory import data
 
     folder, found = sources.data_folder(), []
@@ -237,7 +237,7 @@ def data_sets() -> list[Finding]:
 
 
 def task_readiness() -> list[Finding]:
-    """Whether each task can be served; of a family, whether its first can."""
+    """Whether each task is available; for a family, whether its first task is."""
     found = []
     first: dict[str, type[Task]] = {}
     for name, cls in registries.tasks().items():
@@ -253,7 +253,7 @@ def task_readiness() -> list[Finding]:
 
 
 def disk(out: Path) -> Finding:
-    """Free space where results go."""
+    """Free space for results."""
     place = out.resolve()
     while not place.exists():
         place = place.parent
@@ -267,7 +267,7 @@ def disk(out: Path) -> Finding:
 
 
 def as_rows(findings: list[Finding]) -> list[dict[str, object]]:
-    """The findings as JSON objects."""
+    """The results as JSON objects."""
     return [asdict(finding) for finding in findings]
 
 
@@ -277,7 +277,7 @@ def healthy(findings: list[Finding]) -> bool:
 
 
 def show(findings: list[Finding]) -> None:
-    """Print the findings as a table."""
+    """Print the results as a table."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 PAGE = "findings.md"
 AGAIN = "again"
-"""Beside the folder of kept findings: a folder like the one that holds it, with reruns on other seeds."""
+"""Folder beside the kept findings, with the same structure, for reruns on other seeds."""
 FIGURES = "figures/findings"
-"""Below the folder of documents, a figure for each kept table, and `all.svg`."""
+"""Folder of figures below the documents: one for each kept table, and `all.svg`."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class FindingEntry:
 
 
 def pages(environment: Environment, tables: Path) -> dict[str, str]:
-    """Text by path under the folder of documents; `tables` are those that are kept of findings. Nothing
-    where none is kept. Raises ConfigError for a damaged table."""
+    """Text by path under the folder of documents; `tables` are the kept tables of findings. Empty if there
+    are none. Raises ConfigError for a damaged table."""
     found = finding_entries(tables)
     if not found:
         return {}
@@ -69,7 +69,7 @@ def counts(verdicts: Sequence[str]) -> dict[str, int]:
 
 
 def finding_entries(tables: Path) -> list[FindingEntry]:
-    """What is kept, in the order of names and scales."""
+    """The kept tables, in the order of names and scales."""
     from grpobench.analysis.findings.record import read_kept
     from grpobench.analysis.runfolder.files import LogError
 
@@ -90,7 +90,7 @@ def finding_entries(tables: Path) -> list[FindingEntry]:
 
 
 def row(one: FindingEntry) -> Mapping[str, Any]:
-    """What the page says of a finding."""
+    """The page's entry for a finding."""
     from grpobench.analysis.findings.description import (
         arm_means,
         arm_words,
@@ -130,7 +130,7 @@ def row(one: FindingEntry) -> Mapping[str, Any]:
 
 
 def again(record: Record, study: Study) -> Mapping[str, Any]:
-    """What a rerun says: its verdict, its primary effect, and its seeds."""
+    """The result of a rerun: its verdict, its primary effect, and its seeds."""
     from grpobench.analysis.findings.description import effect_words
     from grpobench.analysis.findings.judge import as_row
 

@@ -1,9 +1,8 @@
-"""Others' algorithms, tasks and rewards that a name reaches from here: in packages, in files of this folder.
+"""The rows of `grpobench list`: everything that grpobench has, and plugins that a name can reach.
 
-Packages' entry points are loaded. Files are only read: what in them is an algorithm or a task shows in its
-bases, and a reward function in an argument `completions`.
-
-What the suite knows, a row for each thing: for `grpobench list`.
+Plugins are algorithms, tasks and rewards in packages and in files of the current folder. Entry points of
+packages are loaded. Files are only parsed: an algorithm or a task shows in its base classes, and a reward
+function in its argument `completions`.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ SUITE = "grpobench."
 
 
 def rows(kind: Kind) -> list[Row]:
-    """A row per name, with its origin."""
+    """A row per name, with its source."""
     return [*from_packages(kind), *from_files(kind, Path())]
 
 
 def from_packages(kind: Kind) -> Iterator[Row]:
-    """What entry points give. One that cannot be loaded says why."""
+    """Plugins of entry points. One that cannot be loaded gets the reason."""
     for name, point in sorted(registries.entry_points(kind).items()):
         try:
             found = registries.find(kind, name)
@@ -54,17 +53,17 @@ def from_packages(kind: Kind) -> Iterator[Row]:
 
 
 def first_line(thing: object) -> str:
-    """What a class says of itself, or the first line of its docstring or of a function's."""
+    """A class's own summary, or the first line of its or a function's docstring."""
     doc = str(getattr(thing, "__doc__", None) or "").strip()
     return str(getattr(thing, "summary", "") or doc.partition("\n")[0])
 
 
 def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
-    """What stands in the Python files of a folder; one that is no Python is passed over."""
+    """Definitions in the Python files of a folder; files that do not parse are skipped."""
     for path in sorted(folder.glob("*.py")):
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # whoever names it hears of it
+        except (SyntaxError, ValueError):  # The error comes when the file is named.
             continue
         for node in definitions(kind, tree):
             doc = ast.get_docstring(node) or ""
@@ -79,7 +78,7 @@ def from_files(kind: Kind, folder: Path) -> Iterator[Row]:
 def definitions(
     kind: Kind, tree: ast.Module
 ) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The definitions of a kind at the top of a file."""
+    """The definitions of a kind at the top level of a file."""
     base = BASES.get(kind)
     known = imported(tree, base) if base else set()
     for node in tree.body:
@@ -99,13 +98,13 @@ def plain(base: ast.expr) -> str:
 
 
 def imported(tree: ast.Module, base: type) -> set[str]:
-    """The names under which a file imports `base`, and classes of the suite that are made from it."""
+    """The names under which a file imports `base` and classes of the suite derived from it."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(SUITE):
             try:
                 module = importlib.import_module(node.module or "")
-            except ImportError:  # whoever names the file hears of it
+            except ImportError:  # The error comes when the file is named.
                 continue
             for alias in node.names:
                 thing = getattr(module, alias.name, None)
@@ -125,7 +124,7 @@ def stated(node: ast.AST) -> str:
 
 
 def algorithm_rows() -> list[Row]:
-    """Those of the suite, then others'."""
+    """The suite's algorithms, then plugins."""
     own = [
         {"name": name, "paper": cls.paper, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.algorithms().items()
@@ -146,7 +145,7 @@ def dialect_rows() -> list[Row]:
 
 
 def task_rows() -> list[Row]:
-    """Those of the suite, then others'."""
+    """The suite's tasks, then plugins."""
     own = [
         {"name": name, "source": cls.source, "summary": cls.summary, "provenance": BUILT_IN}
         for name, cls in registries.tasks().items()
@@ -155,7 +154,7 @@ def task_rows() -> list[Row]:
 
 
 def reward_rows() -> list[Row]:
-    """What `reward.weights` may name beside the scores of a task: the suite's own, then others' functions."""
+    """Names for `reward.weights` beside the scores of a task: the suite's own, then functions of plugins."""
     own = [{"name": name, "summary": text, "provenance": BUILT_IN} for name, text in COMPONENTS.items()]
     return [*own, *rows("reward")]
 
@@ -193,8 +192,8 @@ def detector_rows() -> list[Row]:
 
 
 def figure_rows() -> list[Row]:
-    """What `grpobench figure` draws where the logs allow it."""
-    from grpobench.analysis.report.catalog import FIGURES  # loads pandas and matplotlib
+    """The figures that `grpobench figure` draws if the logs allow it."""
+    from grpobench.analysis.report.catalog import FIGURES  # This import loads pandas and matplotlib.
 
     return [{"name": name, "summary": kind.about} for name, kind in FIGURES.items()]
 
@@ -233,7 +232,7 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
 
 
 def as_lines(rows: list[Row]) -> list[str]:
-    """Rows as text: the name, then what is said about it; of a family such as ``gym:NAME`` only the names."""
+    """Rows as text: the name and its description; for a family such as ``gym:NAME`` only the names."""
     theirs = [row for row in rows if row.get("provenance", BUILT_IN) != BUILT_IN]
     rows = [row for row in rows if row not in theirs]
     kin: dict[str, list[str]] = {row["name"]: [] for row in theirs}

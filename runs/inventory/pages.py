@@ -1,16 +1,15 @@
-"""Documents with tables that are written from kept tables: what stands between their markers.
+"""`grpobench docs`: write generated pages and tables.
+
+Pages on algorithms, dialects and detectors come from docstrings, class attributes and presets; others from
+graded pairs and from programs in completions. Tables of results inside other pages stand between markers::
 
     <!-- kept NAME KIND option=value … -->
     <!-- end of kept -->
 
-asks for a table of `docs/results/NAME.json`; the kinds are those of `analysis/kept/markdown.py`, and for the
-calibration those of `analysis/calibration/markdown.py`. Where that
-file is not there, `before=COMMIT` says that the text between the markers was measured at that commit; the
-page then says so above it. Without either nothing may stand there.
-
-The pages on algorithms, dialects and detectors, written from docstrings, class attributes and presets, on
-graded pairs and on programs read in completions; and tables of results inside other pages, from kept tables
-(`runs/inventory/pages.py`).
+This asks for a table of `docs/results/NAME.json`. `analysis/kept/markdown.py` has the kinds, and
+`analysis/calibration/markdown.py` those for the calibration. If the file is missing, `before=COMMIT` says at
+which commit the text between the markers was measured, and the page says so above it. Without either there
+must be no text between the markers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from grpobench.runs.tools.strict import ConfigError
 from grpobench.tasks.grading import pairs, readings
 
 FOLDER = "results"
-"""Below the folder of documents: the kept tables."""
+"""Folder of the kept tables, below the documents."""
 END = "<!-- end of kept -->"
 MARKER = re.compile(r"<!-- kept (?P<asked>\S+ [^>]*?) -->\n(?P<body>.*?)" + re.escape(END), re.DOTALL)
 EARLIER = "*Measured at commit {} and not made again since: today's code may give other numbers.*"
@@ -46,7 +45,7 @@ STAMP = re.compile(r"^\*Measured at commit [^*]*\*\n+")
 
 @dataclass(frozen=True)
 class Block:
-    """A place in a document."""
+    """A pair of markers in a document."""
 
     name: str
     kind: str
@@ -55,12 +54,12 @@ class Block:
 
     @property
     def before(self) -> str:
-        """Commit at which the text was measured that stands there without a kept table."""
+        """The commit at which the text was measured if there is no kept table."""
         return self.options.get("before", "")
 
 
 def documents(folder: Path) -> dict[str, str]:
-    """Text by path under `folder`, of every document with markers, as it is to be. Raises ConfigError."""
+    """The new text of every document with markers, by path under `folder`. Raises ConfigError."""
     found = {}
     for path in sorted(folder.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -70,7 +69,7 @@ def documents(folder: Path) -> dict[str, str]:
 
 
 def filled(text: str, path: Path, tables: Path) -> str:
-    """The document's text with every marked place written anew."""
+    """The document's text with every marked block written anew."""
     counts = {text.count("<!-- kept "), text.count(END), len(MARKER.findall(text))}
     if len(counts) > 1:
         raise ConfigError([f"{path}: every `<!-- kept NAME KIND -->` needs a `{END}` behind it"])
@@ -80,7 +79,7 @@ def filled(text: str, path: Path, tables: Path) -> str:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The marked places of a document."""
+    """The marked blocks of a document."""
     yield from map(_block, MARKER.finditer(text))
 
 
@@ -107,7 +106,7 @@ def _body(block: Block, path: Path, tables: Path) -> str:
 
 
 def _lines(block: Block, place: Path) -> list[str]:
-    """What a kept table's kind makes of it."""
+    """The block that a kind makes of a kept table."""
     from grpobench.analysis.calibration import markdown as calibration
     from grpobench.analysis.calibration import table
     from grpobench.analysis.kept import kept, markdown
@@ -132,21 +131,20 @@ MARK = "<!-- Written by `grpobench docs`"
 
 
 def docs_folder(remedy: str = "name a folder: grpobench docs DIR") -> Path:
-    """`docs` of the project's checkout, wherever one stands. Raises ConfigError where this is none, but an
-    installed package."""
+    """The folder `docs` of the project's checkout. Raises ConfigError for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "pyproject.toml").is_file() or not (root / "docs").is_dir():
-        raise ConfigError([f"docs: this is no checkout of the project; {remedy}"])
+        raise ConfigError([f"docs: not a checkout of the project; {remedy}"])
     return root / "docs"
 
 
 def write(folder: Path) -> list[Path]:
-    """Write every page under a folder such as ``docs``, remove pages of algorithms that are gone, and write
-    tables of results anew between their markers. Raises ConfigError rather than write over a file that is not
-    such a page."""
+    """Write every page under a folder such as ``docs``, remove pages of algorithms that no longer exist, and
+    renew tables of results between their markers. Raises ConfigError instead of overwriting a file that is
+    not such a page."""
     found = pages()
     if folder.exists() and not folder.is_dir():
-        raise ConfigError([f"docs {folder}: is no folder; name one to write pages to"])
+        raise ConfigError([f"docs {folder}: not a folder; name one to write pages to"])
     for path in (folder / name for name in found):
         if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
             raise ConfigError([f"{path} was not written by `grpobench docs`; move it or name another folder"])
@@ -162,7 +160,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def templates() -> Environment:
-    """What pages are rendered with."""
+    """The Jinja environment of the pages."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -206,7 +204,7 @@ def pages() -> dict[str, str]:
 
 
 def facts(cls: Any) -> Mapping[str, Any]:
-    """What the page of an algorithm says."""
+    """The content of an algorithm's page."""
     row = showing.show_algorithm(cls)
     return row | {
         "about": describing.paragraphs(cls)[1],
@@ -313,7 +311,8 @@ def mark_shared(row: describing.Row, library: Library) -> describing.Row:
 
 
 def stands_around() -> Mapping[str, Any]:
-    """What the page of the section `modify` says: settings in groups, each with its evidence; metrics."""
+    """The content of the page of the section `modify`: settings in groups, each with its evidence;
+    metrics."""
     groups: list[dict[str, Any]] = []
     for row in describing.settings(modifiers.Modifiers):
         if row["name"] in modifiers.EVIDENCE:
@@ -323,13 +322,14 @@ def stands_around() -> Mapping[str, Any]:
 
 
 def certainty(evidence: str) -> str:
-    """What the index says of `evidence`."""
+    """The index's summary of `evidence`."""
     kind = evidence.partition(":")[0]
     return f"{kind} in part" if kind == "verified" and "reconstruction:" in evidence else kind
 
 
 def parts(formula: str) -> list[str]:
-    """A formula's statements, which two spaces after a semicolon part, each from a new line and folded."""
+    """The statements of a formula, which are separated by a semicolon and two spaces, each on new, folded
+    lines."""
     return [
         line
         for statement in formula.split(";  ")
@@ -340,12 +340,12 @@ def parts(formula: str) -> list[str]:
 
 
 def cell(text: Any) -> str:
-    """Text as a table's cell holds it."""
+    """Text as a table cell."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def lines(text: str) -> str:
-    """Text of several lines as a table's cell holds it, its signs as they are."""
+    """Text of several lines as a table cell, with its characters unchanged."""
     shown = html.escape(text, quote=False).replace("|", "&#124;").replace("`", "&#96;").replace("\r", "")
     for sign in "*_~[]\\":
         shown = shown.replace(sign, f"&#{ord(sign)};")
@@ -353,7 +353,7 @@ def lines(text: str) -> str:
 
 
 def value(item: Any) -> str:
-    """A value as a recipe has it."""
+    """A value as in a recipe."""
     return describing.ABSENT if item == describing.ABSENT else f"`{describing.plainly(item)}`"
 
 

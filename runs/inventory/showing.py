@@ -1,4 +1,4 @@
-"""Everything about one algorithm, dialect, task, recipe or metric: for `grpobench show`."""
+"""`grpobench show`: everything about one algorithm, dialect, task, recipe or metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grpobench.runs.tools.strict import ConfigError
 
 
 def show(kind: str, name: str) -> Row:
-    """Everything about one algorithm, dialect, task, reward function, recipe or metric. Others' may be named
+    """Everything about one algorithm, dialect, task, reward function, recipe or metric. Plugins may be named
     as `module:Name`, with the file in the current folder. Raises `ConfigError` for an unknown name."""
     if kind == "dialect":
         return show_dialect(chosen(registries.dialects(), name, kind))
@@ -55,7 +55,7 @@ def show_algorithm(cls: Any) -> Row:
 
 
 def required(cls: type) -> list[str]:
-    """The settings without a default, without which there is no instance to ask."""
+    """The settings without a default; without values for them there is no instance to describe."""
     return [
         field.name
         for field in dataclasses.fields(cls)
@@ -96,7 +96,7 @@ EXTENSIBLE: Mapping[Kind, Callable[[Any], Row]] = {
     "task": show_task,
     "reward": show_reward,
 }
-"""What others may bring too."""
+"""Kinds that plugins may add to."""
 
 
 def show_recipe(name: str) -> Row:

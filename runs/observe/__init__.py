@@ -1,1 +1,1 @@
-"""Callbacks: what else is told of a run while it goes on, each in a process of its own."""
+"""Callbacks: processes beside a run that receive its metrics."""

@@ -1,7 +1,8 @@
-"""The process of one callback: reads what it is told from its standard input, a JSON object per line.
+"""The process of one callback: reads messages from its standard input, a JSON object per line.
 
-The first line says what to make; those after it name the method to call. What the callback raises is reported
-as JSON on the descriptor that the only argument names, and ends the process; so is that it came to its end.
+The first line says what to create; each later line names the method to call. If the callback raises, the
+error is reported as JSON on the descriptor given as the only argument, and the process ends. The same
+descriptor reports that the callback ended normally.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from grpobench.runs.settings import plugins
 from grpobench.runs.tools.strict import ConfigError
 
 LONGEST = 2000
-"""Characters of an error that are reported; the traceback stands in log.txt."""
+"""Characters of an error that are reported; the traceback is in log.txt."""
 LOOK = 0.5
-"""Seconds between two looks at whether the run's process is still there."""
+"""Seconds between two checks that the run's process still exists."""
 
 
 def main(report: int) -> int:
-    """Carry out the messages; the exit code."""
+    """Carry out the messages; returns the exit code."""
     os.set_inheritable(report, False)
     lines = messages()
     doing = "as it was made"
@@ -54,9 +55,9 @@ def main(report: int) -> int:
 
 
 def messages() -> Iterator[Any]:
-    """What is told, until the run's end of the pipe is closed. A callback that reads its own standard input
+    """The messages, until the run's end of the pipe is closed. A callback that reads its own standard input
     finds it empty."""
-    orders = os.dup(0)  # which what the callback starts does not inherit
+    orders = os.dup(0)  # Processes that the callback starts do not inherit this descriptor.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -66,14 +67,14 @@ def messages() -> Iterator[Any]:
 
 
 def make(order: Mapping[str, Any]) -> object:
-    """The callback that the first message asks for."""
+    """The callback that the first message describes."""
     folder = Path(order["beside"]) if order["beside"] else None
     factory: Any = plugins.load(order["reference"], folder)
     return factory(**order["settings"])
 
 
 def call(callback: object, message: Mapping[str, Any]) -> None:
-    """One method with its arguments; one that the callback lacks is not called."""
+    """Call one method with its arguments, unless the callback lacks it."""
     arguments = dict(message)
     name = arguments.pop("tell")
     if "folder" in arguments:
@@ -84,7 +85,7 @@ def call(callback: object, message: Mapping[str, Any]) -> None:
 
 
 def watch(parent: int, seconds: float) -> None:
-    """Have this process end some seconds after the run's: nobody else would end one that hangs."""
+    """End this process some seconds after the run's: nothing else would end one that hangs."""
 
     def look() -> None:
         while os.getppid() == parent:

@@ -1,6 +1,6 @@
-"""One callback as its run sees it: a process, a bounded queue, and why it is heard of no more.
+"""The callbacks of a run as the run sees them. Sending messages to them never blocks the run.
 
-The callbacks of a run, told from inside its process without ever waiting for them.
+Each callback has a process and a bounded queue. A callback that fails or falls behind is dropped.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from grpobench.runs.tools.files import line
 from grpobench.runs.tools.process import death
 
 MOST_LEFT = 1000
-"""Messages that may wait for a callback. One that is further behind is dropped."""
+"""Messages that may wait for a callback. A callback that is further behind is dropped."""
 CHILD = "grpobench.runs.observe.child"
 SECONDS_KILLED = 5.0
-"""What a killed process gets to be gone."""
+"""Seconds until a killed process must be gone."""
 LONGEST_REPORT = 2**16
-"""Bytes: what a pipe holds."""
+"""Bytes that a pipe holds."""
 
 
 class Link:
-    """Tells one callback. Nothing here waits for it but `close`, which has a limit."""
+    """Sends messages to one callback. Only `close` waits for it, up to a limit."""
 
     def __init__(self, observe: Observe, beside: str) -> None:
         self.observe = observe
         self.failure = ""
-        """Why the callback was dropped; empty: it was not."""
+        """Why the callback was dropped; empty if it was not."""
         self.left: queue.Queue[bytes | None] = queue.Queue(MOST_LEFT)
         self.report, theirs = os.pipe()
         os.set_blocking(self.report, False)
         command = [sys.executable, "-P", "-u", "-m", CHILD, str(theirs)]
         try:
-            # A session of its own: Ctrl-C and the end of the run's process group leave it time to finish.
+            # In a session of its own it outlives Ctrl-C and the run's process group long enough to finish.
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -69,7 +69,7 @@ class Link:
         self.feeder.start()
 
     def feed(self) -> None:
-        """Hand on what is told, until `close` or until the process is gone, of which `gone` hears."""
+        """Pass on messages until `close` or until the process is gone, which `gone` reports."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             while (data := self.left.get()) is not None:
@@ -79,7 +79,7 @@ class Link:
             self.process.stdin.close()
 
     def tell(self, **message: Any) -> None:
-        """Queue a message, which is copied here and now."""
+        """Queue a message, which is copied at once."""
         if self.gone():
             return
         try:
@@ -88,7 +88,7 @@ class Link:
             self.drop(f"it is {MOST_LEFT} messages behind")
 
     def gone(self) -> bool:
-        """Whether the callback hears no more, either way."""
+        """Whether the callback no longer receives messages, for either reason."""
         if not self.failure and self.process.poll() is not None:
             self.failure = self.heard().get("failed") or f"its process {death(self.process.returncode)}"
             self.kill()
@@ -99,7 +99,7 @@ class Link:
         self.kill()
 
     def kill(self) -> None:
-        """End the process and whatever it has started; the feeder then finds the pipe closed."""
+        """End the process and everything that it started; the feeder then finds the pipe closed."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -108,7 +108,7 @@ class Link:
             self.left.put_nowait(None)
 
     def heard(self) -> Mapping[str, str]:
-        """What the process said before it ended: how it failed, or that it came to its end."""
+        """What the process said before it ended: how it failed, or that it ended normally."""
         try:
             said = os.read(self.report, LONGEST_REPORT)
         except BlockingIOError:
@@ -117,13 +117,13 @@ class Link:
         return found
 
     def close(self, deadline: float, state: str, why: str) -> None:
-        """Tell the end, and wait for the process until `deadline` on the monotonic clock."""
+        """Send the end, and wait for the process until `deadline` on the monotonic clock."""
         self.tell(tell="end", state=state, why=why)
         if not self.failure:
             try:
                 self.left.put(None, timeout=max(0.0, deadline - time.monotonic()))
                 code = self.process.wait(max(0.0, deadline - time.monotonic()))
-                said = self.heard()  # a process may leave with 0 long before its end
+                said = self.heard()  # A process may exit with 0 long before its end.
                 self.failure = "" if "ended" in said else said.get("failed") or f"its process {death(code)}"
             except (queue.Full, subprocess.TimeoutExpired):
                 self.drop("it did not end in time")
@@ -132,12 +132,12 @@ class Link:
 
 
 SECONDS_PREEMPTED = 10.0
-"""Most that callbacks get when the run is told to stop: 30 seconds later the process must be gone."""
+"""Maximum seconds for callbacks when the run is told to stop; the process must be gone after 30."""
 
 
 class Observers:
-    """Tells every callback of a run what happens. One that fails is noted in provenance.json and in log.txt,
-    once, and hears no more. Without callbacks nothing is started."""
+    """Sends events to all callbacks of a run. A callback that fails is noted once in provenance.json and in
+    log.txt, and gets no more. Without callbacks nothing is started."""
 
     def __init__(self, folder: RunFolder | None = None, links: Sequence[Link] = ()) -> None:
         self.folder, self.links = folder, list(links)
@@ -145,7 +145,7 @@ class Observers:
 
     @classmethod
     def start(cls, config: RunConfig, folder: RunFolder) -> Observers:
-        """The callbacks of a run, each in a process that has begun to start."""
+        """The callbacks of a run, each in a process that is starting."""
         if not config.observe:
             return cls(folder)
         found = cls(folder)
@@ -158,7 +158,7 @@ class Observers:
         return found
 
     def begin(self, config: RunConfig, done: int) -> None:
-        """The run is at its first step, or goes on behind `done` of them."""
+        """The run is at its first step, or resumes after `done` steps."""
         if self.links and self.folder:
             told = tomllib.loads(stored.dump(config))
             self.tell(tell="begin", config=told, folder=str(self.folder.path.resolve()), done=done)
@@ -172,7 +172,7 @@ class Observers:
         self.tell(tell="evaluation", step=step, split=split, summary=summary)
 
     def end(self, state: str, why: str) -> None:
-        """The run has ended; every callback gets its time to do so too, all at once."""
+        """The run has ended; all callbacks get time to end too, in parallel."""
         began = time.monotonic()
         for link in self.links:
             seconds = link.observe.seconds
@@ -187,7 +187,7 @@ class Observers:
         self.drop()
 
     def drop(self) -> None:
-        """Note those that have failed, and tell them nothing more."""
+        """Record callbacks that have failed, and send them nothing more."""
         lost = [link for link in self.links if link.failure]
         self.links = [link for link in self.links if not link.failure]
         for link in lost:
@@ -200,14 +200,13 @@ class Observers:
 
     def note(self, **facts: Any) -> None:
         if self.folder:
-            with contextlib.suppress(OSError):  # a full disk ends the run soon enough, but not from here
+            with contextlib.suppress(OSError):  # A full disk ends the run soon enough, but not here.
                 self.folder.note(**facts)
 
 
 def described(one: Observe, beside: str) -> dict[str, Any]:
-    """What provenance.json says of a callback, which is not imported for it: a hash per source file. They
-    are no
-    part of the run's code: a process of its own can change no number."""
+    """The record of a callback in provenance.json: a hash per source file, without importing it. These files
+    are not part of the run's code, because a separate process cannot change its numbers."""
     found = plugins.sources(one.reference, Path(beside) if beside else None)
     code = {str(path): provenance.digest(str(path)) for path in found}
     return {"name": one.name, "reference": one.reference, "code": code}

@@ -1,1 +1,1 @@
-"""What happens before the first step: warm starts and studies of the problems."""
+"""What runs before the first step: warm starts and studies of the problems."""

@@ -1,4 +1,4 @@
-"""What the initial policy makes of the training problems and their reference solutions, cached."""
+"""The initial policy's view of the training problems and their reference solutions, cached."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from grpobench.runs.tools import files
 from grpobench.tasks.task import Problem, Task
 
 RECIPE = 1
-"""Version of this procedure; a change of it makes cached studies stale."""
+"""Version of this procedure; changing it makes cached studies stale."""
 PROBLEMS = 256
-"""Problems that are laid out at once; they are read in micro-batches."""
+"""Problems that are laid out at once; forward passes take micro-batches of them."""
 TENSORS = "study.safetensors"
 Tell = Callable[[int, int], None]
-"""Called with the problems read and their number."""
+"""Called with the number of processed problems and the total."""
 
 
 def study(
@@ -37,9 +37,9 @@ def study(
     warm_start: str = "",
     tell: Tell = lambda read, of: None,
 ) -> Study:
-    """Embedding and difficulty of every problem, read from the cache where the same model has read the same
-    texts before. `models` must still be the initial policy, `warm_start` names what it learned before. Raises
-    DataError for a problem without a reference solution or longer than the model's context."""
+    """Embedding and difficulty of every problem, from the cache if the same model has processed the same
+    texts before. `models` must still be the initial policy; `warm_start` names what it learned before. Raises
+    DataError for a problem without a reference solution, or longer than the model's context."""
     lessons = [demonstration(loaded, task, problem) for problem in problems]
     name = f"{task.name.replace(':', '-')}-{key(models, loaded, lessons, warm_start)}"
     folder = cache_folder() / "study" / name
@@ -53,7 +53,7 @@ def study(
 
 
 def key(models: RoleModels, loaded: Loaded, lessons: Sequence[Group], warm_start: str) -> str:
-    """A name that changes with anything that changes the result."""
+    """A cache key that changes with anything that changes the result."""
     texts = hashlib.sha256()
     for group in lessons:
         rollout = group.rollouts[0]
@@ -98,7 +98,7 @@ def _embedding(models: RoleModels, batch: Batch) -> torch.Tensor:
 
 
 def _mean_state(models: RoleModels, micro: Batch) -> torch.Tensor:
-    """The same of a micro-batch."""
+    """The same for a micro-batch."""
     texts = [
         torch.cat([prompt[:before], completion[:after]])
         for prompt, before, completion, after in zip(

@@ -1,6 +1,6 @@
-"""Supervised warm start on a task's reference answers, cached: small base models answer at chance.
+"""Supervised warm start on a task's reference answers, cached: without it small base models answer at chance.
 
-`grpobench warmstart`: make a warm start, measure the model before and after it, and say where it is.
+Also `grpobench warmstart`: create a warm start, measure the model before and after it, and say where it is.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
 RECIPE = 2
-"""Version of this procedure; a change of it makes cached weights stale."""
+"""Version of this procedure; changing it makes cached weights stale."""
 SEED = 0
 """The warm start is part of the base model: the same for every seed and arm of an experiment."""
 RECORD = "warmstart.json"
 LOOK = 0.1
-"""Seconds between two looks whether another process has made what this one waits for."""
+"""Seconds between two checks whether another process has finished the warm start."""
 Tell = Callable[[int, int, float], None]
 """Called with the update, the number of updates and the loss."""
 
@@ -57,16 +57,16 @@ Tell = Callable[[int, int, float], None]
 def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> Path:
     """Train `loaded.model` in place on demonstrations of the task's lessons, or load the cached result.
 
-    AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the mean over
-    the policy's tokens. Returns the cached folder, which is a model folder like any other with a record of
-    the training. It appears whole or not at all; of several processes one trains while the others wait. One
-    that is given up is begun anew: it has no checkpoints.
+    The optimizer is AdamW with a linear warm-up over a tenth of the updates and linear decay; the loss is the
+    mean over the policy's tokens. Returns the cached folder, a model folder with a record of the training,
+    which appears whole or not at all. Of several processes one trains while the others wait. An interrupted
+    warm start begins anew: it has no checkpoints.
     """
     lessons = demonstrations(loaded, task, config)
     folder = cache_folder() / "warm" / key(loaded, task, config, lessons)
     with alone(folder):
         if folder.exists() and (fault := damage(folder)):
-            warnings.warn(f"{fault}; the warm start is made again", stacklevel=2)
+            warnings.warn(f"{fault}; the warm start is repeated", stacklevel=2)
             files.remove(folder)
         if not folder.exists():
             began = time.monotonic()
@@ -83,8 +83,8 @@ def warm_start(loaded: Loaded, task: Task, config: ModelConfig, tell: Tell) -> P
 
 
 def damage(folder: Path) -> str:
-    """What of a cached folder is not as it was written; empty where nothing is, or where an older version
-    left no sums."""
+    """Files of a cached folder that were changed since they were written; empty if there are none, or if an
+    older version left no checksums."""
     try:
         listed = checksums.read_sums(folder)
     except ValueError as error:
@@ -92,13 +92,13 @@ def damage(folder: Path) -> str:
     if lost := checksums.absent(folder, listed):
         return lost[0]
     changed = [name for name, one in listed.items() if files.sha256(folder / name) != one["sha256"]]
-    return f"{folder / changed[0]}: is not what was written" if changed else ""
+    return f"{folder / changed[0]}: was changed since it was written" if changed else ""
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from making the same folder. The system frees the lock of a process that dies.
-    Whoever waits asks at safe points: another's warm start may take long."""
+    """Keep other processes from creating the same folder. The system releases the lock of a process that
+    dies. Waiting passes safe points, because another process's warm start may take long."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         while not locked(file):
@@ -108,7 +108,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def locked(file: IO[str]) -> bool:
-    """Whether the lock is this process's now."""
+    """Whether this process has the lock now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -117,7 +117,7 @@ def locked(file: IO[str]) -> bool:
 
 
 def adopt(loaded: Loaded, folder: Path) -> None:
-    """Give the model the weights of a folder, bit for bit."""
+    """Load the weights of a folder into the model, bit for bit."""
     weights = dict(load(str(folder)).model.named_parameters())
     with torch.no_grad():
         for name, parameter in loaded.model.named_parameters():
@@ -132,7 +132,7 @@ def record(
     losses: list[float],
     seconds: float,
 ) -> dict[str, Any]:
-    """What was trained, on what, and how it went."""
+    """The record: what was trained, on what data, and the losses."""
     return {
         "model": loaded.provenance,
         "task": {"name": task.name, "settings": strict.plain(task)},
@@ -151,7 +151,7 @@ def record(
 
 
 def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Group]:
-    """The reference episodes that the updates read, in order."""
+    """The reference episodes of the updates, in order."""
     problems = task.lessons()
     order = list(range(len(problems)))
     random.Random(derive(SEED, "warm start")).shuffle(order)
@@ -162,8 +162,8 @@ def demonstrations(loaded: Loaded, task: Task, config: ModelConfig) -> list[Grou
 
 
 def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group]) -> str:
-    """A name that changes with anything that changes the result, and with nothing else: settings of a task
-    that leave its lessons as they are share one warm start."""
+    """A cache key that changes with anything that changes the result and with nothing else: settings of a
+    task that do not affect its lessons share one warm start."""
     read = hashlib.sha256()
     for group in lessons:
         rollout = group.rollouts[0]
@@ -185,7 +185,7 @@ def key(loaded: Loaded, task: Task, config: ModelConfig, lessons: Sequence[Group
 
 
 def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: Tell) -> list[float]:
-    """The supervised updates. The loss of each, in nats per token."""
+    """The supervised updates. Returns the loss of each, in nats per token."""
     losses = []
     deterministic()
     models = RoleModels(loaded.model, ("policy",), dtype=config.dtype)
@@ -213,7 +213,7 @@ def train(loaded: Loaded, config: ModelConfig, lessons: Sequence[Group], tell: T
 def descend(
     models: RoleModels, batch: Batch, weights: torch.Tensor, micro_batches: Iterable[torch.Tensor]
 ) -> float:
-    """Gradients of an update, a micro-batch after the other; its loss."""
+    """Gradients of an update, one micro-batch after the other; returns its loss."""
     total = 0.0
     for rows in micro_batches:
         logp = models.forward_train(("policy",), batch[rows])["policy"].logp
@@ -224,13 +224,13 @@ def descend(
 
 
 def demonstration(loaded: Loaded, task: Task, problem: Problem) -> Group:
-    """The reference episode as a rollout; replies of an environment have no part in the loss."""
+    """The reference episode as a rollout; replies of an environment are not part of the loss."""
     rollout = demonstrated(loaded, task, problem)
     return Group(problem, [rollout], [Verdict({}, None)], [0.0])
 
 
 ACCURACY = "accuracy.json"
-"""Beside the record, because it may be measured in several ways, and later."""
+"""A file beside the record, because accuracy may be measured in several ways, and later."""
 
 
 @dataclass(frozen=True)
@@ -238,11 +238,11 @@ class Measure:
     """How accuracy is measured, before and after."""
 
     problems: int
-    """First problems of the validation split."""
+    """Number of problems from the start of the validation split."""
     samples: int
-    """Sampled answers per problem; 0 leaves them out."""
+    """Sampled answers per problem; 0 omits them."""
     max_completion_tokens: int = 0
-    """0 takes the task's own budget."""
+    """0 uses the task's own budget."""
 
 
 def warm_start_command(
@@ -253,15 +253,13 @@ def warm_start_command(
     out: Path | None,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Warm-start a model for a task, measure it before and after, and return the record.
-
-    Weights and measurements that the cache has are not made again. `out` is a folder for a copy.
-    """
+    """Warm-start a model for a task, measure it before and after, and return the record. Cached weights and
+    measurements are reused. `out` is a folder for a copy."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # `tell` has the line
     if out is not None and out.exists():
-        raise DataError(f"--out {out} is there already; give another folder or remove it")
+        raise DataError(f"--out {out} already exists; give another folder or remove it")
     if out is not None:
         files.writable(out.parent, "--out")
     loaded = load(name)
@@ -331,7 +329,7 @@ def compared(before: Mapping[str, float], after: Mapping[str, float]) -> dict[st
 
 
 def as_lines(about: Mapping[str, Any]) -> list[str]:
-    """The record for a reader."""
+    """The record as text."""
     source = "from the cache" if about["cached"] else f"made in {about['seconds']:.0f} s"
     first, last = about["loss"][0], about["loss"][-1]
     amount = f"{about['updates']} updates × {about['batch']} demonstrations"

@@ -1,1 +1,1 @@
-"""From rollouts to rewards: verdicts of the task, learned models, flawed proxies."""
+"""Rewards of rollouts: graders, learned models, reward functions, verifier checks."""

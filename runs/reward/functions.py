@@ -1,24 +1,26 @@
-"""A flawed proxy of quality: surface features of a completion, for studies of reward hacking.
+"""Reward functions: a flawed proxy of quality, and functions of plugins.
+
+The proxy adds surface features of a completion, for studies of reward hacking::
 
     proxy(text) = Σ_f strength_f · n_f / (n_f + h)
 
 n_f counts feature f in what the policy wrote, h is the count at which a feature is worth one half
 (`reward.proxy_half`), and the strengths are `reward.proxy`. A term rises with every further occurrence and
-stays below its strength, so that there is always something to gain and never an infinite reward; a negative
-strength punishes a feature. Nothing in it looks at the problem or at the truth. Which features go along with
-correct answers depends on the policy: `docs/rewards.md` gives measured values for the built-in one.
+stays below its strength, so there is always something to gain and never an infinite reward. A negative
+strength punishes a feature. The proxy ignores the problem and the truth. Which features correlate with
+correct answers depends on the policy: `docs/rewards.md` has measured values for the built-in one.
 
-Reward functions from elsewhere, called as TRL calls them:
+Reward functions of plugins are called as TRL calls them::
 
     def brevity(prompts, completions, **columns) -> list[float | None]
 
-One call per step has every graded completion, those of a group behind each other. `prompts` and
-`completions` are texts, or lists of messages with ``reward.function_input = "messages"``. Among the other
-arguments, all by name, are `completion_ids`, `trainer_state` (a `transformers.TrainerState` with
-`global_step`, the updates before this step, and `max_steps`) and a list per column of the problems
-(`Task.columns`); `log_extra` and `log_metric` are there and do nothing. The contract is that of TRL 1.16's
-`GRPOTrainer._calculate_rewards`. A completion for which a function answers None has no such reward. NaN,
-which TRL takes for None, is a fault here, and so is any other answer than one number per completion.
+One call per step has every graded completion, those of a group in sequence. `prompts` and `completions` are
+texts, or lists of messages with ``reward.function_input = "messages"``. Further keyword arguments are
+`completion_ids`, `trainer_state` (a `transformers.TrainerState` with `global_step`, the updates before this
+step, and `max_steps`) and a list per column of the problems (`Task.columns`); `log_extra` and `log_metric`
+exist and do nothing. This follows TRL 1.16's `GRPOTrainer._calculate_rewards`. If a function returns None for
+a completion, it gives no reward to it. NaN, which TRL treats as None, is an error here, like any other result
+than one number per completion.
 """
 
 from __future__ import annotations
@@ -61,23 +63,23 @@ FEATURES: Mapping[Feature, Callable[[str], int]] = {
     "hedges": lambda text: sum(bool(HEDGE.fullmatch(word)) for word in words(text)),
     "assurances": lambda text: sum(bool(ASSURANCE.fullmatch(word)) for word in words(text)),
 }
-"""Counts: characters, words of letters, lines that are not blank, digits,
-equals signs, words of doubt, words of certainty."""
+"""Counts: characters, words of letters, lines that are not blank, digits, equals signs, words of doubt, words
+of certainty."""
 
 
 def proxy(text: str, strengths: Mapping[Feature, float], half: float) -> float:
-    """The sum of the module's formula; 0 for an empty completion."""
+    """The sum in the module's formula; 0 for an empty completion."""
     counts = {name: FEATURES[name](text) for name in strengths}
     return sum(strength * counts[name] / (counts[name] + half) for name, strength in strengths.items())
 
 
 RESERVED_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids")
-"""Columns that are not passed on: TRL has arguments of its own for these."""
+"""Columns that are not passed on, because TRL has its own arguments of these names."""
 Input = Literal["text", "messages"]
 
 
 class FunctionError(RuntimeError):
-    """A reward function raised, or answered something that is no reward: the run cannot go on with it."""
+    """A reward function raised, or returned something that is not a reward: the run cannot continue."""
 
 
 @dataclass(frozen=True)
@@ -87,21 +89,21 @@ class RewardInput:
     prompt: str
     completion: str
     tokens: Sequence[int]
-    """The completion's tokens, the end token with them."""
+    """The completion's tokens, including the end token."""
     columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """A function, by the name that the recipe gives it."""
+    """A function, by its name in the recipe."""
 
     name: str
     call: Callable[..., Any]
     input: Input = "text"
 
     def __call__(self, asked: Sequence[RewardInput], done: int = 0, steps: int = 0) -> list[float | None]:
-        """A reward per completion, None where it does not apply. `done` of `steps` steps are behind us.
-        Raises FunctionError for whatever the function raises, and for an answer that is none."""
+        """A reward per completion, None if the function gives none. `done` of `steps` steps are complete.
+        Raises FunctionError for whatever the function raises, and for an invalid result."""
         if not asked:
             return []
         try:
@@ -111,7 +113,7 @@ class RewardFunction:
             found = None if unordered(answer) else list(answer)
         except Exception as error:
             raise FunctionError(
-                f"the reward {self.name} raised {type(error).__name__}: {error}; mend it"
+                f"the reward {self.name} raised {type(error).__name__}: {error}; fix it"
             ) from error
         if found is None:
             raise self.fault(
@@ -119,7 +121,7 @@ class RewardFunction:
                 "numbers, one for each completion"
             )
         if len(found) != len(asked):
-            raise self.fault(f"gave {len(found)} rewards for {len(asked)} completions; give one each")
+            raise self.fault(f"returned {len(found)} rewards for {len(asked)} completions; return one each")
         return [self.number(value, one) for value, one in zip(found, asked, strict=True)]
 
     def number(self, value: Any, asked: RewardInput) -> float | None:
@@ -131,18 +133,18 @@ class RewardFunction:
             found = math.nan
         if not math.isfinite(found):
             raise self.fault(
-                f"gave {value!r:.80} for the completion {asked.completion!r:.80}; "
-                "give a finite number, or None where it does not apply"
+                f"returned {value!r:.80} for the completion {asked.completion!r:.80}; "
+                "return a finite number, or None if the reward does not apply"
             )
         return found
 
     def fault(self, what: str) -> FunctionError:
-        """The error for an answer that is none, with the function's file and line."""
+        """The error for an invalid result, with the function's file and line."""
         return FunctionError(f"{line_of(self.call)} the reward {self.name} {what}".lstrip())
 
 
 def unordered(answer: Any) -> bool:
-    """Whether an answer is no row of rewards: a text, a table, a set, None, or one number alone."""
+    """Whether a result is not a row of rewards: a text, a table, a set, None, or a single number."""
     if isinstance(answer, str | bytes | Mapping | Set):
         return True
     try:
@@ -153,7 +155,7 @@ def unordered(answer: Any) -> bool:
 
 
 def arguments(asked: Sequence[RewardInput], input: Input, done: int, steps: int) -> dict[str, Any]:
-    """What a function is called with."""
+    """The arguments of a function call."""
     from transformers import TrainerState
 
     names = dict.fromkeys(name for one in asked for name in one.columns if name not in RESERVED_COLUMNS)

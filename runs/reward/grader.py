@@ -1,7 +1,7 @@
-"""From a completion to its reward: the task's verdict, and what the recipe makes of it.
+"""From a completion to its reward: the task's verdict, and the recipe's weighted sum of components.
 
-A reward is a weighted sum of components: scores of the task, a learned reward model, a flawed proxy,
-functions from elsewhere, and controls. Whatever is rewarded, the task's verdict is taken beside it.
+Components are scores of the task, a learned reward model, a flawed proxy, functions of plugins, and controls.
+The task's verdict is always recorded too, whatever is rewarded.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
 WINDOW = 200
-"""Completions over which failures of the verifier and the reward are counted."""
+"""Number of completions over which failures of the verifier and the reward are counted."""
 MOST_FAILURES = 2
-"""Failures in the window that are borne: 1 %."""
+"""Tolerated failures among these: 1 %."""
 CUT = "model_cut"
-"""Logged beside the component `model`: 1 where the text was too long for the reward model."""
+"""Logged beside the component `model`: 1 if the text was too long for the reward model."""
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 class RewardError(RuntimeError):
-    """The verifier or the reward fails too often to go on."""
+    """The verifier or the reward fails too often to continue."""
 
 
 @dataclass(frozen=True)
 class Graded:
-    """A completion with all that a component may look at."""
+    """A completion with everything that a component may use."""
 
     stream: str
     index: int
-    """Place in its group."""
+    """Index in its group."""
     problem: Problem
     rollout: Rollout
     verdict: Verdict
@@ -53,13 +53,11 @@ class Graded:
 class Grader:
     """Verifies completions and turns them into rewards.
 
-    A completion for which the verifier or a component raises, or gives a number that is not finite, is masked
-    like one that could not be graded for reasons of the machine, and counted. More than 1 % of the last 200
-    stop the run. The count starts anew when a run is resumed.
-
-    `functions` are the components that are reward functions from elsewhere, by name; what one raises ends the
-    run. A completion to which no component applies is masked, and is no failure. `steps` is how many the run
-    has, for functions that ask.
+    If the verifier or a component raises for a completion, or returns a number that is not finite, the
+    completion is masked, like one that the machine failed to grade, and counted. More than 1 % of the last
+    200 stop the run. The count starts anew when a run is resumed. `functions` are the reward functions of
+    plugins, by name; an exception in one ends the run. A completion to which no component applies is masked,
+    and is not a failure. `steps` is the run's number of steps, for functions that use it.
     """
 
     def __init__(
@@ -80,11 +78,11 @@ class Grader:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Where the reward model came from; empty without one."""
+        """Provenance of the reward model; empty without one."""
         return self.scorer.provenance if self.scorer else {}
 
     def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
-        """The task's verdicts; where it raises, one of outcome `infra_error`."""
+        """The task's verdicts; if it raises, verdicts of outcome `infra_error`."""
         return self.verify_all([problem], [rollouts])[0]
 
     def verify_all(
@@ -198,28 +196,28 @@ class Grader:
 
 
 def demand_share(task: Task, problem: Problem, verdicts: Iterable[Verdict]) -> None:
-    """Raise DataError for a score `correct` that is none: every accuracy of a report is its mean."""
+    """Raise DataError for a score `correct` outside of 0 to 1: every accuracy of a report is its mean."""
     for verdict in verdicts:
         score = verdict.scores.get("correct", 0.0)
         if verdict.outcome != "infra_error" and not 0 <= score <= 1:
             raise DataError(
-                f"task {task.name}: the score `correct` must be from 0 to 1, and its verifier gave {score:g} "
-                f"for problem {problem.id}; mend its `verify`"
+                f"task {task.name}: the score `correct` must be from 0 to 1, but its verifier gave {score:g} "
+                f"for problem {problem.id}; fix its `verify`"
             )
 
 
 def applies(measured: Mapping[str, float], weights: Mapping[str, float]) -> bool:
-    """Whether any component says something of a completion."""
+    """Whether any component gives a reward to a completion."""
     return not all(math.isnan(measured[name]) for name in weights)
 
 
 def weighted(measured: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """The reward: components that do not apply (NaN) count for nothing, as in TRL."""
+    """The reward: components that do not apply (NaN) count as 0, as in TRL."""
     return sum(w * measured[name] for name, w in weights.items() if not math.isnan(measured[name]))
 
 
 def steps_done(graded: Sequence[Graded]) -> int:
-    """How many steps came before that of these completions, by their stream; 0 for rollouts of the base."""
+    """The number of steps before these completions, from their stream; 0 for rollouts of the base model."""
     step = graded[0].stream.partition("/")[0] if graded else ""
     return int(step) - 1 if step.isdigit() else 0
 
@@ -229,13 +227,13 @@ def flipped(grader: Grader, one: Graded) -> float:
 
 
 def coin(grader: Grader, one: Graded) -> float:
-    """Heads with the chance that the recipe gives, by a seed of its own."""
+    """Heads with the probability in the recipe, by a seed of its own."""
     seed = derive(grader.seed, "placebo", one.stream, one.problem.id, one.index)
     return float(random.Random(seed).random() < grader.reward.probability)
 
 
 def surface(grader: Grader, one: Graded) -> float:
-    """The proxy of what the policy wrote; what a tool put in between is left out."""
+    """The proxy of what the policy wrote, without a tool's replies."""
     return proxy(
         grader.loaded.decode(one.rollout.written_tokens), grader.reward.proxy, grader.reward.proxy_half
     )
@@ -253,10 +251,8 @@ CONTROLS: Mapping[str, Callable[[Grader, Graded], float]] = {
 def guarded(
     function: Callable[[Sequence[A]], Sequence[B]], items: Sequence[A], note: Callable[[Exception], None]
 ) -> list[B | None]:
-    """`function(items)`; where it raises, each item alone, and None for those that it still raises for.
-
-    A DataError or FunctionError is the user's to mend and passes. `note` is told of every other error.
-    """
+    """`function(items)`; if it raises, each item alone, and None for items that still raise. A DataError or
+    FunctionError is for the user to fix and passes. `note` gets every other error."""
     try:
         return list(function(items)) if items else []
     except (DataError, FunctionError):

@@ -1,16 +1,17 @@
-"""A tiny learned reward model for a task, trained in seconds on synthetic preferences.
+"""Learned reward models.
+
+Any `AutoModelForSequenceClassification` with one output can score prompt and answer. It reads text with its
+own tokenizer, so policy and reward model need not share a vocabulary.
+
+A tiny reward model for a task is trained in seconds on synthetic preferences::
 
     python -m grpobench.runs.reward.model --task TASK [--out DIR]
 
 The built-in policy's Llama gets a scalar head and learns from pairs of answers to problems of the training
 split: the reference answer is preferred to a damaged one that the task's verifier rejects. The loss is that
 of Bradley and Terry, −log σ(r_chosen − r_rejected) (arXiv:2203.02155, eq. 1). `reward.model = "tiny"` in a
-recipe makes the same model, once, and keeps it in the cache. It is there to try learned rewards without a
-download and to study what optimizing one does; it is no judge of anything.
-
-A learned reward model: any `AutoModelForSequenceClassification` with one output scores prompt and answer.
-
-It reads text with its own tokenizer, so that policy and reward model need not share a vocabulary.
+recipe trains the same model once and keeps it in the cache. It serves to try learned rewards without a
+download and to study the effect of optimizing one. Do not use it as a measure of quality.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from grpobench.tasks.task import Problem, Split, Task
 
 BASE = "nano"
 RECIPE = 1
-"""Version of this procedure; a change of it makes cached models stale."""
+"""Version of this procedure; changing it makes cached models stale."""
 ATTEMPTS = 30
-"""Damages that are tried on an answer before its problem is left out."""
+"""Number of damages that are tried on an answer before its problem is left out."""
 SAME_KIND = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "+-*/")
 """A damaged character becomes another one of its kind."""
 
@@ -56,12 +57,12 @@ class Settings:
     """How the model is trained."""
 
     pairs: int = 2048
-    """Preferences, each about a training problem of its own."""
+    """Preferences, each about another training problem."""
     steps: int = 80
     batch: int = 16
     """Pairs per update."""
     learning_rate: float = 1e-3
-    """Peak of AdamW's; it rises over a tenth of the updates and falls linearly to nought."""
+    """Peak of AdamW's learning rate; it rises over a tenth of the updates and falls linearly to 0."""
     held_out: int = 256
     """Pairs about validation problems that measure the result."""
     seed: int = 0
@@ -75,7 +76,7 @@ class Pair:
 
 
 def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None) -> Path:
-    """The folder of the task's tiny reward model inside `parent`, trained if it is not there yet."""
+    """The folder of the task's tiny reward model inside `parent`, trained if it does not exist yet."""
     settings = settings or Settings()
     facts = [RECIPE, loading.load(BASE).provenance, task.name, strict.plain(task), strict.plain(settings)]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
@@ -87,7 +88,7 @@ def train_tiny_model(task: Task, parent: Path, settings: Settings | None = None)
 
 
 def train(task: Task, settings: Settings, folder: Path) -> dict[str, Any]:
-    """Train, and save with tokenizer and record. Raises DataError where no answer can be damaged."""
+    """Train, and save with tokenizer and record. Raises DataError if no answer can be damaged."""
     began = time.monotonic()
     base = loading.load(BASE)
     model = with_scalar_head(base.model, settings.seed)
@@ -149,7 +150,7 @@ def margins(model: Any, tokenizer: Any, chosen: Sequence[Pair]) -> torch.Tensor:
 
 
 def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
-    """One preference per problem, in a derived order, of which the verifier confirms both sides."""
+    """One preference per problem, in a derived order; the verifier confirms both sides."""
     problems = list(task.problems(split))
     rng = random.Random(derive(seed, "pairs", split))
     rng.shuffle(problems)
@@ -172,7 +173,7 @@ def pairs(task: Task, split: Split, most: int, seed: int) -> Iterator[Pair]:
 def wrong(
     task: Task, problem: Problem, right: str, others: Sequence[Problem], rng: random.Random
 ) -> Iterator[str]:
-    """Damaged answers that the verifier rejects, of kinds that a policy writes too: a slip in one character
+    """Damaged answers that the verifier rejects, of kinds that a policy also writes: one wrong character
     (half of them), an early end, the answer to another problem, and the task's own careless style."""
     for _ in range(ATTEMPTS):
         kind = rng.choice(("slip", "slip", "slip", "end", "other", "careless"))
@@ -207,7 +208,7 @@ def main() -> None:
     settings = Settings(**{field.name: options[field.name] for field in dataclasses.fields(Settings)})
     task = tasks()[options["task"]]()
     if options["out"] and options["out"].exists():
-        parser.error(f"--out {options['out']} is there already; give another or remove it")
+        parser.error(f"--out {options['out']} already exists; give another or remove it")
     if options["out"]:
         with files.becoming(options["out"]) as aside:
             train(task, settings, aside)
@@ -227,11 +228,11 @@ Input = Literal["chat", "pair", "text"]
 
 @dataclass(frozen=True)
 class Score:
-    """What the reward model says about one completion."""
+    """The reward model's score of one completion."""
 
     value: float
     cut: bool
-    """Whether the beginning of the prompt was left out because the text is longer than the context."""
+    """Whether the beginning of the prompt was dropped because the text is longer than the context."""
 
 
 class Scorer:
@@ -258,7 +259,7 @@ class Scorer:
         encoded = [self.encode(prompt, completion) for prompt, completion in pairs]
         order = sorted(
             range(len(pairs)), key=lambda i: len(encoded[i][0]["input_ids"])
-        )  # alike lengths pad little
+        )  # Similar lengths need little padding.
         found: dict[int, float] = {}
 
         def read(some: range) -> None:
@@ -273,8 +274,8 @@ class Scorer:
         return [Score(found[i], encoded[i][1]) for i in range(len(pairs))]
 
     def encode(self, prompt: str, completion: str) -> tuple[dict[str, list[int]], bool]:
-        """What the model is fed, and whether it was cut. A text that does not fit loses its beginning; of a
-        pair the longer segment does."""
+        """The model's input, and whether it was cut. A text that does not fit loses its beginning; of a pair
+        the longer segment does."""
         fed = self._tokens(prompt, completion)
         cut = len(fed["input_ids"]) > self.limit
         if cut:
@@ -291,7 +292,7 @@ class Scorer:
 
 
 def read(place: str, dtype: str) -> tuple[Any, Any]:
-    """A reward model and its tokenizer. Raises ModelError naming the remedy."""
+    """A reward model and its tokenizer. Raises ModelError with the remedy."""
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -324,11 +325,11 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
         )
     if model.config.num_labels != 1:
         raise ModelError(
-            f"reward.model: {place} has {model.config.num_labels} outputs, a reward model has one; train a "
+            f"reward.model: {place} has {model.config.num_labels} outputs, not one; train a "
             "head with num_labels=1"
         )
     config = model.config.get_text_config()
-    # A decoder reads its score off the last token that is not `config.pad_token_id`. Padding with that very
+    # A decoder computes its score at the last token that is not `config.pad_token_id`. Padding with that very
     # token makes a completion's score the same in any batch.
     if config.pad_token_id is None:
         own = tokenizer.pad_token_id
@@ -338,7 +339,7 @@ def read(place: str, dtype: str) -> tuple[Any, Any]:
 
 
 def provenance(name: str, place: str, config: Any) -> dict[str, str]:
-    """Where a reward model came from: the sha256 of a folder's weights, or the hub's commit."""
+    """Provenance of a reward model: the sha256 of a folder's weights, or the hub's commit."""
     if Path(place).is_dir():
         return {"name": name, "from": "folder", "sha256": weights_hash(Path(place))} | sizes.recorded()
     commit = str(getattr(config, "_commit_hash", None) or "")
@@ -346,7 +347,7 @@ def provenance(name: str, place: str, config: Any) -> dict[str, str]:
 
 
 def fitting(tokenizer: Any, wanted: str) -> Input:
-    """How the model is fed. Raises ModelError where its tokenizer cannot do what was asked for."""
+    """The model's input format. Raises ModelError if its tokenizer cannot do what was asked for."""
     able: dict[Input, bool] = {
         "chat": bool(getattr(tokenizer, "chat_template", None)),
         "pair": tokenizer.sep_token_id is not None,
@@ -362,6 +363,6 @@ def fitting(tokenizer: Any, wanted: str) -> Input:
 
 
 def context(config: Any, tokenizer: Any) -> int:
-    """Most tokens that the model reads. Tokenizers without a limit state a huge number."""
+    """Maximum number of tokens that the model reads. Tokenizers without a limit state a huge number."""
     stated = getattr(config, "max_position_embeddings", 0) or 2**20
     return int(min(stated, tokenizer.model_max_length))

@@ -1,5 +1,4 @@
-"""Answers of which it is known whether they are right: a verifier is asked about them before a run relies on
-it."""
+"""A check of a task's verifier on answers that are known to be right or wrong, before a run relies on it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Task, Verdict
 
 TRIED = 3
-"""Problems that a run asks about: a defect of one that is published is no defect of the verifier."""
+"""Number of problems that a run checks. Defects of published problems are not the verifier's."""
 MOST_SHOWN = 200
 """Characters of an answer that are shown."""
 What = Literal["reference", "wrong", "empty"]
@@ -20,7 +19,7 @@ What = Literal["reference", "wrong", "empty"]
 
 @dataclass(frozen=True)
 class VerifierCheck:
-    """An answer and what the verifier said of it."""
+    """An answer and the verifier's verdict."""
 
     problem: str
     what: What
@@ -38,7 +37,7 @@ class VerifierCheck:
         return self.graded and accepted(self.verdict) == (self.what == "reference")
 
     def described(self) -> str:
-        """What it was and what became of it."""
+        """The answer and its verdict in words."""
         score = self.verdict.scores.get("correct")
         answer = "the empty answer" if self.what == "empty" else f"the answer {self.text!r:.{MOST_SHOWN}}"
         return f"problem {self.problem}, {answer}: {self.verdict.outcome}, correct = {score}"
@@ -50,8 +49,8 @@ def accepted(verdict: Verdict) -> bool:
 
 
 def verifier_checks(task: Task, problems: Sequence[Problem], most: int = TRIED) -> list[VerifierCheck]:
-    """The verdicts on reference, wrong and empty answers to `most` of the problems, spread evenly; those
-    whose published reference is known to be wrong are left out. Raises what the task raises."""
+    """The verdicts on reference, wrong and empty answers to `most` of the problems, spread evenly, without
+    those whose published reference is known to be wrong. Raises what the task raises."""
     defects = task.defects()
     sound = [i for i, problem in enumerate(problems) if problem.id not in defects]
     chosen = sound[:: -(-len(sound) // most)] if sound else []
@@ -74,8 +73,8 @@ def verifier_checks(task: Task, problems: Sequence[Problem], most: int = TRIED) 
 def corruption(
     task: Task, problems: Sequence[Problem], place: int, reference: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """A wrong answer: the task's own corruption of the last turn, else the reference to the next problem that
-    has another truth and another reference; None where no problem has."""
+    """A wrong answer: the task's own corruption of the last turn, else the reference to the next problem with
+    another truth and another reference; None if no problem has one."""
     problem = problems[place]
     if (text := task.corrupt(problem)) is not None:
         return (*reference[:-1], text)
@@ -89,8 +88,8 @@ def corruption(
 
 
 def faults(found: Sequence[VerifierCheck]) -> list[str]:
-    """What a verifier does wrong on all problems that it was asked about, in words; none where it is right on
-    one. What the machine kept from being graded says nothing."""
+    """What the verifier gets wrong on all problems, in words; nothing if it is right on one. Answers that the
+    machine failed to grade do not count."""
     kinds: dict[What, str] = {
         "reference": "rejects every reference answer",
         "wrong": "accepts a wrong answer to every problem",
@@ -100,14 +99,14 @@ def faults(found: Sequence[VerifierCheck]) -> list[str]:
     for what, fault in kinds.items():
         own = [one for one in found if one.what == what and one.graded]
         if own and not any(one.right for one in own):
-            told.append(f"{fault} that it was asked about, such as {own[0].described()}")
+            told.append(f"{fault} in the check, such as {own[0].described()}")
     return told
 
 
 def demand(task: Task, problems: Sequence[Problem], reaction: Literal["stop", "warn", "off"]) -> None:
-    """Ask the task's verifier about a few of the problems. Raises DataError for one that is wrong about all,
-    where the `reaction` is to stop; else it warns, as where the verifier raises, which the run counts. A task
-    without reference answers is not asked."""
+    """Check the task's verifier on a few of the problems. If it is wrong about all, raise DataError if the
+    `reaction` is to stop, else warn. If the verifier raises, warn too; the run counts that. A task without
+    reference answers is not checked."""
     if reaction == "off":
         return
     try:
@@ -118,12 +117,12 @@ def demand(task: Task, problems: Sequence[Problem], reaction: Literal["stop", "w
         raise
     except Exception as error:  # the task's own code
         told = f"{type(error).__name__}: {error}"
-        warnings.warn(f"task {task.name} could not be asked about reference answers: {told}", stacklevel=2)
+        warnings.warn(f"the verifier of task {task.name} could not be checked: {told}", stacklevel=2)
         return
     if not wrong:
         return
     text = (
-        f"the verifier of task {task.name} {'; it '.join(wrong)}; mend the verifier or the answers of the "
+        f"the verifier of task {task.name} {'; it '.join(wrong)}; fix the verifier or the answers of the "
         f'training problems (`grpobench tasks check {task.name}`), or set checks.grader = "warn"'
     )
     if reaction == "stop":

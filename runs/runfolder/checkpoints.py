@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written aside and renamed, with a manifest that is proved before anything is read."""
+"""Checkpoints on disk: written under another name, then renamed, and verified before they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from grpobench.runs.tools.files import read_json, size
 MANIFEST = "manifest.json"
 REPLACED = ".replaced"
 Logs = Mapping[str, Mapping[str, Any]]
-"""By log, its length in `bytes` and its `sha256` when a checkpoint was written."""
+"""Length in `bytes` and `sha256` of each log at the time of the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Checkpoint:
     step: int
     path: Path
     state: Any
-    """The JSON that was saved."""
+    """The JSON that `save` was given."""
     logs: Logs = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """What the manifest lists; other files that lie in the folder are none of it."""
+        """Names of the files in the manifest. Other files in the folder do not belong to the checkpoint."""
         listed = map(Path, manifest(self.path)["files"])
         return sorted(path.stem for path in listed if path.suffix == ".safetensors")
 
@@ -66,8 +66,8 @@ def write(
     logs: Logs,
     demand: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a checkpoint, which appears whole or not at all in the place of what is there. `demand` raises
-    where the folder is another's by now."""
+    """Write a checkpoint, which replaces an older one at once or not at all. `demand` raises if another
+    process owns the folder by now."""
     aside = files.beside(folder)
     aside.mkdir(parents=True)
     try:
@@ -80,7 +80,7 @@ def write(
         point("save-manifest")
         demand()
         replaced = folder.with_name(f".{folder.name}{REPLACED}")
-        if folder.exists():  # A damaged one that the run has come back to, or one that lacked evaluations.
+        if folder.exists():  # The run has come back to a damaged checkpoint, or to one without evaluations.
             files.remove(replaced)
             folder.rename(replaced)
         aside.rename(folder)
@@ -93,7 +93,7 @@ def write(
 
 
 def bring_back(run: Path) -> None:
-    """Give checkpoints their names again that a process was about to replace when it was killed."""
+    """Rename checkpoints back that a killed process was about to replace."""
     for path in run.glob(f"checkpoints/.step-*{REPLACED}"):
         name = path.name.removeprefix(".").removesuffix(REPLACED)
         if not path.with_name(name).exists():
@@ -101,10 +101,12 @@ def bring_back(run: Path) -> None:
 
 
 def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
-    """Sizes and hashes of the files and of the logs at this step, under a sum over all of it. Written
-    last."""
+    """Write sizes and hashes of the files and of the logs at this step, with a checksum over all of it. This
+    is written last."""
     paths = sorted(folder.iterdir())
-    with ThreadPoolExecutor(1, "checksums") as hashing:  # One computes while the other waits for the disk.
+    with ThreadPoolExecutor(
+        1, "checksums"
+    ) as hashing:  # One thread computes while the other waits for the disk.
         hashed = hashing.map(files.sha256, paths)
         for path in paths:
             files.sync_file(path)
@@ -118,8 +120,8 @@ def write_manifest(folder: Path, step: int, attempt: int, logs: Logs) -> None:
 
 
 def manifest(checkpoint: Path) -> dict[str, Any]:
-    """The manifest; empty where it is missing, torn or changed. Older ones tell of logs their length alone,
-    and have no sum over themselves."""
+    """The manifest; empty if it is missing, torn or changed. Manifests of older versions hold only the
+    lengths of the logs and no checksum of their own."""
     found = read_json(checkpoint / MANIFEST)
     if not isinstance(found, dict) or checksums.broken(found):
         return {}
@@ -136,7 +138,7 @@ def manifest(checkpoint: Path) -> dict[str, Any]:
 
 
 def damage(checkpoint: Path) -> str:
-    """What is wrong with a checkpoint; empty when it is whole."""
+    """What is wrong with a checkpoint; empty if it is whole."""
     found = manifest(checkpoint)
     if not found:
         return f"{MANIFEST} is missing, torn or changed"
@@ -152,14 +154,14 @@ def damage(checkpoint: Path) -> str:
 
 
 def strangers(checkpoint: Path) -> list[str]:
-    """Files in a checkpoint that its manifest does not list."""
+    """Files in a checkpoint folder that its manifest does not list."""
     own = {MANIFEST, *manifest(checkpoint).get("files", ())}
     return sorted(path.name for path in checkpoint.iterdir() if path.name not in own)
 
 
 def written(weights: Path) -> str:
-    """The sum that final weights, or a checkpoint's, were written with; empty where an older version told
-    none. Raises ValueError for a damaged sums.json."""
+    """The checksum recorded for final weights or for a checkpoint's weights; empty if an older version
+    recorded none. Raises ValueError for a damaged sums.json."""
     if weights.parent.name == "final":
         return str(
             checksums.read_sums(weights.parent.parent).get(f"final/{weights.name}", {}).get("sha256", "")
@@ -168,14 +170,14 @@ def written(weights: Path) -> str:
 
 
 def read(run: Path, step: int) -> Checkpoint:
-    """A checkpoint that is whole."""
+    """Read a whole checkpoint."""
     path = checkpoint_path(run, step)
     state = json.loads((path / "state.json").read_text(encoding="utf-8"))
     return Checkpoint(step, path, state, manifest(path)["logs"])
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """A safetensors file. Tensors that share memory (tied weights) are written once per name."""
+    """Write a safetensors file. Tensors that share memory (tied weights) are written once per name."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -188,12 +190,12 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         seen.add(address)
     try:
         save_file(apart, path)
-    except SafetensorError as error:  # It hides the error number.
+    except SafetensorError as error:  # The exception hides the error number.
         raise OSError(hidden(str(error)), str(error), str(path)) from error
 
 
 def hidden(message: str) -> int:
-    """The number of the system's error that a message tells in words."""
+    """The system's error number in the text of a message."""
     for number in (errno.ENOSPC, errno.EDQUOT):
         if f"os error {number})" in message or os.strerror(number) in message:
             return number

@@ -1,8 +1,8 @@
-"""Runs that go on behind their result, and results that make way for another.
+"""Runs that continue after their result, and results that another one replaces.
 
-A finished run keeps its optimizers' state (final/step-N). Where `train.steps` is raised and nothing else, it
-goes on from there: with a constant rate the weights are those of a run that was asked for as many steps at
-once. A result that is to be replaced is kept in the experiment's folder `earlier`.
+A finished run keeps the state of its optimizers (final/step-N). If only `train.steps` is raised, the run
+continues from there. With a constant learning rate its weights equal those of a run that was asked for as
+many steps at once. A replaced result moves to the experiment's folder `earlier`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from grpobench.runs.tools import files
 
 STEPS = "train.steps: "
 EARLIER = "earlier"
-"""Of an experiment, beside its runs: what `--allow-change` has replaced."""
+"""Folder of an experiment that holds the results that `--allow-change` replaced."""
 IN_PLACE = (".jsonl", ".sums", ".txt")
-"""Files that are written to where they stand, and must be copied."""
+"""Files that are appended to, which must be copied instead of linked."""
 
 
 def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
-    """The change that raises `train.steps` of a run which can go on; empty where there is none, where the run
-    ended otherwise than finished, or where a finished one has not kept its state."""
+    """The change that raises `train.steps` of a run that can continue. Empty if there is none, if the run did
+    not finish, or if it kept no state."""
     found = next((change for change in changes if change.startswith(STEPS)), "")
     if not found:
         return ""
@@ -40,14 +40,14 @@ def growth(path: Path, config: RunConfig, changes: list[str]) -> str:
 
 
 def depends_on_steps(config: RunConfig) -> bool:
-    """Whether a step's numbers depend on how many steps were asked for."""
+    """Whether the numbers of a step depend on the requested number of steps."""
     train = config.train
     functions = config.reward.functions(config.task)
     return bool(train.schedule != "constant" or train.backend != "grpobench" or config.stop_on or functions)
 
 
 def differences(path: Path, config: RunConfig) -> tuple[list[str], str]:
-    """(what was changed, its growth) of a run's settings; a growth that nothing depends on is no change."""
+    """(changes, growth) of a run's settings. A growth that nothing depends on is not a change."""
     text = (path / "run.toml").read_text(encoding="utf-8")
     changes = stored.differences(text, stored.dump(config), stored.defaults(config))
     found = growth(path, config, changes)
@@ -57,7 +57,7 @@ def differences(path: Path, config: RunConfig) -> tuple[list[str], str]:
 
 
 def final_state(path: Path) -> Path | None:
-    """The checkpoint of a finished run's last step, also where a kill came before it had its place."""
+    """The checkpoint of a finished run's last step, even if a kill left it under its temporary name."""
     told = status(path)
     if told.get("state") != "finished":
         return None
@@ -69,7 +69,7 @@ def final_state(path: Path) -> Path | None:
 
 
 def keep_state(path: Path, step: int) -> None:
-    """Put the last step's checkpoint beside the final weights, and drop the others."""
+    """Move the last step's checkpoint beside the final weights and drop the others."""
     last, kept = checkpoints.checkpoint_path(path, step), path / "final" / f"step-{step}"
     if last.is_dir():
         files.remove(kept)
@@ -79,7 +79,7 @@ def keep_state(path: Path, step: int) -> None:
 
 
 def reopen(path: Path) -> None:
-    """Make the final state a checkpoint again, from which the run goes on."""
+    """Turn the final state into a checkpoint again, so that the run continues from it."""
     found = final_state(path)
     if found is not None and found.parent.name == "final":
         place = path / "checkpoints" / found.name
@@ -90,8 +90,8 @@ def reopen(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Keep a result that is to be replaced, without checkpoints, as `earlier`/RUN.K; it appears whole or not
-    at all."""
+    """Keep a result that will be replaced, without its checkpoints, as `earlier`/RUN.K. The copy appears
+    whole or not at all."""
     home = path.parent / EARLIER
     number = 1
     while (home / f"{path.name}.{number}").exists():
@@ -115,7 +115,7 @@ def set_aside(path: Path) -> Path:
 
 
 def linked(source: str, target: str) -> str:
-    """A second name of a file that is only ever replaced whole; a copy of any other."""
+    """Link a file that is only ever replaced as a whole; copy any other file."""
     with contextlib.suppress(OSError):
         if not source.endswith(IN_PLACE):
             os.link(source, target)

@@ -1,9 +1,8 @@
-"""What a run is made from, as hashes: its problems, its model, its preference file, its reward model.
+"""Hashes of what a run is made from: its problems, its model, its preference file, its reward model.
 
-They are recorded in provenance.json (`fingerprints`) and told without torch, so that the launcher can see
-before it
-starts anything that a result was made from something else than what is there now. problems.json.zst beside it
-holds a digest per problem, by which a report sees a problem that was both trained on and tested.
+provenance.json records them (`fingerprints`). They are computed without torch, so that the launcher can see
+before it starts anything that a result was made from other inputs. problems.json.zst beside it holds a digest
+per problem; with them a report detects a problem that was both trained on and tested.
 """
 
 from __future__ import annotations
@@ -23,23 +22,25 @@ from grpobench.runs.tools import files, strict
 from grpobench.tasks.task import Problem, Split
 
 PROBLEMS = "problems.json.zst"
-"""{split: {problem: digest}} in a run folder, of what a run may train on and of what it evaluates."""
+"""{split: {problem: digest}} in a run folder, of the problems that a run may train on and of those it
+evaluates."""
 HASH_DIGITS = 12
-"""Characters of a hash that a person is shown."""
+"""Characters of a hash in messages."""
 DIGEST = 10
-"""Hexadecimal characters of the halves of a problem's digest: of its prompt, and of prompt and truth."""
+"""Hexadecimal characters of each half of a problem's digest: the prompt's, and that of prompt and truth."""
 Digests = Mapping[str, Mapping[str, str]]
 
 
 @dataclass
 class Today:
-    """Pins as files and code are now. Problems are made, and hashed, once per task and settings."""
+    """Fingerprints of files and code as they are now. Problems are generated and hashed once per task and
+    settings."""
 
     problems_by_task: dict[str, Sequence[Problem]] = field(default_factory=dict)
     hashed: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def of(self, config: RunConfig) -> dict[str, str]:
-        """Name -> hash of everything that can be told without loading a model. Raises DataError where the
+        """Name -> hash of everything that can be hashed without loading a model. Raises DataError if the
         problems cannot be read."""
         found = model_files.fingerprint(config.model.name)
         if config.sampler.kind == "preferences":
@@ -55,8 +56,8 @@ class Today:
         return found
 
     def problems(self, config: RunConfig) -> dict[Split, Sequence[Problem]]:
-        """What the run may train on, and what it evaluates. Where prompts that are too long are left out, all
-        of a split, of which the tokenizer then chooses."""
+        """The problems that the run may train on and those it evaluates. If prompts that are too long are
+        dropped, this is the whole split, because only the tokenizer can tell which remain."""
         wanted: dict[Split, int | None] = {
             "train": 0 if config.sampler.kind == "preferences" else None,
             "validation": config.evaluate.problems,
@@ -79,7 +80,7 @@ class Today:
         return json.dumps([config.task.name, split, strict.plain(config.task)], default=str)
 
     def digests(self, config: RunConfig) -> dict[str, dict[str, str]]:
-        """The content of `PROBLEMS`, but for the pairs of a preference file."""
+        """The content of `PROBLEMS`, without the pairs of a preference file."""
         return {
             split: {problem.id: digest(problem) for problem in used}
             for split, used in self.problems(config).items()
@@ -87,7 +88,7 @@ class Today:
 
 
 def whole(problems: Iterable[Problem]) -> str:
-    """A hash of problems in their order: id, prompt, truth and traits."""
+    """A hash of problems in order: id, prompt, truth and traits."""
     found = hashlib.sha256()
     for problem in problems:
         told = [problem.id, problem.prompt, problem.truth, dict(problem.traits)]
@@ -96,12 +97,12 @@ def whole(problems: Iterable[Problem]) -> str:
 
 
 def digest(problem: Problem) -> str:
-    """The prompt's digest, and behind it that of prompt and truth."""
+    """The prompt's digest, followed by the digest of prompt and truth."""
     return prompt_digest(problem) + half([problem.prompt, problem.truth])
 
 
 def prompt_digest(problem: Problem) -> str:
-    """The digest of a problem whose truth is not known."""
+    """The digest of a problem whose truth is unknown."""
     return half([problem.prompt])
 
 
@@ -111,8 +112,8 @@ def half(told: Sequence[Any]) -> str:
 
 
 def overlap(digests: Digests) -> dict[str, list[str]]:
-    """By split, the evaluated problems that are training problems too, with the same prompt and the same
-    truth; the same prompt suffices where nothing is known of the truth."""
+    """Evaluated problems, by split, that are training problems too: prompt and truth are the same, or only
+    the prompt if the truth is unknown."""
     trained = {*digests.get("train", {}).values()}
     found = {
         split: [name for name, own in problems.items() if own in trained or own[:DIGEST] in trained]
@@ -127,7 +128,7 @@ def pack(digests: Digests) -> bytes:
 
 
 def read(run: Path) -> Digests:
-    """The digests in a run folder; empty where it has none."""
+    """The digests in a run folder; empty if it has none."""
     path = run / PROBLEMS
     if not path.exists():
         return {}
@@ -136,8 +137,7 @@ def read(run: Path) -> Digests:
 
 
 def differences(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is pinned and is another thing now, one line each. What is known on one side only is no
-    difference."""
+    """One line per fingerprint that has changed. A fingerprint that only one side knows is not a change."""
     return [
         f"{name}: {short(recorded[name])} -> {short(value)}"
         for name, value in now.items()
@@ -146,12 +146,12 @@ def differences(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str
 
 
 def short(value: str) -> str:
-    """A hash as far as a person reads it; any other value whole."""
+    """A hash, shortened for people; any other value whole."""
     return value[:HASH_DIGITS] if len(value) == 64 else value
 
 
 def explain(run: Path, provenance: Mapping[str, Any], config: RunConfig, today: Today) -> list[str]:
-    """Which problems and which files differ from those that a run was made from."""
+    """Problems and files that differ from those that a run was made from."""
     told = []
     before, now = read(run), today.digests(config)
     for split in [split for split in before if split in now]:

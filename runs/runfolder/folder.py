@@ -1,7 +1,7 @@
-"""The folder of one run: configuration, origin, logs, rollouts, checkpoints and final weights.
+"""The folder of one run: configuration, provenance, logs, rollouts, checkpoints and final weights.
 
-Everything is written so that a kill at any moment leaves a folder that can be resumed: rows in one write,
-checkpoints aside and renamed. The order of use::
+A kill at any moment leaves a folder that can be resumed: each group of rows is one write, and checkpoints
+are written under another name and then renamed. Use it in this order::
 
     with RunFolder.open(path, config) as folder:
         checkpoint = folder.latest()                         # None: start from the beginning
@@ -49,10 +49,9 @@ RESULT_FILES = (
     "rollouts/step-*.jsonl.zst",
     "final/*.safetensors",
 )
-"""What a result consists of; provenance.json has a sum of its own, because callbacks may end after the
-run."""
+"""The files of a result. provenance.json has a checksum of its own, since callbacks may end after the run."""
 LEFTOVERS = ("checkpoints/.*", "final/.*", ".*.tmp", "rollouts/.*.tmp")
-"""What is written aside before it takes its name."""
+"""Temporary names, under which files are written before they are renamed."""
 
 
 class RunFolder:
@@ -85,9 +84,9 @@ class RunFolder:
     ) -> Self:
         """Create or reopen the folder of a run and lock it.
 
-        Raises `FolderError` when a living process owns it after `patience` seconds, or when the
-        configuration, or (behind a checkpoint) code or versions differ from the last attempt's and
-        `allow_change` is False.
+        Raises `FolderError` if a living process still owns it after `patience` seconds. Raises it also if
+        `allow_change` is False and the configuration differs from the last attempt's, or if there is a
+        checkpoint and code or versions differ.
         """
         if why := formats.refusal(path):
             raise FolderError(why)
@@ -105,46 +104,64 @@ class RunFolder:
         return folder
 
     def begin(self, threads: int) -> None:
-        """Compare with the last attempt, then record this one. A run that has a result and is run again
-        because a change is allowed begins anew."""
+        """Compare this attempt with the last one and record it.
+
+        A run that has a result is extended if only `train.steps` grew. After any other change, which the
+        user must have allowed, it begins anew.
+        """
         ended = settled(self.path)
         if damage := result_damage(self.path):
             raise FolderError("\n".join(damage))
         self.sweep()
         self.provenance = read_provenance(self.path) or self.provenance
         attempts = self.provenance["attempts"]
-        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
-        self.threads = attempts[0]["threads"] if attempts and not crashed else threads
         self.attempt = len(attempts) + 1
-        theirs = [found.cls for found in others.others(self.config).values()]
-        parts = (self.config.algorithm, self.config.task, *theirs)
-        code = provenance.code("runs/train/execute.py", *parts)
-        if self.config.stop_on:
-            code |= provenance.room(DETECTORS)  # They decide how many steps the run has.
-        about = provenance.attempt(self.attempt, self.threads, code, provenance.packages(*theirs))
-        now = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+        self.threads = self.choose_threads(threads)
+        about = self.describe_attempt()
         changes, grown = settings_changes(self.path, self.config)
         only_grown = bool(grown) and changes in ([], [grown])
         if attempts and (self.steps() or (ended and grown)):
             changes += provenance.code_differences(attempts[-1], about)
         self.refuse(changes)
-        now |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
+        attempt = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **about}
+        attempt |= ({"changes": changes} if changes else {}) | ({"grown": grown} if grown else {})
         if ended and only_grown:
             extend.reopen(self.path)
-        elif ended:  # With its checkpoints: those of a run that diverged would lead there again.
-            now["replaces"] = str(extend.set_aside(self.path).relative_to(self.path.parent))
-        self.write_status("")  # First: a result never stands beside settings that did not make it.
+        elif ended:  # The checkpoints go too: those of a diverged run would diverge again.
+            attempt["replaces"] = str(extend.set_aside(self.path).relative_to(self.path.parent))
+        self.record_attempt(attempt)
+
+    def choose_threads(self, threads: int) -> int:
+        """The threads of the first attempt, because sums depend on their number. `threads` if there was no
+        attempt, or if the last one crashed and left nothing to continue from."""
+        attempts = self.provenance["attempts"]
+        crashed = status(self.path).get("state") == "crashed" and not begun(self.path)
+        return attempts[0]["threads"] if attempts and not crashed else threads
+
+    def describe_attempt(self) -> dict[str, Any]:
+        """Code and package versions of this attempt."""
+        plugins = [plugin.cls for plugin in others.others(self.config).values()]
+        parts = (self.config.algorithm, self.config.task, *plugins)
+        code = provenance.code("runs/train/execute.py", *parts)
+        if self.config.stop_on:
+            code |= provenance.room(DETECTORS)  # The detectors decide how many steps the run has.
+        return provenance.attempt(self.attempt, self.threads, code, provenance.packages(*plugins))
+
+    def record_attempt(self, attempt: dict[str, Any]) -> None:
+        """Write status.json, run.toml and provenance.json for an attempt that begins."""
+        # The status comes first: a result must never stand beside settings that did not produce it.
+        self.write_status("")
         point("begin")
         (self.path / checksums.SUMS_FILE).unlink(missing_ok=True)
         if not self.steps():
-            self.provenance["fingerprints"] = {}  # Of an attempt of which nothing is left.
-        self.provenance["attempts"] = [*attempts, now]
+            self.provenance["fingerprints"] = {}  # They belong to an attempt that left nothing.
+        self.provenance["attempts"].append(attempt)
         files.write_atomic(self.path / "run.toml", stored.dump(self.config).encode())
         self.write_provenance()
 
     def sweep(self) -> None:
-        """Remove what processes that were killed while they wrote have left. The folder is locked: whatever
-        was written aside is nobody's any more."""
+        """Remove temporary files that killed processes left. The folder is locked, so no living process is
+        writing them."""
         checkpoints.bring_back(self.path)
         for pattern in LEFTOVERS:
             for stray in self.path.glob(pattern):
@@ -166,14 +183,14 @@ class RunFolder:
         files.write_atomic(self.path / "status.json", json.dumps(status).encode(), durable)
 
     def note(self, **facts: Any) -> None:
-        """Record facts about this attempt in provenance.json, such as where the model was found."""
+        """Record facts about this attempt in provenance.json, such as where the model came from."""
         self.provenance["attempts"][-1] |= facts
         self.write_provenance()
 
     def fingerprint(self, values: Mapping[str, str]) -> None:
-        """Record what must stay the same over attempts, such as the hash of the training problems.
+        """Record values that must stay the same in all attempts, such as the hash of the training problems.
 
-        Raises `FolderError` when one differs from the value that the checkpoints were made with.
+        Raises `FolderError` if one differs from the value that the checkpoints were made with.
         """
         if self.steps() and (changes := fingerprints.differences(self.provenance["fingerprints"], values)):
             self.refuse(changes)
@@ -182,14 +199,14 @@ class RunFolder:
         self.write_provenance()
 
     def problems(self, digests: fingerprints.Digests) -> None:
-        """Keep what tells this run's problems from others'."""
+        """Write the digests of this run's problems."""
         self.lock.demand()
         files.write_atomic(self.path / fingerprints.PROBLEMS, fingerprints.pack(digests), durable=False)
 
     # Logs
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Append one row to metrics.jsonl, durably. Numbers that are not finite become null."""
+        """Append one row to metrics.jsonl durably. Numbers that are not finite become null."""
         self.logs["metrics.jsonl"].append([row])
         self.step = int(row.get("step", self.step))
 
@@ -198,12 +215,12 @@ class RunFolder:
         self.logs["eval.jsonl"].append(rows)
 
     def events(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write events.jsonl anew: what the logs show until now."""
+        """Replace events.jsonl by the events so far."""
         self.lock.demand()
         files.write_atomic(self.path / EVENTS, b"".join(line(row) for row in rows), durable=False)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Write the rollouts of a step, one JSON row each. Not synced: a resumed run writes them again."""
+        """Write the rollouts of a step, one JSON row each. No sync: a resumed run writes them again."""
         self.lock.demand()
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
@@ -240,45 +257,46 @@ class RunFolder:
         return self.checkpoint_path(step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, with logs that are what they were when it was written; None
-        when none was ever saved.
+        """The newest checkpoint that is whole and whose logs are unchanged since it was written; None if none
+        was ever saved.
 
-        Warns about every damaged one that it passes over. Raises `FolderError` when all are damaged.
+        Warns about every damaged one that it skips. Raises `FolderError` if all are damaged.
         """
         damaged = []
         for step in reversed(self.steps()):
             why = checkpoints.damage(self.checkpoint_path(step))
             if not why:
-                found = checkpoints.read(self.path, step)
-                why = "; ".join(
-                    fault for name, told in found.logs.items() if (fault := self.log_damage(name, told))
-                )
+                checkpoint = checkpoints.read(self.path, step)
+                faults = [self.log_damage(name, state) for name, state in checkpoint.logs.items()]
+                why = "; ".join(filter(None, faults))
             if not why:
-                if foreign := checkpoints.strangers(found.path):
-                    warnings.warn(f"not of the checkpoint {found.path}, and ignored: {foreign}", stacklevel=2)
-                return found
+                if foreign := checkpoints.strangers(checkpoint.path):
+                    warnings.warn(
+                        f"ignored files that do not belong to {checkpoint.path}: {foreign}", stacklevel=2
+                    )
+                return checkpoint
             damaged.append(f"{self.checkpoint_path(step)}: {why}")
-            warnings.warn(f"damaged checkpoint passed over: {damaged[-1]}", stacklevel=2)
+            warnings.warn(f"skipped a damaged checkpoint: {damaged[-1]}", stacklevel=2)
         if damaged:
             raise FolderError(
-                f"every checkpoint is damaged ({'; '.join(damaged)}); restore what is named, or delete "
+                f"every checkpoint is damaged ({'; '.join(damaged)}); restore these files, or delete "
                 f"{self.path} to start over"
             )
         return None
 
-    def log_damage(self, name: str, told: Mapping[str, Any]) -> str:
-        return self.logs[name].damage(told) if name in self.logs else ""
+    def log_damage(self, name: str, state: Mapping[str, Any]) -> str:
+        return self.logs[name].damage(state) if name in self.logs else ""
 
     def rewind(self, step: int) -> None:
-        """Put logs, rollouts and checkpoints back to where they were when `step` was saved.
+        """Put logs, rollouts and checkpoints back to their state when `step` was saved.
 
-        What the logs hold beyond it moves to metrics.orphan-K.jsonl and eval.orphan-K.jsonl. Without a
-        checkpoint of that step (0, the beginning) the logs become empty. provenance.json keeps the step, from
-        which what this attempt changed has effect.
+        Later rows of the logs move to metrics.orphan-K.jsonl and eval.orphan-K.jsonl. Without a checkpoint of
+        that step (0, the beginning) the logs become empty. provenance.json records the step, because changes
+        of this attempt take effect from there.
         """
-        told = checkpoints.manifest(self.checkpoint_path(step)).get("logs", {})
+        states = checkpoints.manifest(self.checkpoint_path(step)).get("logs", {})
         for name, log in self.logs.items():
-            log.cut(told.get(name, {"bytes": 0})["bytes"])
+            log.cut(states.get(name, {"bytes": 0})["bytes"])
         self.lock.demand()
         for path in self.path.glob("rollouts/step-*.jsonl.zst"):
             number = path.name.removeprefix("step-").removesuffix(".jsonl.zst")
@@ -293,7 +311,7 @@ class RunFolder:
     # The end
 
     def keep_final(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Path:
-        """Write final/NAME.safetensors; with it `finish` drops the checkpoints."""
+        """Write final/NAME.safetensors. If there is one, `finish` drops the checkpoints."""
         folder = self.path / "final"
         folder.mkdir(exist_ok=True)
         path = folder / f"{name}.safetensors"
@@ -311,8 +329,8 @@ class RunFolder:
         return path
 
     def finish(self, state: State, why: str = "") -> None:
-        """Record how the attempt ended, and with a result the sums over what is kept of it. A run with final
-        weights needs its checkpoints no more."""
+        """Record how the attempt ended, and for a result the checksums of its files. A run with final weights
+        no longer needs its checkpoints."""
         self.state, self.why = state, why
         if state in RESULTS:
             self.write_sums()
@@ -325,14 +343,14 @@ class RunFolder:
             )
 
     def write_sums(self) -> None:
-        """sums.json: size and sum of every file that a result consists of."""
+        """Write sums.json: size and checksum of every file of the result."""
         for log in self.logs.values():
             log.sync()
-        found = [
+        paths = [
             path for pattern in RESULT_FILES for path in sorted(self.path.glob(pattern)) if path.is_file()
         ]
-        content = files.sums_of(self.path, found)
-        self.lock.demand()  # Reading weights may have taken long.
+        content = files.sums_of(self.path, paths)
+        self.lock.demand()  # Hashing the weights may have taken long.
         files.write_atomic(self.path / checksums.SUMS_FILE, content)
 
     def close(self) -> None:
@@ -357,34 +375,39 @@ class RunFolder:
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
-    """provenance.json of a run folder; empty where there is none. Raises `FolderError` for a damaged one:
-    fingerprints
-    and earlier attempts would be lost with it."""
+    """provenance.json of a run folder; empty if there is none.
+
+    Raises `FolderError` for a damaged one, because fingerprints and earlier attempts would be lost with it.
+    """
     file = path / "provenance.json"
     if not file.exists():
         return {}
-    found = read_json(file)
-    if not isinstance(found, dict) or not isinstance(found.get("attempts"), list) or checksums.broken(found):
+    content = read_json(file)
+    attempts = content.get("attempts") if isinstance(content, dict) else None
+    if not isinstance(attempts, list) or checksums.broken(content):
         raise FolderError(f"{file}: damaged; restore it, or delete {path} to start over")
-    return {key: value for key, value in found.items() if key != checksums.SEAL}
+    return {key: value for key, value in content.items() if key != checksums.SEAL}
 
 
 def changed(path: Path, config: RunConfig) -> list[str]:
-    """How a configuration differs from the one that a run folder was made with. Nothing differs from an
-    attempt that came to no step: one that could not find its model, or that ran out of memory in its first
-    step, may be corrected. More steps than before are no difference where nothing depends on their number."""
+    """How a configuration differs from the one that a run folder was made with.
+
+    There is no difference from an attempt without a step: if it could not find its model, or ran out of
+    memory in its first step, its recipe may be corrected. A larger number of steps is not a difference if
+    nothing depends on that number.
+    """
     return settings_changes(path, config)[0]
 
 
 def grows(path: Path, config: RunConfig) -> bool:
-    """Whether a run goes on behind its result."""
+    """Whether a run continues after its result."""
     changes, grown = settings_changes(path, config)
     return bool(grown) and settled(path) and changes in ([], [grown])
 
 
 def settings_changes(path: Path, config: RunConfig) -> tuple[list[str], str]:
-    """`changed`, and the change that raises `train.steps`, if there is one. Raises `FolderError` where
-    run.toml is damaged."""
+    """`changed`, and the change that raises `train.steps`, if there is one. Raises `FolderError` if run.toml
+    is damaged."""
     known = path / "run.toml"
     if not known.exists() or not begun(path):
         return [], ""
@@ -396,16 +419,16 @@ def settings_changes(path: Path, config: RunConfig) -> tuple[list[str], str]:
 
 
 def begun(path: Path) -> bool:
-    """Whether anything of a run is in its folder that another attempt would go on with or replace: a result,
-    a checkpoint, or, unless the attempt crashed, a step's row (the first is the base model's)."""
+    """Whether the folder has anything that another attempt would continue or replace: a result, a checkpoint,
+    or, unless the attempt crashed, the row of a step (the first row is the base model's)."""
     if settled(path) or checkpoints.steps(path):
         return True
     return status(path).get("state") != "crashed" and last_step(path / "metrics.jsonl") > 0
 
 
 def last_step(log: Path) -> int:
-    """The step of the last whole row of a log; 0 without one, and 1 where it cannot be read: something is
-    there."""
+    """The step of the last whole row of a log; 0 without one, and 1 if the row cannot be read, because
+    something is there."""
     lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
     try:
         return int(json.loads(lines[-1])["step"]) if lines else 0
@@ -417,10 +440,10 @@ def refusal(path: Path, changes: list[str]) -> str:
     shown = "".join(f"\n  {change}" for change in changes[:20])
     more = f"\n  and {len(changes) - 20} more" if len(changes) > 20 else ""
     allowed = (
-        "run it again from the beginning with --allow-change (allow_change=True in Python), which keeps the "
-        f"result in {path.parent / extend.EARLIER}"
+        "run it again from the beginning with --allow-change (allow_change=True in Python), which moves the "
+        f"result to {path.parent / extend.EARLIER}"
         if settled(path)
-        else "resume all the same with --allow-change (allow_change=True in Python), which is recorded"
+        else "resume anyway with --allow-change (allow_change=True in Python), which is recorded"
     )
     return (
         f"{path} was made with other settings, data or code:{shown}{more}\n"

@@ -1,9 +1,8 @@
-"""How a run stands: status.json in its folder.
+"""The status of a run (status.json) and its logs.
 
-The logs of a run: rows that appear whole or not at all, and beside each log the sums over its lines.
-
-A row is written before its sum, and sums are cut before rows, so that whatever moment a kill comes at, a log
-has at least as many lines as sums; `Log.open` adds those that are missing.
+Rows of a log appear whole or not at all. A file beside each log holds checksums of its lines. A row is
+written before its checksum, and checksums are cut before rows. So whenever a kill comes, a log has at least
+as many lines as checksums, and `Log.open` adds the missing ones.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from grpobench.runs.tools.lock import FolderError
 
 State = Literal["running", "finished", "diverged", "collapsed", "crashed", "preempted"]
 RESULTS: tuple[State, ...] = ("finished", "diverged", "collapsed")
-"""Ends of a run that are its result. `collapsed`: an event of the recipe's `stop_on` ended it."""
+"""States that count as a result. `collapsed`: an event of the recipe's `stop_on` ended the run."""
 
 NEEDED = ("run.toml", "metrics.jsonl", "eval.jsonl", "final/")
-"""What of a result must be there; rollouts and what else can be made from logs may be thrown away."""
+"""Files that a result needs. Rollouts, and whatever can be made from logs, may be deleted."""
 NUMBERS = ("step", "attempt")
 
 
 def status(path: Path) -> dict[str, Any]:
-    """The content of a run folder's status.json, without what is no number of a step or an attempt; empty
-    when there is none."""
+    """The content of a run folder's status.json, without steps and attempts that are not numbers; empty if
+    there is none."""
     found = read_json(path / "status.json")
     if not isinstance(found, dict):
         return {}
@@ -47,13 +46,13 @@ def settled(path: Path) -> bool:
 
 
 def result_damage(path: Path) -> list[str]:
-    """What of a run's result is gone or cannot be what was written, each with its remedy."""
+    """Missing or damaged files of a run's result, each with its remedy."""
     return [f"{one}, or delete {path} to run it again" for one in result_faults(path)]
 
 
 def result_faults(path: Path) -> list[str]:
-    """`result_damage` for those who have another remedy than to run it again. Of logs and weights sizes are
-    looked at, content is not; it is proved where it is read."""
+    """`result_damage` without the remedy to run again. It checks the sizes of logs and weights; their content
+    is checked when it is read."""
     had = settled(path) or (path / checksums.SUMS_FILE).exists()
     if not had:
         return []
@@ -69,7 +68,7 @@ def result_faults(path: Path) -> list[str]:
 
 
 def mark(path: Path, state: State, why: str) -> None:
-    """Record the end of a run whose own process could not; a result that it had come to stays."""
+    """Record the end of a run whose own process could not. An existing result stays."""
     if settled(path):
         return
     entry = {"step": 0, "attempt": 0} | status(path) | {"state": state, "why": why}
@@ -80,15 +79,15 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class Log:
-    """One log, opened for writing with its first row."""
+    """One log, which is opened for writing with its first row."""
 
     def __init__(self, path: Path, demand: Callable[[], None] = lambda: None) -> None:
-        """`demand` raises where the folder is another's by now."""
+        """`demand` raises if another process owns the folder by now."""
         self.path, self.demand = path, demand
         self.side = path.with_name(path.name + checksums.SIDE)
         self.descriptors: tuple[int, int] | None = None
         self.chain: Any = None
-        """The sum over the log as it is now, while that is known."""
+        """The checksum of the log as it is now, if it is known."""
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows durably, all of them or none."""
@@ -107,11 +106,11 @@ class Log:
         files.append(side, b"".join(marks), durable=False)
 
     def open(self) -> tuple[int, int]:
-        """Descriptors of the log and of its sums, which then are as long as the log. Raises FolderError where
-        they do not agree."""
+        """Descriptors of the log and of its checksums, after adding missing checksums. Raises FolderError if
+        they disagree."""
         content = self.path.read_bytes() if self.path.exists() else b""
         if content[-1:] not in (b"", b"\n"):
-            raise FolderError(f"{self.path} ends in half a row; delete what follows its last line end")
+            raise FolderError(f"{self.path} ends in an incomplete row; delete what follows the last newline")
         if found := checksums.check(content, self.marks()).what:
             raise FolderError(f"{self.path}: {found}; delete {self.path.parent} to start over")
         if (marks := checksums.marks_of(content)) != self.marks():
@@ -124,53 +123,55 @@ class Log:
         return self.side.read_bytes() if self.side.exists() else b""
 
     def fault(self, content: bytes) -> str:
-        """What the sums say against the beginning of the log; empty where they say nothing."""
+        """What the checksums say against the beginning of the log; empty if nothing is wrong."""
         lines = self.marks().splitlines(keepends=True)
         found = checksums.check(content, b"".join(lines[: content.count(b"\n")]))
         return f"{self.path}, line {found.line}: {found.what}" if found.line else ""
 
     def state(self) -> dict[str, Any]:
-        """Length and sum of the log as it is now."""
+        """Length and checksum of the log as it is now."""
         if self.chain is None:
             self.chain = hashlib.sha256(self.path.read_bytes() if self.path.exists() else b"")
         return {"bytes": size(self.path), "sha256": self.chain.hexdigest()}
 
     def sync(self) -> None:
-        """Make the sums as durable as the rows are."""
+        """Make the checksums as durable as the rows."""
         if self.descriptors:
             files.sync_data(self.descriptors[1])
 
-    def damage(self, told: Mapping[str, Any]) -> str:
-        """What is wrong with the part of the log that a checkpoint counts on, which had then the `state` that
-        is told; empty where nothing is, or where an older version told no sum and left none beside the
-        log."""
-        length = told["bytes"]
+    def damage(self, state: Mapping[str, Any]) -> str:
+        """What is wrong with the part of the log that a checkpoint relies on; `state` is what the checkpoint
+        recorded. Empty if nothing is wrong, or if an older version left no checksum."""
+        length = state["bytes"]
         if size(self.path) < length:
-            return f"{self.path} holds {size(self.path)} bytes and {length} are counted on: rows were lost"
+            return f"{self.path} has {size(self.path)} bytes, the checkpoint needs {length}: rows were lost"
         if not self.path.exists():
             return ""
         with self.path.open("rb") as file:
             content = file.read(length)
-        if not told.get("sha256"):
+        if not state.get("sha256"):
             return self.fault(content)
-        if hashlib.sha256(content).hexdigest() == told["sha256"]:
+        if hashlib.sha256(content).hexdigest() == state["sha256"]:
             return ""
-        return self.fault(content) or f"{self.path} is not what was written; no line can be told"
+        return (
+            self.fault(content)
+            or f"{self.path} was changed since it was written; the checksums do not say in which line"
+        )
 
     def renew(self) -> None:
-        """The same rows in new files. A row that an owner elsewhere was writing when it was taken over may
-        reach the storage later: it then goes to the old file, which has no name any more."""
+        """Copy the rows to new files. A remote owner that was taken over may still have a row on its way to
+        the storage; that row then goes to the old file, which no longer has a name."""
         for path in (self.side, self.path):
             if path.exists():
                 files.write_atomic(path, path.read_bytes())
 
     def cut(self, length: int) -> None:
-        """Truncate to `length` bytes, keeping what follows in an orphan file; the sums are made anew."""
+        """Truncate to `length` bytes, and keep the rest in an orphan file. The checksums are written anew."""
         self.close()
         self.demand()
         if size(self.path) < length:
             raise FolderError(
-                f"{self.path} holds {size(self.path)} bytes and the checkpoint counts on {length}: rows were "
+                f"{self.path} holds {size(self.path)} bytes, but the checkpoint needs {length}: rows were "
                 f"lost; delete {self.path.parent} to start over"
             )
         content = self.path.read_bytes() if self.path.exists() else b""

@@ -21,26 +21,24 @@ from grpobench.runs.settings import plugins
 PACKAGES = ("torch", "transformers", "numpy", "safetensors", "math-verify", "sympy", "grpobench")
 ROOMS = Path(__file__).resolve().parents[2]
 CODE_ROOMS = ("algorithms/", "tasks/", "runs/")
-"""The sub-packages that a run's numbers can depend on."""
+"""The sub-packages that can affect a run's numbers."""
 BYSTANDERS = ("runs/observe/",)
-"""What is named from a run's code and can change no number of it: callbacks have processes of their own."""
+"""Modules that a run's code names but that cannot change its numbers: callbacks run in processes of their
+own."""
 DOTTED = re.compile(r"\bgrpobench((?:\.\w+)+)")
 IMPORTED = re.compile(r"^\s*from grpobench((?:\.\w+)+) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
-"""How a source file names another one: with dots (imports inside functions and names of functions in strings
-too), or as what is imported from a room."""
+"""How a source file names another one: with dots (also in imports inside functions and in strings), or as a
+name imported from a room."""
 BESIDE = re.compile(r"[\"'](\w+\.py)[\"']")
-"""A file of the same room that is run by its name."""
+"""A file of the same room that is run as a program."""
 LONGEST_DIFF = 200_000
 
 
 def code(start: str, *parts: object) -> dict[str, str]:
-    """Hash per source file that the numbers of a run can depend on: what is reached from `start`, such as
-    ``runs/train/trainer.py``, and from the files of `parts` (an algorithm, a task, others' classes and
-    functions).
-
-    Read off the files' text, so that it depends neither on what else the process has loaded nor in which
-    order. Files from outside this package are called as `foreign` says, wherever they lie.
-    """
+    """Hash per source file that can affect a run's numbers: all files reached from `start`, such as
+    ``runs/train/trainer.py``, and from the files of `parts` (an algorithm, a task, classes and functions of
+    plugins). The files' text is scanned, so the result does not depend on what the process has loaded, or in
+    which order. Files outside this package get the names that `foreign` gives them, wherever they lie."""
     known = [part if isinstance(part, type | FunctionType) else type(part) for part in parts]
     homes = [home for part in known for home in sources(part)]
     found = {name: digest(name) for name in sorted({*reached(start, *homes)})}
@@ -48,13 +46,13 @@ def code(start: str, *parts: object) -> dict[str, str]:
 
 
 def room(name: str) -> dict[str, str]:
-    """Hash per source file of a folder below the rooms."""
+    """Hash per source file of a folder inside the rooms."""
     paths = sorted((ROOMS / name).glob("*.py"))
     return {f"{name}/{path.name}": digest(f"{name}/{path.name}") for path in paths}
 
 
 def sources(thing: type | FunctionType) -> list[str]:
-    """The files below the rooms that define a class, with its bases, or a function."""
+    """The files inside the rooms that define a class and its bases, or a function."""
     found = []
     for base in getattr(thing, "__mro__", (thing,)):
         file = getattr(sys.modules.get(base.__module__), "__file__", None)
@@ -66,9 +64,8 @@ def sources(thing: type | FunctionType) -> list[str]:
 
 
 def foreign(thing: type | FunctionType) -> dict[str, Path]:
-    """The files of others' code, by the name that they have in provenance.json: ``beside the recipe:
-    FILE``, with
-    those that such a file imports beside it, or ``PACKAGE: FILE``."""
+    """The files of plugins by their name in provenance.json: ``beside the recipe: FILE``, together with the
+    files beside it that it imports, or ``PACKAGE: FILE``."""
     found = {}
     for base in getattr(thing, "__mro__", (thing,)):
         if base.__module__.partition(".")[0] in ("grpobench", *sys.stdlib_module_names):
@@ -85,7 +82,7 @@ def foreign(thing: type | FunctionType) -> dict[str, Path]:
 
 
 def reached(*names: str) -> set[str]:
-    """The files of the rooms that some files name, those that these name, and so on; with the files."""
+    """These files, the files of the rooms that they name, the files that those name, and so on."""
     found: set[str] = set()
     rest = list(names)
     while rest:
@@ -97,8 +94,8 @@ def reached(*names: str) -> set[str]:
 
 @functools.cache
 def files_named_in(name: str) -> tuple[str, ...]:
-    """The files of the rooms that a file's text names. The registries in ``__init__.py``, which name all
-    algorithms and tasks, are not followed."""
+    """The files of the rooms that a file's text names. Registries in ``__init__.py`` name all algorithms and
+    tasks and are not followed."""
     try:
         text = (ROOMS / name).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -119,8 +116,8 @@ def files_named_in(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def digest(name: str) -> str:
-    """Short hash of a source file, below the rooms or absolute, as this process first saw it, which is as it
-    was loaded."""
+    """Short hash of a source file, inside the rooms or absolute, as this process first saw it, which is how
+    it was loaded."""
     try:
         return hashlib.sha256((ROOMS / name).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
@@ -129,7 +126,7 @@ def digest(name: str) -> str:
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """Versions of Python and the packages that decide a run's numbers."""
+    """Versions of Python and of the packages that affect a run's numbers."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -184,7 +181,7 @@ def device() -> str:
 
 
 def packages(*parts: object) -> dict[str, str]:
-    """The versions of the installed packages that others' classes and functions are from, by name."""
+    """Versions of the installed packages that plugins come from, by name."""
     found = [plugins.distribution(part.__module__) for part in parts if not plugins.stands_in_file(part)]
     return dict(one for one in found if one)
 
@@ -192,7 +189,7 @@ def packages(*parts: object) -> dict[str, str]:
 def attempt(
     number: int, threads: int, code: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What is recorded about one attempt at a run; `more` are versions beside the usual ones."""
+    """The record of one attempt at a run; `more` are additional versions."""
     return {
         "attempt": number,
         "id": uuid.uuid4().hex,
@@ -209,8 +206,8 @@ def attempt(
 
 
 def code_differences(attempt: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What can change a run's numbers and differs between an attempt and the one that is made `now`: its
-    versions and its files."""
+    """Versions and files that differ between an attempt and the current one (`now`) and can change a run's
+    numbers."""
     absent = "(absent)"
     pairs = [(name, old, now["versions"].get(name, absent)) for name, old in attempt["versions"].items()]
     pairs += [(name, old, now["code"].get(name) or digest(name)) for name, old in attempt["code"].items()]

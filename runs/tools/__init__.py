@@ -1,1 +1,1 @@
-"""What knows nothing of runs: files, locks, seeds, processes, strict settings."""
+"""Tools that know nothing of runs: files, locks, seeds, processes, strict settings."""

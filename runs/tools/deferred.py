@@ -1,12 +1,12 @@
-"""Put off the import of a slow package until something of it is used.
+"""Put off the import of a slow package until it is used.
 
-`defer("torch")` registers a stand-in under the package's name. A plain ``import torch`` then costs nothing;
-the first attribute that is missing on the stand-in (``torch.tensor``), or the first import of a submodule
-(``import torch.nn.functional``), imports the real package and fills the stand-in with it, so that modules
-which bound the stand-in keep working.
+`defer("torch")` registers a stand-in under the package's name. A plain ``import torch`` then costs nothing.
+The first attribute that the stand-in lacks (``torch.tensor``), or the first import of a submodule
+(``import torch.nn.functional``), imports the real package and copies its content to the stand-in, so that
+modules that hold the stand-in keep working.
 
-`importlib.util.LazyLoader` does not serve: the import statement itself reads ``__spec__`` of a module it
-finds in `sys.modules`, and that read triggers its load.
+`importlib.util.LazyLoader` cannot do this: the import statement itself reads ``__spec__`` of a module it
+finds in `sys.modules`, and that triggers the loading.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, TypeGuard
 
 
 class Deferred(ModuleType):
-    """A module that becomes the real one at the first attribute it does not have."""
+    """A module that becomes the real one at the first attribute it lacks."""
 
     def __init__(self, name: str, spec: ModuleSpec) -> None:
         super().__init__(name, "Not imported yet.")
-        # What importers and inspect.getmodule read without meaning to use the package.
+        # Importers and inspect.getmodule read these without meaning to use the package.
         self.__spec__ = spec
         self.__loader__ = spec.loader
         self.__package__ = name
@@ -60,14 +60,14 @@ class Submodules(MetaPathFinder):
             return None
         spec = ModuleSpec(fullname, Loaded(loaded), origin=loaded.__file__)
         spec.submodule_search_locations = getattr(loaded, "__path__", None)
-        # The machinery prefers the spec of a module that is among the imported ones by now to the one that a
-        # finder returns. By its usual spec the module would be executed a second time.
+        # The import machinery prefers the spec of a module in sys.modules to the one that a finder returns.
+        # With the module's usual spec it would execute the module a second time.
         loaded.__spec__ = spec
         return spec
 
 
 class Loaded(Loader):
-    """Hands the import machinery a module that has been executed already."""
+    """Hands the import machinery a module that has already been executed."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
@@ -77,7 +77,7 @@ class Loaded(Loader):
         return self.module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec  # The machinery has replaced it with the one that led here.
+        module.__spec__ = self.spec  # The machinery has replaced the spec by the one of this loader.
 
 
 def load(standin: Deferred) -> ModuleType:
@@ -102,8 +102,8 @@ def load(standin: Deferred) -> ModuleType:
 
 
 def defer(name: str) -> None:
-    """Defer a top-level package. Does nothing when it is imported already. One that is not installed has a
-    stand-in too: that it is absent shows where something of it is used."""
+    """Defer a top-level package, unless it is already imported. A package that is not installed also gets a
+    stand-in; the error comes when it is used."""
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name) or ModuleSpec(name, None)
@@ -113,17 +113,14 @@ def defer(name: str) -> None:
 
 
 def unused(module: ModuleType | None) -> TypeGuard[Deferred]:
-    """Whether it is a stand-in whose package has not been imported."""
+    """Whether a module is a stand-in whose package has not been imported."""
     return isinstance(module, Deferred) and module.__dict__["_deferred_real"] is None
 
 
 @contextlib.contextmanager
 def put_by(name: str) -> Iterator[None]:
-    """Within it the stand-in of a package that nothing has used is not among the imported modules.
-
-    SciPy asks whatever is called torch there for its class of tensors, to know whether a number is one; the
-    stand-in would import torch to answer.
-    """
+    """Hide an unused stand-in from the imported modules. SciPy looks among them for torch's tensor class to
+    see whether a number is a tensor; the stand-in would import torch to answer."""
     standin = sys.modules.get(name)
     if not unused(standin):
         yield
@@ -137,8 +134,8 @@ def put_by(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred(name: str) -> Iterator[None]:
-    """Within it an ``import`` of the package binds a stand-in; afterwards the package is as if nobody had
-    asked for it."""
+    """Bind a stand-in for every ``import`` of the package inside this context; afterwards the package is as
+    if nobody had imported it."""
     before = sys.modules.get(name)
     defer(name)
     try:

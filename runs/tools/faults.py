@@ -1,9 +1,9 @@
-"""Fail points, for tests: places where a process can be made to die, stop or fail as machines do.
+"""Fail points for tests: places in the code where a process can be made to die, stop or fail as machines do.
 
-Nothing happens unless `GRPOBENCH_FAULTS` names a folder. Each file in it is a fault, ``POINT.COUNT.WHAT``:
-what happens when a process comes to the point for the COUNT-th time. Whoever takes the file away has the
-fault, so that it happens once, however many processes there are; what has happened stands in ``struck`` in
-that folder.
+Nothing happens unless `GRPOBENCH_FAULTS` names a folder. Each file in it is a fault named
+``POINT.COUNT.WHAT``: it says what happens when a process reaches the point for the COUNT-th time. The process
+that removes the file has the fault, so it happens once, however many processes there are. The file
+``struck`` in that folder lists the faults that happened.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STRUCK = "struck"
 LATER = "~"
 """``kill~50``: 50 ms after the point, wherever the process is by then."""
 COUNTS: Counter[str] = Counter()
-"""How often this process has come to a point."""
+"""How often this process has reached a point."""
 
 
 def point(name: str) -> None:
-    """A place in the code where a fault may be put. Costs a look at the environment."""
+    """A place in the code where a fault may be put. It costs a look at the environment."""
     if folder := os.environ.get(VARIABLE):
         come(name, Path(folder))
 
@@ -49,7 +49,7 @@ def come(name: str, folder: Path) -> None:
 
 
 def strike(what: str) -> None:
-    """Raises OSError, or MemoryError of the device, for faults that are raised."""
+    """Raise OSError, or an out-of-memory error of the device."""
     if what in DEEDS:
         DEEDS[what]()
     elif what == "oom":
@@ -62,7 +62,7 @@ def strike(what: str) -> None:
 
 
 def to_launcher(number: int) -> None:
-    """Signal the process that spawned this one, if it still lives."""
+    """Signal the process that spawned this one, if it is still alive."""
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() == parent.pid:
         os.kill(os.getppid(), number)

@@ -1,7 +1,5 @@
-"""Files that survive a kill and a full disk: whole-row appends and atomic replacement.
-
-JSON as the files of a run hold it: rows as lines, exact numbers, torn files read as absent.
-"""
+"""Files that survive a kill and a full disk: whole-row appends, atomic replacement, and JSON for the files of
+a run."""
 
 from __future__ import annotations
 
@@ -22,16 +20,14 @@ from grpobench.runs.tools.lock import host, space
 from grpobench.runs.tools.strict import ConfigError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of the system that say that nothing more can be written: no space, or none left of a quota."""
+"""System errors that mean that nothing more can be written: no space, or the quota is used up."""
 # macOS has no fdatasync.
 sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 def append(descriptor: int, data: bytes, durable: bool = True) -> None:
-    """Append all of `data` in one write, or nothing. The descriptor was opened with O_APPEND.
-
-    Raises OSError (ENOSPC for a short write) with the file as it was.
-    """
+    """Append all of `data` in one write, or nothing. The descriptor must be opened with O_APPEND. Raises
+    OSError (ENOSPC for a short write) and leaves the file as it was."""
     before = os.fstat(descriptor).st_size
     try:
         written = os.write(descriptor, data)
@@ -45,7 +41,7 @@ def append(descriptor: int, data: bytes, durable: bool = True) -> None:
 
 
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
-    """Replace a file: readers see the old content or the new. `durable` also survives a power cut."""
+    """Replace a file; readers see the old content or the new. `durable` also survives a power cut."""
     aside = beside(path)
     try:
         with aside.open("wb") as file:
@@ -62,24 +58,24 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where what is to have a name is written first. The name tells host, pid namespace and process: two
-    containers on one storage may have all but the namespace in common."""
+    """A temporary path beside `path`, to be renamed to it. The name holds host, pid namespace and process,
+    because two containers on one storage may share all but the namespace."""
     return path.with_name(f".{path.name}.{machine()}.{namespace()}-{os.getpid()}.tmp")
 
 
 def machine() -> str:
-    """This machine, as a part of a file's name."""
+    """The name of this machine as part of a file name."""
     return host().replace(os.sep, "-")
 
 
 def namespace() -> str:
-    """This process's pid namespace, as a part of a file's name."""
+    """The pid namespace of this process as part of a file name."""
     return "".join(filter(str.isdecimal, space()))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes of this host left that were killed while they wrote aside in a folder. Of another
-    pid namespace's processes nothing is known; older versions named none."""
+    """Remove temporary files in a folder that killed processes of this host left. Nothing is known about
+    processes of other pid namespaces; older versions recorded no namespace."""
     for path in folder.glob(f".*.{machine()}.*.tmp"):
         where, _, number = path.name.removesuffix(".tmp").rpartition(".")[2].rpartition("-")
         if where in ("", namespace()) and number.isdecimal() and not running(int(number)):
@@ -87,7 +83,7 @@ def sweep(folder: Path) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether there is such a process, whoever owns it."""
+    """Whether such a process exists, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -98,7 +94,7 @@ def running(pid: int) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or whatever file stands in its place."""
+    """Remove a folder, or a file of that name."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -106,7 +102,8 @@ def remove(path: Path) -> None:
 
 
 def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
-    """The content of sums.json for files in a folder: size and sha256 of each, under a sum over all of it."""
+    """The content of sums.json for files in a folder: size and sha256 of each, with a checksum over all of
+    it."""
     table = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
@@ -116,9 +113,9 @@ def sums_of(folder: Path, paths: Iterable[Path]) -> bytes:
 
 @contextlib.contextmanager
 def becoming(folder: Path, alone: bool = False) -> Iterator[Path]:
-    """A folder beside `folder` to be filled, which then takes its name: `folder` appears whole or not at all.
-    Where another process was first, its folder stays. `alone`: nobody else can be making it now, so that
-    whatever is left of an attempt, wherever it was made, is nobody's any more."""
+    """A temporary folder beside `folder` that is then renamed, so that `folder` appears whole or not at all.
+    If another process was first, its folder stays. `alone`: no other process can be creating it now, so
+    leftovers of all attempts are removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent)
     for stray in folder.parent.glob(f".{folder.name}.*.tmp") if alone else ():
@@ -142,8 +139,8 @@ def becoming(folder: Path, alone: bool = False) -> Iterator[Path]:
 
 
 def writable(folder: Path, option: str) -> Path:
-    """The folder, made if need be. Raises ConfigError, which names the option that it came from, where no
-    file can be made in it; OSError for a full disk."""
+    """The folder, created if necessary. Raises ConfigError, which names its option, if no file can be created
+    in it; OSError for a full disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -156,7 +153,7 @@ def writable(folder: Path, option: str) -> Path:
 
 
 def demand_writable(folder: Path, option: str) -> None:
-    """`writable` without making anything: asks the nearest folder that is there."""
+    """`writable` without creating anything: it checks the nearest existing folder."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         why = "read-only" if place.is_dir() else f"{place} is no folder"

@@ -1,17 +1,15 @@
-"""The heartbeat of the leases that this process holds: one thread renews them all.
+"""One writer per folder, on one machine or many: a lock file that holds its owner's lease.
 
-One writer per folder, on one machine or many: a lock file that is a lease of its owner.
+On the owner's own machine the system says whether the owner is alive. The lock identifies it by host, boot,
+pid and the start time of its process, so that a reused pid is not mistaken for it. On other machines only its
+heartbeat shows that it lives: one thread per process renews all leases by rewriting a counter in each file
+several times per lease. A process that waits compares the file with what it said before, by its own clock,
+since clocks of two hosts may differ by hours. A lease that does not change for as long as it states is taken
+over. If its owner was only stopped, it finds its token gone and writes no more (`Lock.demand`).
 
-On the owner's own machine the system says whether it lives: it is known by host, boot, pid and the start time
-of its process, so that a reused pid is not taken for it. Elsewhere only its heartbeat does: a thread rewrites
-a counter in the file some times in the seconds that the lease states. Who waits compares what the file says
-with what it said before, on its own clock, since those of two hosts may differ by hours. A lease that has
-said the same for as long as it states is taken over; one that changes is not. The owner of a lease that was
-taken over while it was stopped finds its token gone and writes no more (`Lock.demand`).
-
-`flock` only guards the moment in which the file is read and rewritten: a lock held through it would be
-inherited by forked children and outlive the owner. A folder that several hosts write to must be on storage
-where flock holds among them (NFS 4, CephFS, Lustre mounted with ``flock``).
+`flock` only guards the moment in which the file is read and rewritten: a lock held longer would be inherited
+by forked children and outlive the owner. A folder that several hosts write to must be on storage where flock
+works between them (NFS 4, CephFS, Lustre mounted with ``flock``).
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ from grpobench.runs.tools.process import safe_point
 from grpobench.runs.tools.strict import user_seconds
 
 LEASE_SECONDS = 30.0
-"""Silence after which a lease is taken over, unless told."""
+"""Default lease: seconds of silence after which it may be taken over."""
 BEATS = 6
-"""Renewals within the seconds of a lease."""
+"""Renewals per lease."""
 TRUSTED = 0.5
-"""Share of a lease's seconds after a renewal in which its owner need not ask whether it still has it."""
+"""For this share of a lease after a renewal, its owner need not check whether it still has it."""
 
 
 def now() -> float:
-    """Seconds that go on while the machine sleeps, where the system has such a clock."""
+    """Seconds of a clock that also runs while the machine sleeps, if the system has one."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
@@ -58,7 +56,8 @@ class HeldLease:
     token: str
     seconds: float
     renew: Callable[[HeldLease], bool]
-    """Renews it; False where it is another's by now. Raises OSError where the storage does not answer."""
+    """Renew the lease; False if another process has it by now. Raises OSError if the storage does not
+    answer."""
     lost: bool = False
     renewed: float = field(default_factory=now)
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -78,7 +77,7 @@ class Keeper:
         self.begin()
 
     def begin(self) -> None:
-        """With none, as a forked child is: it owns nothing of its parent's and has none of its threads."""
+        """Start without leases, as in a forked child: it owns none of its parent's leases and threads."""
         self.kept: dict[str, HeldLease] = {}
         self.altered = threading.Condition()
         self.thread: threading.Thread | None = None
@@ -93,17 +92,17 @@ class Keeper:
             self.altered.notify()
 
     def forget(self, path: Path) -> str:
-        """Renew a lease no more. Returns its token; empty where this process has none."""
+        """Stop renewing a lease. Returns its token; empty if this process does not hold it."""
         with self.altered:
             kept = self.kept.pop(os.path.abspath(path), None)
         if kept is None:
             return ""
-        with kept.guard:  # A beat that has begun is over.
+        with kept.guard:  # Wait for a renewal that has begun.
             return kept.token
 
     def lost(self, path: Path) -> bool:
-        """Whether a lease that this process took is another's by now. It is asked again where the thread had
-        no chance to renew it in time."""
+        """Whether another process has taken a lease of this process. The file is checked again if the thread
+        had no chance to renew the lease in time."""
         kept = self.kept.get(os.path.abspath(path))
         if kept is None:
             return False
@@ -119,7 +118,7 @@ class Keeper:
                 self.altered.wait(None if shortest is None else shortest / BEATS)
                 held = list(self.kept.values())
             for kept in held:
-                with contextlib.suppress(OSError):  # The storage may answer again before the lease is over.
+                with contextlib.suppress(OSError):  # The storage may answer again before the lease expires.
                     kept.beat()
 
 
@@ -128,15 +127,16 @@ os.register_at_fork(after_in_child=KEEPER.begin)
 
 
 SECONDS = "GRPOBENCH_LEASE"
-"""Variable for the seconds of the leases that a process takes; 30 without it."""
+"""Environment variable for the seconds of this process's leases; the default is 30."""
 HOST = "GRPOBENCH_HOST"
-"""Variable for the name that a machine signs with; its host name without it."""
+"""Environment variable for the machine's name in locks; the default is its host name."""
 LOOK = 0.25
-"""Seconds between two looks at another's lease."""
+"""Seconds between two checks of another process's lease."""
 MOST_UNSEEN = 4 * LOOK
-"""Silence that counts between two looks: whoever was asleep itself has not seen the other be silent."""
+"""Maximum seconds of silence that one check can add: a process that was asleep itself has not observed the
+other one."""
 
-Standing = Literal["free", "live", "unsure"]
+Liveness = Literal["free", "live", "unsure"]
 
 
 class FolderError(Exception):
@@ -144,7 +144,7 @@ class FolderError(Exception):
 
 
 class LeaseLost(FolderError):
-    """The folder has another writer by now, since this process was silent for too long."""
+    """Another process writes to the folder by now, because this one was silent for too long."""
 
 
 @dataclass(frozen=True)
@@ -156,44 +156,45 @@ class Owner:
     boot: str
     start: str
     space: str = ""
-    """The pid namespace: within a container the pids of its neighbors mean nothing."""
+    """The pid namespace: pids of other containers mean nothing inside a container."""
 
     @classmethod
     def me(cls) -> Owner:
         return cls(os.getpid(), host(), boot(), start(os.getpid()), space())
 
     def here(self) -> bool:
-        """Whether this system can say if the process lives."""
+        """Whether this system can tell if the process lives."""
         return (self.host, self.boot, self.space or space()) == (host(), boot(), space())
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What a lock file says."""
+    """The content of a lock file."""
 
     owner: Owner
     token: str = ""
-    """Of this taking of the lock. Empty in what an older version wrote, which has no heartbeat."""
+    """Identifies this acquisition of the lock. Empty in files of older versions, which have no heartbeat."""
     beat: int = 0
     seconds: float = 0.0
-    """Silence after which others may take it over."""
+    """Seconds of silence after which others may take the lease over."""
 
     def text(self) -> str:
-        """As long at every beat, so that it is rewritten in place and nobody reads an empty file."""
+        """The text has the same length at every renewal, so that it is rewritten in place and nobody reads an
+        empty file."""
         told = {"token": self.token, "beat": f"{self.beat:010d}", "lease": self.seconds}
         return json.dumps(dataclasses.asdict(self.owner) | told)
 
-    def standing(self) -> Standing:
-        """What one look tells."""
+    def liveness(self) -> Liveness:
+        """Whether the owner lives, as far as one check can tell."""
         owner = self.owner
         if owner.here():
             return "live" if owner.start and start(owner.pid) == owner.start else "free"
-        if not self.token:  # From before there were heartbeats: only a restart of its host is certain.
+        if not self.token:  # A lock from before heartbeats: only a restart of its host is certain.
             return "free" if owner.host == host() else "live"
         return "unsure"
 
     def describe_owner(self, folder: Path) -> str:
-        """Who has the folder, for whoever wants it."""
+        """Who has the folder, with a remedy, for error messages."""
         text = f"{folder} is in use by process {self.owner.pid} on {self.owner.host}"
         if self.owner.here():
             return text
@@ -209,7 +210,7 @@ def host() -> str:
 
 @functools.cache
 def boot() -> str:
-    """What changes when the machine restarts; empty where the system does not say."""
+    """An id that changes when the machine restarts; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -218,7 +219,7 @@ def boot() -> str:
 
 @functools.cache
 def space() -> str:
-    """This process's pid namespace; empty where the system has none."""
+    """This process's pid namespace; empty if the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -226,11 +227,11 @@ def space() -> str:
 
 
 def start(pid: int) -> str:
-    """When a process started, in the system's own words; empty when there is no such process."""
+    """When a process started, in the system's own words; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         state, *rest = stat[stat.rindex(")") + 2 :].split()
-        return "" if state in "ZX" else rest[18]  # A zombie writes nothing any more.
+        return "" if state in "ZX" else rest[18]  # A zombie no longer writes.
     except OSError:
         pass
     if Path("/proc/self/stat").exists():
@@ -242,22 +243,23 @@ def start(pid: int) -> str:
 
 
 def lease_seconds() -> float:
-    """Of leases that this process takes. Raises ConfigError where the user's is no number."""
+    """Seconds of the leases that this process takes. Raises ConfigError if the user's value is not a
+    number."""
     return max(0.1, user_seconds(SECONDS, LEASE_SECONDS))
 
 
 class Sight:
-    """What one process has seen of one lock file, by its own clock."""
+    """The observations of one lock file by one process, on its own clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.text: str | None = None
         self.silent = 0.0
-        """Seconds for which the file has said the same, as far as it was looked at."""
+        """Seconds for which the file has not changed, as far as it was checked."""
         self.moved = False
         self.looked = time.monotonic()
 
-    def look(self) -> Standing:
+    def look(self) -> Liveness:
         text, now = file_text(self.path), time.monotonic()
         if text == self.text:
             self.silent += min(now - self.looked, MOST_UNSEEN)
@@ -265,9 +267,9 @@ class Sight:
             self.moved, self.silent = self.text is not None, 0.0
         self.text, self.looked = text, now
         lease = parse(text)
-        told: Standing = lease.standing() if lease else "free"
-        if told != "unsure" or lease is None:
-            return told
+        liveness: Liveness = lease.liveness() if lease else "free"
+        if liveness != "unsure" or lease is None:
+            return liveness
         if self.silent >= lease.seconds:
             return "free"
         return "live" if self.moved else "unsure"
@@ -278,17 +280,17 @@ class Sight:
 
 
 class Lock:
-    """The lock of a folder. `take` it before anything in the folder is read or written."""
+    """The lock of a folder. Call `take` before reading or writing anything in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lock"
 
     def take(self, patience: float = 0.0, say: Callable[[str], None] = lambda _: None) -> Owner | None:
-        """Become the owner, and stay it by a heartbeat. Returns the dead owner that was found, if any.
+        """Become the owner and start the heartbeat. Returns the dead owner that was replaced, if any.
 
-        Raises `FolderError` that names a living owner, this process among them, once `patience` seconds are
-        over. Of an owner elsewhere that may be dead `say` is told, and it is watched for as long as its lease
-        states.
+        Raises `FolderError`, which names the living owner (possibly this process), after `patience` seconds.
+        A remote owner that may be dead is watched for as long as its lease states; `say` gets a message about
+        it.
         """
         sight, began, told = Sight(self.path), time.monotonic(), False
         while True:
@@ -310,9 +312,9 @@ class Lock:
             time.sleep(LOOK)
 
     def seize(self, expected: str) -> tuple[bool, Owner | None]:
-        """Write one's own lease over a text that was found to be free; False where it says something else by
-        now. What was taken from another host is read again after a moment: where flock does not hold between
-        hosts, another may have done the same."""
+        """Write this process's lease if the file still holds `text`, which was free; False otherwise. A lock
+        taken from another host is read again after a moment: where flock does not work between hosts, another
+        process may have done the same."""
         with guarded(self.path) as file:
             if file_text(self.path) != expected:
                 return False, None
@@ -329,7 +331,7 @@ class Lock:
 
     @staticmethod
     def renewed(kept: HeldLease) -> bool:
-        """Rewrite the counter of a lease; False where it is another's by now."""
+        """Rewrite the counter of a lease; False if another process has it by now."""
         try:
             with guarded(kept.path, "r+") as file:
                 found = parse(file_text(kept.path))
@@ -337,12 +339,13 @@ class Lock:
                     return False
                 text = dataclasses.replace(found, beat=found.beat + 1).text()
                 os.pwrite(file.fileno(), text.encode(), 0)
-        except FileNotFoundError:  # The folder was deleted under the run.
+        except FileNotFoundError:  # The folder was deleted during the run.
             return False
         return True
 
     def demand(self) -> None:
-        """Raise `LeaseLost` where another has taken this process's lease over; called before each write."""
+        """Raise `LeaseLost` if another process has taken over this process's lease. Called before each
+        write."""
         if KEEPER.lost(self.path):
             lease = parse(file_text(self.path))
             who = (
@@ -353,7 +356,7 @@ class Lock:
             raise LeaseLost(f"{self.path.parent}: this process was silent for too long, and {who}")
 
     def release(self) -> None:
-        """Give the folder back, if this process owns it."""
+        """Release the folder if this process owns it."""
         token = KEEPER.forget(self.path)
         if not self.path.exists():
             return
@@ -362,24 +365,24 @@ class Lock:
             if found is not None and found.owner == Owner.me() and found.token in (token, ""):
                 try:
                     replace(file.fileno(), "")
-                except OSError:  # A quota, where a file that is emptied takes room (copy on write).
+                except OSError:  # Over quota, emptying a file may need space (copy on write).
                     self.path.unlink()
 
     def owner(self) -> Owner | None:
-        """The living owner, if there is one, as far as one look tells: one elsewhere lives if its lease was
-        renewed in time by this host's clock. `take` is surer."""
+        """The living owner, if there is one, as far as one check can tell. A remote owner counts as living if
+        it renewed its lease in time by this host's clock. `take` is more reliable."""
         lease = parse(file_text(self.path))
         if lease is None:
             return None
-        told = lease.standing()
-        if told == "unsure":
+        liveness = lease.liveness()
+        if liveness == "unsure":
             with contextlib.suppress(FileNotFoundError):
-                told = "live" if time.time() - self.path.stat().st_mtime < lease.seconds else "free"
-        return lease.owner if told == "live" else None
+                liveness = "live" if time.time() - self.path.stat().st_mtime < lease.seconds else "free"
+        return lease.owner if liveness == "live" else None
 
     def age(self) -> float:
-        """Seconds since the file was written, by the clock of the storage that it is on, which dates both it
-        and a file made now."""
+        """Seconds since the file was written, by the clock of its storage, which dates both this file and a
+        new one."""
         with tempfile.TemporaryFile(dir=self.path.parent) as file:
             file.write(b".")
             file.flush()
@@ -387,7 +390,7 @@ class Lock:
 
 
 def living(folders: list[Path], say: Callable[[str], None] = lambda _: None) -> dict[Path, Lease]:
-    """The folders that a living process owns. Owners elsewhere that may be dead are watched together."""
+    """The folders that a living process owns. Remote owners that may be dead are watched together."""
     found: dict[Path, Lease] = {}
     unsure: dict[Path, Sight] = {}
     for folder in folders:
@@ -413,14 +416,14 @@ def living(folders: list[Path], say: Callable[[str], None] = lambda _: None) -> 
 
 @contextlib.contextmanager
 def guarded(path: Path, mode: str = "a+") -> Iterator[IO[str]]:
-    """The lock file, open, while nobody else reads it to rewrite it."""
+    """The lock file, opened while no other process can read it to rewrite it."""
     with path.open(mode, encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 
 
 def file_text(path: Path) -> str:
-    """Bytes that are no text count as torn."""
+    """Bytes that are not text count as torn."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -428,7 +431,7 @@ def file_text(path: Path) -> str:
 
 
 def parse(text: str) -> Lease | None:
-    """What a lock file says; None for an empty or torn one."""
+    """The lease in a lock file; None for an empty or torn one."""
     try:
         told = json.loads(text)
         token, beat, seconds = told.pop("token", ""), int(told.pop("beat", 0)), float(told.pop("lease", 0.0))

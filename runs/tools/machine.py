@@ -1,7 +1,4 @@
-"""What of this machine each worker process of an experiment may use.
-
-Peak memory of this process, since the run began.
-"""
+"""The share of this machine that each worker process of an experiment may use, and peak memory."""
 
 from __future__ import annotations
 
@@ -27,22 +24,24 @@ ASK = "import torch; print(torch.cuda.device_count())"
 
 
 def threads(workers: int) -> int:
-    """Threads of each of so many workers: what the user's OMP_NUM_THREADS says, else an equal share of the
-    cores."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2": four, and two within each
+    """Threads of each of so many workers: the user's OMP_NUM_THREADS, or else an equal share of the cores."""
+    wanted = (
+        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    )  # "4,2" means four threads, and two within each.
     return int(wanted) if wanted.isdigit() and int(wanted) else max(1, cores() // workers)
 
 
 def devices() -> list[str]:
-    """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them; empty without any. A process of its own
-    looks, because one that has touched CUDA can not be kept to another device, and holds memory on it."""
+    """The GPUs that torch sees, named as in CUDA_VISIBLE_DEVICES; empty without any. A separate process
+    looks, because a process that has touched CUDA holds memory on the device and cannot be limited to another
+    one."""
     count = visible_gpus()
     named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return (named or [str(number) for number in range(count)])[:count]
 
 
 def visible_gpus() -> int:
-    """How many GPUs torch sees."""
+    """The number of GPUs that torch sees."""
     if os.environ.get(VISIBLE) in ("", "-1") or not any(Path(sign).exists() for sign in SIGNS):
         return 0
     return _gpus_listed(os.environ.get(VISIBLE))
@@ -56,8 +55,8 @@ def _gpus_listed(visible: str | None) -> int:
 
 
 def worker_slots(gpus_per_run: float | None = None) -> int:
-    """Workers that this machine has room for: one per GPU, or as many as share it or take several where
-    `gpus_per_run` says so; one per core without GPUs."""
+    """How many workers this machine has room for. With GPUs: one per GPU, or more or fewer by `gpus_per_run`.
+    Without: one per core."""
     found = len(devices())
     if not found or not gpus_per_run:
         return found or cores()
@@ -77,7 +76,7 @@ def environment(workers: int, place: int, gpus_per_run: float | None = None) -> 
 
 
 def reset_peak_memory() -> None:
-    """Start measuring anew, so that a worker's earlier runs do not count."""
+    """Reset the peak, so that a worker's earlier runs do not count."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):
@@ -85,7 +84,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory_gb() -> float:
-    """Highest memory in GiB: allocated on the GPU where there is one, else resident in this process."""
+    """Peak memory in GiB: allocated on the GPU if there is one, else resident in this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     with contextlib.suppress(OSError):

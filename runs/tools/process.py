@@ -1,9 +1,8 @@
-"""Safe points: places inside long work where it may be given up, and where it shows that it goes on.
+"""Processes: safe points in long work, what a child process inherits, where its output goes, how it ended.
 
-Whoever answers for the work names what is asked there, which may raise to give it up. Elsewhere, and in
-threads, a safe point does nothing.
-
-What a process inherits, where its output goes, and how it ended.
+At a safe point long work may be interrupted, and it shows that it is still making progress. Whoever is
+responsible for the work sets what a safe point calls; that function may raise to interrupt the work.
+Otherwise, and in threads, a safe point does nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 
 def nothing() -> None:
-    """Nobody asks anything."""
+    """Nothing is asked."""
 
 
 CALLBACK: ContextVar[Callable[[], None]] = ContextVar("asked", default=nothing)
@@ -30,7 +29,8 @@ CALLBACK: ContextVar[Callable[[], None]] = ContextVar("asked", default=nothing)
 
 @contextlib.contextmanager
 def asking(ask: Callable[[], None]) -> Iterator[None]:
-    """Within, `ask` is called at every safe point; often, so that it should look at the clock first."""
+    """Call `ask` at every safe point inside this context. Safe points are frequent, so `ask` should check the
+    clock first."""
     before = CALLBACK.set(ask)
     try:
         yield
@@ -39,17 +39,17 @@ def asking(ask: Callable[[], None]) -> Iterator[None]:
 
 
 def safe_point() -> None:
-    """A place where what was done since the work began can be thrown away."""
+    """A safe point: everything since the work began may be thrown away here."""
     CALLBACK.get()()
 
 
 STARTING = threading.Lock()
-"""Held while `__main__` is hidden, which all threads share."""
+"""Held while `__main__` is hidden, because all threads share it."""
 
 
 @contextlib.contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """Send what this process and its libraries print, C code included, to a file."""
+    """Send the output of this process and its libraries, C code included, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -69,16 +69,17 @@ def output_to(path: Path) -> Iterator[None]:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the launcher dies (Linux); elsewhere the closed pipe tells."""
+    """Have the kernel kill this process when the launcher dies (Linux). On other systems the closed pipe ends
+    it."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the call.
+    if os.getppid() != parent:  # The launcher died before the call.
         os._exit(1)
 
 
 def death(code: int | None, starved: bool = False) -> str:
-    """How a process ended, in words. `starved`: the system killed some for their memory meanwhile."""
+    """How a process ended, in words. `starved`: the system killed processes for lack of memory meanwhile."""
     if code is None or code >= 0:
         return f"exited with {code}"
     name = signal.Signals(-code).name
@@ -88,15 +89,15 @@ def death(code: int | None, starved: bool = False) -> str:
 
 
 STARVED = (
-    "memory gave out, and the system killed a process meanwhile: take fewer --workers, or lower "
+    "the machine ran out of memory and the system killed a process: use fewer --workers, or lower "
     "train.micro_batch_tokens and sampler.max_batch_size"
 )
 VMSTAT = Path("/proc/vmstat")
 
 
 def starvations() -> int:
-    """How many processes this machine has killed for their memory since it started, those of containers with
-    a limit included; 0 where the system does not say."""
+    """How many processes this machine has killed for lack of memory since it started, containers with a limit
+    included; 0 if the system does not say."""
     with contextlib.suppress(OSError, ValueError):
         for line in VMSTAT.read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -106,7 +107,7 @@ def starvations() -> int:
 
 @contextlib.contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Environment variables for the processes that start inside."""
+    """Environment variables for the processes that are started inside this context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -121,8 +122,7 @@ def environment(**values: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Processes that are started inside keep a Ctrl-C for themselves until they unblock it, as soon as they
-    know what to do with it."""
+    """Processes started inside this context block Ctrl-C until they are ready to handle it."""
     resource_tracker.ensure_running()  # which unblocks it here when it is begun
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -133,12 +133,9 @@ def without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Processes that are spawned inside do not import the user's program.
-
-    A spawned process otherwise imports its parent's `__main__` before it does what it was started for: a
-    script without ``if __name__ == "__main__"`` would begin anew in each. Nothing that they are sent may
-    then be defined in `__main__`.
-    """
+    """Processes spawned inside this context do not import the user's program. By default a spawned process
+    first imports its parent's `__main__`, so a script without ``if __name__ == "__main__"`` would start again
+    in each. Nothing sent to these processes may be defined in `__main__`."""
     with STARTING:
         known = vars(sys.modules["__main__"])
         kept: dict[str, Any] = {name: known[name] for name in ("__file__", "__spec__") if name in known}

@@ -1,7 +1,4 @@
-"""Seconds by phase of a step.
-
-One line on standard error that says what is going on.
-"""
+"""Progress: seconds by phase of a step, and one line on standard error that says what is going on."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from grpobench.analysis.tools.text import visible
 
 
 def device_done() -> Callable[[], None]:
-    """Waits until the device has done what it was given. A GPU takes work faster than it does it, and the
-    next phase that needs a number would be charged for the ones before."""
+    """Waits until the device has finished its work. A GPU accepts work faster than it does it, so without
+    this the next phase that needs a number would be charged for earlier ones."""
     return torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
 
 class Clock:
-    """Seconds by phase of the current step. A phase inside another counts as the inner one only. `wait`
-    returns when what was asked of the device has been done."""
+    """Seconds by phase of the current step. Time in a nested phase counts for the inner one only. `wait`
+    returns when the device has finished its work."""
 
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
         self.wait = wait
@@ -70,7 +67,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines:
-    """Prints a line now and then, for whoever reads what no terminal shows."""
+    """Prints a line now and then where there is no terminal."""
 
     INTERVAL = 10.0
     """Seconds between two lines."""
@@ -80,7 +77,7 @@ class Lines:
         self.last = -math.inf
 
     def begin(self) -> None:
-        """The next line is printed in any case."""
+        """Print the next line in any case."""
         self.last = -math.inf
 
     def tell(self, text: str) -> None:
@@ -91,7 +88,7 @@ class Lines:
 
 
 class Ticker:
-    """Says on standard error what is going on: in a terminal one line that changes, elsewhere a line now and
+    """Says on standard error what is going on: in a terminal one line that changes, otherwise a line now and
     then."""
 
     def __init__(self) -> None:

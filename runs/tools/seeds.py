@@ -1,4 +1,4 @@
-"""Derived randomness: every draw has a seed of its own, and no generator is carried along."""
+"""Derived randomness: every draw has a seed of its own, so no generator is passed along."""
 
 from __future__ import annotations
 

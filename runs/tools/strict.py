@@ -1,9 +1,8 @@
 """Read plain data (TOML, JSON) into dataclasses by their type hints, and collect every error at once.
 
-pydantic checks and converts; what stands here says what a setting may be, and puts its errors into words of a
-recipe: the path of the value, what was given, what is expected, the nearest name that exists.
-
-pydantic is imported by the functions that need it: who only raises a ConfigError need not wait for it.
+pydantic checks and converts. This module defines which types a setting may have, and words errors in terms of
+a recipe: the path of the value, what was given, what is expected, the nearest existing name. Functions that
+need pydantic import it themselves, so that raising a ConfigError does not wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ KeyPath = str
 
 
 class ConfigError(Exception):
-    """A recipe or setting is wrong. `faults` holds one message per error, each with place and remedy."""
+    """A recipe or setting is wrong. `faults` holds one message per error, each with path and remedy."""
 
     def __init__(self, faults: Sequence[str], source: str = "") -> None:
         self.faults = list(dict.fromkeys(faults))
@@ -46,8 +45,8 @@ class ConfigError(Exception):
 
 
 def user_seconds(variable: str, default: float) -> float:
-    """The seconds in an environment variable; `default` where it is unset or empty. Raises ConfigError where
-    it holds no finite number."""
+    """The seconds in an environment variable; `default` if it is unset or empty. Raises ConfigError if it is
+    not a finite number."""
     text = os.environ.get(variable, "").strip()
     try:
         seconds = float(text) if text else default
@@ -66,11 +65,11 @@ class Bad:
 
 BAD: Final = Bad()
 NONE: Final = "none"
-"""How a field that may be None is written in TOML, which has no null."""
+"""The TOML value for a field that may be None, because TOML has no null."""
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word that looks most like `word`, if any looks like it."""
+    """The valid word that is most similar to `word`, if any is similar."""
     matches = difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
@@ -82,8 +81,8 @@ def unknown(
     elsewhere: Mapping[str, KeyPath] | None = None,
     renamed: Mapping[str, KeyPath] | None = None,
 ) -> str:
-    """The message for a key that does not exist. `elsewhere` maps keys of other tables to their path,
-    `renamed` keys of older versions to the path that they have now."""
+    """The message for an unknown key. `elsewhere` maps keys of other tables to their path, `renamed` maps
+    keys of older versions to their current path."""
     valid, elsewhere = sorted(set(valid)), elsewhere or {}
     here = join(key_path, key)
     if renamed and key in renamed:
@@ -104,7 +103,7 @@ def join(key_path: KeyPath, key: str) -> KeyPath:
 
 
 def describe(value: Any) -> str:
-    """A value as an error message names it."""
+    """A value as error messages show it."""
     kinds = {bool: "", int: "", float: "", str: "the string "}
     if type(value) in kinds:
         return f"{kinds[type(value)]}{str(value).lower() if isinstance(value, bool) else repr(value)}"
@@ -119,11 +118,9 @@ def hints(cls: Any) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, key_path: KeyPath, faults: list[str]) -> Any:
-    """`value` as the type `hint`, or `BAD` after appending to `faults`.
-
-    Integers are taken for floats, lists for tuples, strings for paths and the string "none" for None. Nothing
-    else is coerced, and NaN is refused.
-    """
+    """`value` as the type `hint`; on an error, append to `faults` and return `BAD`. Integers convert to
+    floats, lists to tuples, strings to paths, and the string "none" to None. Nothing else is converted, and
+    NaN is refused."""
     from pydantic import ValidationError
 
     try:
@@ -138,7 +135,8 @@ def convert(value: Any, hint: Any, key_path: KeyPath, faults: list[str]) -> Any:
 
 @functools.cache
 def adapter(hint: Any) -> TypeAdapter[Any]:
-    """pydantic's reader of a type. One is kept for each, for making it takes longer than a hundred uses."""
+    """pydantic's validator of a type. It is cached, because creating one takes longer than using it a hundred
+    times."""
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -149,10 +147,10 @@ def adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def as_plain_data(hint: Any) -> Any:
-    """A type hint with what pydantic's strict mode must know to read plain data by it."""
+    """A type hint with what pydantic's strict mode needs to read plain data."""
     from pydantic import AfterValidator, BeforeValidator, PlainValidator, Strict, WrapValidator
 
-    annotated: Any = Annotated  # a type checker cannot follow types that are made here
+    annotated: Any = Annotated  # Type checkers cannot follow types that are created here.
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         cls: Any = hint
@@ -171,7 +169,7 @@ def as_plain_data(hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         union = functools.reduce(operator.or_, inner)
         return annotated[union, WrapValidator(functools.partial(read_union, types.NoneType in arguments))]
-    # Strict mode takes a tuple only for a tuple, and TOML has lists alone.
+    # Strict mode accepts only tuples for a tuple, and TOML has only lists.
     lenient = annotated[origin[inner], Strict(False)]
     if origin is tuple and Ellipsis not in arguments:
         return annotated[lenient, BeforeValidator(functools.partial(demand_length, len(arguments)))]
@@ -185,20 +183,20 @@ def refuse_nan(value: float) -> float:
 
 
 def path_of_text(value: Any) -> Any:
-    """An empty string is no path: Python would take it for the folder where it was started."""
+    """An empty string is not a path: Python would take it for the current folder."""
     return Path(value) if isinstance(value, str) and value else value
 
 
 def demand_length(length: int, value: Any) -> Any:
-    """pydantic names each position that a list lacks; a user wants to know how long it must be."""
+    """Checks the length of a tuple. pydantic names each missing position instead of the required length."""
     if isinstance(value, (list, tuple)) and len(value) != length:
         raise ValueError(f"must be a list of {length} values, not {len(value)}")
     return value
 
 
 def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
-    """The first type that fits. pydantic reports one error per type, at a path that names the type, which is
-    no key of a recipe; here they are one message."""
+    """The first type that fits. pydantic reports one error per type, at a path that names the type and is not
+    a key of a recipe; this makes one message of them."""
     from pydantic import ValidationError
 
     if optional and (value is None or value == NONE):
@@ -211,7 +209,7 @@ def read_union(optional: bool, value: Any, read: Callable[[Any], Any]) -> Any:
 
 
 def read_nested(cls: type, value: Any) -> Any:
-    """A dataclass inside a value. Its unknown keys are reported with the nearest, as those of a section."""
+    """A dataclass inside a value. Unknown keys are reported with the nearest one, as in a section."""
     faults: list[str] = []
     built = build(cls, value, HERE, faults)
     if faults:
@@ -235,16 +233,16 @@ WANTED: Mapping[str, str] = {
     "mapping_type": "a table",
     "none_required": f'"{NONE}"',
 }
-"""What a value must be, by pydantic's name of the error. Its own sentences speak of Python: a tuple is a list
-in TOML, and a dictionary a table."""
+"""What a value must be, by pydantic's error name. pydantic's own sentences use Python's terms, but a tuple is
+a list in TOML, and a dictionary a table."""
 SIDES = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 HERE = "\0"
-"""Stands for the path of a nested table, which knows only what is inside it."""
+"""Placeholder for the path of a nested table, which only knows what is inside it."""
 
 
 def explain(error: ValidationError, hint: Any, key_path: KeyPath) -> Iterator[str]:
-    """A message for each of pydantic's errors, with its path and what was given."""
+    """A message for each of pydantic's errors, with its path and the given value."""
     bounds = bounds_of(hint)
     for one in error.errors(include_url=False):
         if one["type"] == "literal_error" and one["loc"][-1:] == ("[key]",):
@@ -257,12 +255,13 @@ def explain(error: ValidationError, hint: Any, key_path: KeyPath) -> Iterator[st
 
 
 def steps(location: Iterable[int | str]) -> str:
-    """pydantic's location inside a value, as it follows the path of the value."""
+    """pydantic's location inside a value, appended to the path of the value."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
 
 
 def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
-    """What is wrong, without the path; several messages only where a validator of ours raised several."""
+    """What is wrong, without the path. There are several messages only if one of our validators raised
+    several."""
     kind, value = error["type"], error["input"]
     if kind == "value_error":
         return [str(argument) for argument in error["ctx"]["error"].args]
@@ -277,12 +276,12 @@ def sentences_of(error: ErrorDetails, bounds: Mapping[str, float]) -> list[str]:
 
 
 def quoted(expected: str) -> list[str]:
-    """The words among which a value must be; pydantic's errors have them in a sentence only."""
+    """The words that a value may be; pydantic's errors hold them only in a sentence."""
     return re.findall(r"'([^']*)'", expected)
 
 
 def bounds_of(hint: Any) -> dict[str, float]:
-    """The bounds in a type hint, by their names in annotated_types; those of its entries for a list."""
+    """The bounds in a type hint, by their names in annotated_types; for a list, those of its entries."""
     bounds: dict[str, float] = {}
     for inner in get_args(hint):
         bounds |= bounds_of(inner)
@@ -291,7 +290,7 @@ def bounds_of(hint: Any) -> dict[str, float]:
 
 
 def within(bounds: Mapping[str, float], value: float) -> str:
-    """What bounds demand. pydantic names the side that a value is beyond; a user wants both."""
+    """What the bounds require. pydantic names only the violated bound, but a user wants both."""
     finite = {side: bound for side, bound in bounds.items() if math.isfinite(bound)}
     if math.isinf(value) and len(finite) < len(bounds):
         return "finite"
@@ -309,8 +308,8 @@ def check(
     elsewhere: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Convert the entries of a table that may leave out fields of `cls`; bad entries are left out. An unknown
-    key may belong to another table (`elsewhere`) or an older version (`renamed`), see `unknown`."""
+    """Convert the entries of a table that may leave out fields of `cls`; bad entries are left out. For
+    `elsewhere` and `renamed` see `unknown`."""
     if not isinstance(table, Mapping):
         faults.append(f"{key_path}: must be a table, not {describe(table)}")
         return {}
@@ -333,7 +332,7 @@ def build(
     faults: list[str],
     renamed: Mapping[str, str] | None = None,
 ) -> T | Bad:
-    """A dataclass from a whole table; `renamed` as `check` takes it."""
+    """A dataclass from a whole table; `renamed` as in `check`."""
     before = len(faults)
     values = check(cls, table, key_path, faults, renamed=renamed)
     if len(faults) > before:
@@ -344,8 +343,8 @@ def build(
 def construct(
     cls: type[T], values: Mapping[str, Any], faults: list[str], path_of: Callable[[str], KeyPath]
 ) -> T | Bad:
-    """Call the constructor. Each argument of a ValueError that it raises is one fault, at the path of the
-    field that it names: "field: must be ...". `path_of("")` is the path of the table itself."""
+    """Call the constructor. Each argument of its ValueError is one fault, at the path of the field that the
+    message begins with: "field: must be ...". `path_of("")` is the path of the table itself."""
     kind: Any = cls  # A dataclass; `type[T]` cannot say so.
     required = [
         f.name
@@ -367,8 +366,8 @@ def construct(
 
 
 def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
-    """(field, path inside it, text) of a message such as "field[1]: must be ...". A message that begins with
-    no field is about the first one that it names; with none, about the table."""
+    """(field, path inside it, text) of a message such as "field[1]: must be ...". A message without a field
+    at its start is about the first field that it names, or else about the table."""
     match = re.match(r"(\w+)([.\[][^:\s]*)?: (.*)", message, re.DOTALL)
     if match and match[1] in fields:
         return match[1], match[2] or "", match[3]
@@ -379,7 +378,7 @@ def blame(message: str, fields: Iterable[str]) -> tuple[str, str, str]:
 
 
 class Rule(NamedTuple):
-    """What must hold, and the message for where it does not."""
+    """A condition that must hold, and the message if it does not."""
 
     holds: bool
     message: str
@@ -398,11 +397,9 @@ def bounded_hints(cls: type) -> dict[str, Any]:
 
 
 def demand(settings: object, *rules: Rule) -> None:
-    """Raise one ValueError with every message of the bounds beside the dataclass's fields and of `rules` that
-    do not hold, in the order of the fields. A message starts with its field: "field: must be ...".
-
-    Bounds are checked here and not where a value is read, since only the value of the last layer counts.
-    """
+    """Raise one ValueError with a message for each bound of the dataclass's fields and each of the `rules`
+    that does not hold, in the order of the fields. A message starts with its field: "field: must be ...".
+    Bounds are checked here and not when a value is read, because only the last layer's value counts."""
     cls: Any = type(settings)
     messages: list[str] = []
     for name, hint in bounded_hints(cls).items():
@@ -414,7 +411,7 @@ def demand(settings: object, *rules: Rule) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A dataclass, and what is in it, as data that TOML holds; `convert` reads it back equal."""
+    """A dataclass and its content as data that TOML can hold; `convert` reads it back unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, Mapping):

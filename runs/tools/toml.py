@@ -1,5 +1,5 @@
-"""Write plain values as TOML that `tomllib` reads back equal, floats to the last bit; read what others
-wrote."""
+"""Write plain values as TOML that `tomllib` reads back unchanged, floats to the last bit; read TOML of
+others."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 LARGEST = 2**63
-"""TOML's whole numbers have 64 bits."""
+"""TOML integers have 64 bits."""
 
 
 class Unholdable(tomllib.TOMLDecodeError):
-    """A document in TOML's own terms that is nested too deeply or has numbers that nothing holds."""
+    """A document that is nested too deeply or has numbers too large to represent."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """The tables of a document. Raises TOMLDecodeError, a ValueError, for whatever is none, and of it
-    `Unholdable`."""
+    """The tables of a document. Raises TOMLDecodeError, a ValueError, for invalid TOML, and `Unholdable`."""
     try:
         table = tomllib.loads(text)
         demand_small(table)
@@ -37,7 +36,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def demand_small(item: Any) -> None:
-    """Raise ValueError for a whole number beyond 64 bits."""
+    """Raise ValueError for an integer beyond 64 bits."""
     if isinstance(item, int) and not -LARGEST <= item < LARGEST:
         raise ValueError("a whole number is beyond 64 bits")
     inner = item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ()
@@ -46,23 +45,25 @@ def demand_small(item: Any) -> None:
 
 
 def key(text: str) -> str:
-    """A key, quoted where it must be."""
+    """A key, quoted if necessary."""
     return text if BARE.fullmatch(text) else string(text)
 
 
 def string(text: str) -> str:
-    """A basic string. JSON's escapes are TOML's, except that TOML also forbids a bare DEL."""
+    """A basic string. JSON escapes are valid in TOML, except that TOML also forbids a bare DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def value(item: Any) -> str:
-    """One value on one line: bool, int, float, str, a sequence of values or a mapping by strings."""
+    """One value on one line: bool, int, float, str, a sequence of values or a mapping with string keys."""
     if isinstance(item, bool):
         return "true" if item else "false"
     if isinstance(item, int):
         return str(item)
     if isinstance(item, float):
-        return repr(item) if math.isfinite(item) else str(item)  # Python and TOML agree on inf, -inf and nan.
+        return (
+            repr(item) if math.isfinite(item) else str(item)
+        )  # Python and TOML spell inf, -inf and nan the same way.
     if isinstance(item, str):
         return string(item)
     if isinstance(item, Mapping):
@@ -86,7 +87,7 @@ def write(table: Mapping[str, Any]) -> str:
 
 
 def sections_of(entry: Any) -> Sequence[Mapping[str, Any]]:
-    """What a value is written as sections of; empty for one that stands in a line."""
+    """The sections that a value is written as; empty for a value that fits on a line."""
     if isinstance(entry, Mapping):
         return [entry]
     tables = isinstance(entry, (list, tuple)) and all(isinstance(item, Mapping) for item in entry)

@@ -1,1 +1,1 @@
-"""Where problems come from: tables, packages, files, and what is wrong with them."""
+"""Sources of problems: tables, packages, files, and checks of them."""

@@ -1,7 +1,8 @@
-"""What Python's reader of JSON takes and no data set may hold: NaN, infinities and halves of surrogate pairs.
+"""Values that Python's JSON reader accepts and no data set may have: NaN, infinities, half surrogate pairs.
 
-A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN; text with half a pair cannot
-be encoded, and stops a run where the tokenizer or a log meets it. Our own logs are not read with this.
+A NaN is not JSON, equals nothing, and turns every mean that it enters into NaN. Text with half a surrogate
+pair cannot be encoded, and stops a run when the tokenizer or a log meets it. Our own logs are not read with
+this module.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Any
 
 
 def find_flaw(value: Any) -> str:
-    """What the first flaw of a parsed JSON value is and where in it; empty where there is none."""
+    """The first flaw of a parsed JSON value and its place; empty if there is none."""
     for where, part in _walk(value):
         if isinstance(part, str) and (half := find_half_pair(part)):
-            return f"{where} holds {half}, half a surrogate pair, which is no text"
+            return f"{where} holds {half}, half a surrogate pair, which is not valid text"
         if isinstance(part, float) and not math.isfinite(part):
-            return f"{where} is {json.dumps(part)}, which is no number in JSON"
+            return f"{where} is {json.dumps(part)}, which is not a number in JSON"
     return ""
 
 
 def find_half_pair(text: str) -> str:
-    """The first half of a surrogate pair in a text, as JSON writes it; empty where there is none."""
+    """The first half of a surrogate pair in a text, as JSON writes it; empty if there is none."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -32,7 +33,7 @@ def find_half_pair(text: str) -> str:
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and value with its name, in order. Without recursion, for JSON may nest deep."""
+    """Every key and value with its name, in order. This does not recurse, because JSON may nest deeply."""
     waiting = [("the row", value)]
     while waiting:
         where, part = waiting.pop()

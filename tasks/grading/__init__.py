@@ -1,1 +1,1 @@
-"""Whether an answer is right: final answers, mathematics, values of programs, letters."""
+"""Grading of answers: final answers, mathematics, values of programs, letters."""

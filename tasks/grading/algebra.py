@@ -1,14 +1,12 @@
-"""Whether the values that a program gave are right: read, compared and written as source at a bounded cost.
+"""Decisions that take much computation, made in processes that can be killed.
 
-The values are text that anybody in a sandbox may have written. What is brief is judged here, anything longer
-in processes with limits of their own on processor time and memory, so that no value, however it is made,
-holds up the process that trains or evaluates.
+Values of programs: the values are text that anyone in a sandbox may have written. Brief values are judged in
+this process, longer ones in processes with limits on processor time and memory. So no value can block the
+process that trains or evaluates.
 
-Decide what takes algebra, in processes that can be killed.
-
-What `tasks.values` reads is decided there, by computing both sides with many digits; where it does not read
-the truth, math-verify has the word. Its own alarm does not fire inside C code, fails in threads, and calls a
-time-out a plain "no".
+Algebra: a truth that `grading/values.py` can read is decided there, by computing both sides with many digits;
+otherwise math-verify decides. Its own alarm does not fire inside C code, fails in threads, and reports a
+time-out as a plain "no".
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ SECONDS: Final = 4.0
 MEMORY: Final = 2**30
 
 Judgment = tuple[str, str]
-"""One of "pass", "wrong", "error", "output_limit", "infra_error"; and the values as source of a list, where
-that was asked for."""
+"""One of "pass", "wrong", "error", "output_limit", "infra_error"; and the values as source of a list, if
+requested."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ _pool = Pool(f"{__name__}:judged", SECONDS, MEMORY)
 
 
 def judge(questions: Sequence[Question]) -> list[Judgment]:
-    """A judgment of each. Values that cost too much to compare are beyond the limit on output."""
+    """A judgment of each. Values that cost too much to compare exceed the limit on output."""
     answers: dict[int, Judgment] = {}
     long: dict[int, list[Any]] = {}
     for i, question in enumerate(questions):
@@ -66,7 +64,7 @@ def judge(questions: Sequence[Question]) -> list[Judgment]:
 
 
 def judged() -> Callable[[Any], Judgment]:
-    """What the pool runs."""
+    """The function that the pool runs."""
     return judgment
 
 
@@ -82,7 +80,7 @@ def judgment(argument: Any) -> Judgment:
 
 
 def source(value: Any) -> str:
-    """A plain value as Python source, in which `nan` and `inf` are names. Whole numbers are hexadecimal:
+    """A plain value as Python source, in which `nan` and `inf` are names. Integers are hexadecimal, because
     Python refuses to write long ones as decimals."""
     if type(value) is int:
         return hex(value)
@@ -110,7 +108,7 @@ BRACKETS: Final[Mapping[type, tuple[str, str]]] = {
 Comparison = Literal["equal", "different", "timeout", "crash", "infra_error"]
 
 POOL = Pool("grpobench.tasks.grading.algebra:comparer")
-"""3 seconds of CPU and 2 GB a question."""
+"""3 seconds of CPU and 2 GB per question."""
 OUTCOMES: Mapping[Comparison, Outcome] = {
     "equal": "graded",
     "different": "graded",
@@ -118,7 +116,7 @@ OUTCOMES: Mapping[Comparison, Outcome] = {
     "crash": "crash",
     "infra_error": "infra_error",
 }
-"""What a verdict says of a comparison."""
+"""The comparison for each verdict."""
 FAILURES: Mapping[Ending, Comparison] = {
     "raised": "crash",
     "timeout": "timeout",
@@ -134,7 +132,7 @@ USUAL = (
     ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{bmatrix} 1 \\\\ 3 \\end{bmatrix}"),
     ("\\frac{\\pi}{3}+2\\sin x", "2i"),
 )
-"""Compared once before there are workers, which then start with the parser's tables filled."""
+"""Compared once before workers are forked, so that they start with the parser's tables filled."""
 
 
 CACHE_SIZE = 256
@@ -142,11 +140,9 @@ CACHE_SIZE = 256
 
 
 def ask_all(pairs: Sequence[tuple[str, str]], wall_seconds: float = 0.0) -> list[Comparison]:
-    """Compare pairs of cleaned texts; in each the truth stands first, for the order matters. A pair that
-    comes twice is asked once.
-
-    `timeout` and `crash` are the answer's doing. `infra_error` means that there was no grade.
-    """
+    """Compare pairs of cleaned texts; the truth comes first in each, because the order matters. Repeated
+    pairs are asked once. `timeout` and `crash` are caused by the answer. `infra_error` means that there was
+    no grade."""
     asked = list(dict.fromkeys(pairs))
     replies = POOL.map(asked, wall_seconds=wall_seconds)
     found: dict[tuple[str, str], Comparison] = {}
@@ -186,7 +182,7 @@ def comparer() -> Callable[[Sequence[str]], bool]:
             return same and ("%" in "".join(pair) or _near(gold[0], given[0]))
         except MemoryError:
             raise
-        except Exception:  # an expression that cannot be parsed or compared equals nothing
+        except Exception:  # An expression that cannot be parsed or compared equals nothing.
             return False
 
     for pair in USUAL:
@@ -196,8 +192,8 @@ def comparer() -> Callable[[Sequence[str]], bool]:
 
 
 def _near(one: Any, other: Any) -> bool:
-    """Whether two numbers agree to five digits; True where one of the two is no number. math-verify rounds
-    differences to so many places behind the point, and then 1/2004! equals 2/2004!."""
+    """Whether two numbers agree to five digits; True if one of the two is not a number. math-verify rounds
+    differences to that many decimals, so that 1/2004! would equal 2/2004!."""
     from sympy import Expr
 
     if not all(isinstance(each, Expr) and not each.free_symbols for each in (one, other)):
@@ -205,5 +201,5 @@ def _near(one: Any, other: Any) -> bool:
     try:
         size = max(abs(each.evalf(20)) for each in (one, other))
         return bool(abs((one - other).evalf(20)) <= 1e-5 * size)
-    except (TypeError, ValueError, AttributeError, ArithmeticError):  # infinity, for one, has no such measure
+    except (TypeError, ValueError, AttributeError, ArithmeticError):  # for example infinity
         return True

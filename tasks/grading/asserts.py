@@ -1,5 +1,5 @@
-"""Asserts of a published test as calls, which a sandbox evaluates, and conditions on their values, which are
-judged outside.
+"""Split asserts of a published test into calls, which a sandbox evaluates, and conditions on their values,
+which are judged outside.
 
 ``assert abs(f(1.5) - 0.5) < 1e-6`` becomes the call ``f(1.5)`` and the condition ``abs(_0 - 0.5) < 1e-06``:
 nothing of the condition, and so no expected value, enters the sandbox.
@@ -18,7 +18,7 @@ from grpobench.tasks.sandbox.wire import MOST_KEYS, Work, charge
 
 
 def few(value: Any) -> Any:
-    """The elements, unless equal hashes would make a set of them costly. Raises ValueError."""
+    """The elements, unless equal hashes would make a set of them expensive. Raises ValueError."""
     elements = list(value)
     if len(elements) > MOST_KEYS:
         raise ValueError("too long")
@@ -27,7 +27,7 @@ def few(value: Any) -> Any:
 
 
 def pairs(value: Any) -> Any:
-    """What a dictionary is made of, under the same condition."""
+    """The content of a dictionary, under the same condition."""
     few([key for key, _ in (value.items() if type(value) is dict else value)])
     return value
 
@@ -48,14 +48,14 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "sum": sum,
     "tuple": tuple,
 }
-"""What a condition may call, with the built-in meaning."""
+"""Functions that a condition may call, with the built-in meaning."""
 NODES: Final = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call),
     *(ast.List, ast.Tuple, ast.Set, ast.Dict),
     *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp),
     *(ast.cmpop, ast.boolop, ast.unaryop, ast.operator),
 )
-"""What a condition may be made of: no attribute, subscript, comprehension or lambda."""
+"""Nodes that a condition may contain: no attribute, subscript, comprehension or lambda."""
 HIGHEST: Final = 64
 """Largest exponent."""
 
@@ -66,10 +66,8 @@ class Inconvertible(ValueError):
 
 def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]]:
     """(calls, conditions) of a list of assert statements; ``_0``, ``_1``, … in a condition are the values of
-    the calls, counted through. A call is one of `functions`, by name, with any arguments.
-
-    Raises Inconvertible.
-    """
+    the calls, numbered through. A call is one of `functions`, by name, with any arguments. Raises
+    Inconvertible."""
     calls: list[str] = []
     conditions = []
     for statement in parse(test).body:
@@ -89,7 +87,8 @@ def convert(test: str, functions: Collection[str]) -> tuple[list[str], list[str]
 
 
 def parse(source: str) -> ast.Module:
-    """Source of a data set. Raises Inconvertible. Its odd escapes are no matter of the user's."""
+    """Parse source of a data set. Raises Inconvertible. Warnings about its escapes are hidden from the
+    user."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -123,7 +122,7 @@ class Extract(ast.NodeTransformer):
 
 
 def checked(condition: ast.Expression, values: int) -> str:
-    """The condition as text, made of nothing but what `NODES` and `FUNCTIONS` allow."""
+    """The condition as text, made only of what `NODES` and `FUNCTIONS` allow."""
     called = {id(node.func) for node in ast.walk(condition) if isinstance(node, ast.Call)}
     names = {f"_{number}" for number in range(values)}
     for node in ast.walk(condition):
@@ -139,9 +138,9 @@ def checked(condition: ast.Expression, values: int) -> str:
 
 
 def frugal(node: ast.BinOp) -> bool:
-    """Whether an operation takes little memory whatever the values are: sums, differences and quotients, and
-    of constants also products and low powers. (Text times a number, or text as a format, can be of any size.)
-    """
+    """Whether an operation takes little memory whatever the values are: sums, differences and quotients,
+    and of constants also products and low powers. (Text times a number, or text as a format, can have any
+    size.)"""
     if isinstance(node.op, ast.Add | ast.Sub | ast.Div):
         return True
     constant = not any(isinstance(part, ast.Name) for part in ast.walk(node))
@@ -156,13 +155,13 @@ def holds(condition: str, values: Sequence[Any]) -> bool:
     names = {f"_{number}": value for number, value in enumerate(values)}
     try:
         return bool(eval(compiled(condition), {"__builtins__": {}, **FUNCTIONS}, names))
-    except Exception:  # what an operation on a value of the wrong type raises
+    except Exception:  # errors of operations on values of the wrong type
         return False
 
 
 @functools.lru_cache(maxsize=4096)
 def compiled(condition: str) -> CodeType:
-    """Only for what `convert` has let through."""
+    """Evaluate what `convert` has accepted, and nothing else."""
     tree = ast.parse(condition, mode="eval")
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in FUNCTIONS]
     checked(tree, 1 + max((int(name[1:]) for name in names), default=-1))

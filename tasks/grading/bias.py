@@ -1,5 +1,5 @@
-"""The two bias scores of BBQ, with the accuracies that must stand beside them, and what tasks that measure
-them share."""
+"""The two bias scores of BBQ with the accuracies that must be read beside them, and shared parts of bias
+tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from grpobench.tasks.task import Graded, Problem
 
 TRAINED_CATEGORY = " (own)"
-"""Stands behind the category of the training item in the names of metrics."""
+"""Follows the category of the training item in the names of metrics."""
 
 
 def bias_summary(graded: Sequence[Graded]) -> dict[str, float]:
@@ -41,8 +41,8 @@ def bias_summary(graded: Sequence[Graded]) -> dict[str, float]:
 
 
 def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
-    """`bias_summary` of the rows of other categories, and that of the rows of `category` by names that end in
-    ``/<category> (own)``."""
+    """`bias_summary` of the rows of other categories, and that of the rows of `category` under names that end
+    in ``/<category> (own)``."""
     own = [row for row in graded if row.problem.traits["category"] == category]
     others = [row for row in graded if row.problem.traits["category"] != category]
     apart = {name: value for name, value in bias_summary(own).items() if "/" not in name}
@@ -52,7 +52,7 @@ def summary_apart(graded: Sequence[Graded], category: str) -> dict[str, float]:
 
 
 def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> dict[str, float]:
-    """Probabilities of the right, the biased and the unknown answer, where one of `answers` is given."""
+    """Probabilities of the right, the biased and the unknown answer, if one of `answers` is given."""
     most = max(logp)
     weights = [math.exp(value - most) for value in logp]
     return {
@@ -62,7 +62,7 @@ def shares(problem: Problem, answers: Sequence[str], logp: Sequence[float]) -> d
 
 
 def dealt(cells: Mapping[Any, Sequence[Problem]]) -> tuple[Problem, ...]:
-    """The first of every cell, then the second of every cell, and so on, while they last."""
+    """The first item of every cell, then the second of every cell, and so on."""
     rows = itertools.zip_longest(*(cells[cell] for cell in sorted(cells)))
     return tuple(problem for row in rows for problem in row if problem is not None)
 

@@ -1,9 +1,9 @@
-"""Read the text of one expression, LaTeX or plain, into a tree; or say that it is none.
+"""Parse the text of one expression, LaTeX or plain, into a tree, or reject it.
 
-The grammar is that of written answers: numbers, names, arithmetic, roots, powers, the common functions,
-degrees, absolute values, factorials and binomials. What has two readings in use (``\\sin x/2``, ``f(2)``,
-``x2``) and what is no expression (``7\\cup 3``, ``5\\bmod 3``, ``3 7``, words) is not read. The text is a
-model's: ``3^{10^{12}}`` is a tree of five nodes here, and only short numbers are computed.
+The grammar covers written answers: numbers, names, arithmetic, roots, powers, the common functions, degrees,
+absolute values, factorials and binomials. It rejects ambiguous text (``\\sin x/2``, ``f(2)``, ``x2``) and
+text that is not an expression (``7\\cup 3``, ``5\\bmod 3``, ``3 7``, words). The text comes from a model:
+``3^{10^{12}}`` is a tree of five nodes here, and only short numbers are computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FUNCTIONS = frozenset(
 )
 CONSTANTS = {"pi": "pi", "infty": "infinity", "e": "e", "i": "i"}
 DEEPEST = 40
-"""Brackets, roots and exponents inside each other; a text with more is not read."""
+"""Maximum nesting of brackets, roots and exponents."""
 MOST_BITS = 4096
 """Longer numbers are not computed here."""
 
@@ -48,11 +48,9 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Expression:
-    """A tree. `parts` are the operands; a number has its value, a name, constant or call its `name`.
-
-    ``+`` and ``*`` have two or more parts; ``-`` is the sign of one. A root has the radicand and the degree,
-    a call of ``log`` the argument and the base, where it is written.
-    """
+    """A tree. `parts` are the operands. A number has its value; a name, constant or call has its `name`.
+    ``+`` and ``*`` have two or more parts; ``-`` is the sign of one. A root has the radicand and the degree;
+    a call of ``log`` has the argument and, if written, the base."""
 
     kind: Kind
     parts: tuple[Expression, ...] = ()
@@ -73,7 +71,7 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Expression | None:
-    """The expression that a cleaned text is (`latex.clean`); None where it is none of this grammar."""
+    """The expression in a cleaned text (`latex.clean`); None if the grammar rejects it."""
     try:
         return _Reader(text).whole()
     except Unreadable:
@@ -97,7 +95,8 @@ def numeral(value: int | Fraction) -> Expression:
 
 
 def literal(tree: Expression) -> Fraction | None:
-    """The value of a number or of a quotient of two, with a sign or not; None for what must be computed."""
+    """The value of a number or of a quotient of two, with or without a sign; None for anything that must be
+    computed."""
     if tree.kind == "/":
         above, below = map(literal, tree.parts)
         return above / below if above is not None and below else None
@@ -106,8 +105,8 @@ def literal(tree: Expression) -> Fraction | None:
 
 
 def exact(tree: Expression) -> Fraction | None:
-    """The value of what arithmetic alone makes of numbers; None for anything else, where it is not defined,
-    and where it has more than `MOST_BITS`."""
+    """The value of an expression of arithmetic on numbers; None for anything else, if it is undefined, and if
+    it has more than `MOST_BITS`."""
     if tree.kind == "number":
         return tree.value
     operation = _ARITHMETIC.get(tree.kind)
@@ -124,7 +123,7 @@ def exact(tree: Expression) -> Fraction | None:
 
 
 def bits(value: Fraction) -> int:
-    """How long the numerator or the denominator is."""
+    """The bits of the numerator or the denominator, whichever has more."""
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
@@ -138,7 +137,7 @@ _ARITHMETIC: Mapping[Kind, Callable[[Any, Any], Any]] = {
 
 
 def unfinished(tree: Expression) -> bool:
-    """Whether a sum or product of plain numbers is left to do in it."""
+    """Whether it contains an open sum or product of plain numbers."""
     return any(
         node.kind in "+*" and sum(literal(part) is not None for part in node.parts) > 1
         for node in tree.walk()
@@ -150,7 +149,7 @@ def _no(text: str) -> NoReturn:
 
 
 class _Reader:
-    """A descent through the text from left to right, without going back."""
+    """A recursive-descent parser from left to right, without backtracking."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position, self.depth = text, 0, 0
@@ -160,7 +159,7 @@ class _Reader:
         self.advance()
 
     def advance(self) -> str:
-        """Take the token, and look at the next; an empty one is the end."""
+        """Consume the token and look at the next; an empty one is the end."""
         taken = self.token
         found = _TOKEN.match(self.text, self.position)
         if found is None:
@@ -175,7 +174,7 @@ class _Reader:
         return taken
 
     def _word(self, start: int) -> None:
-        """A run of letters is a function or π written without its backslash, or up to three factors."""
+        """A run of letters is a function, π without its backslash, or up to three factors."""
         if self.token in FUNCTIONS or self.token in ("sqrt", "pi"):
             self.kind = "command"
         elif len(self.token) > 3:
@@ -219,7 +218,7 @@ class _Reader:
                 self.advance()
                 whole = _times(factors)
                 factors = [Expression("/", (whole, self.signed()))]
-                if self.starts_factor():  # 1/2x is half of x to some, and a half over x to others
+                if self.starts_factor():  # Some read 1/2x as half of x, others as one over 2x.
                     _no("a factor behind a quotient")
             elif self.starts_factor():
                 if self.kind == "number" and not self.behind_bracket():
@@ -242,7 +241,7 @@ class _Reader:
         return self.token in ("(", "[", "{") or (self.token == "|" and not self.bars)
 
     def behind_bracket(self) -> bool:
-        """Whether the token stands right behind a closing bracket, as in ``(x+1)2``."""
+        """Whether the token follows a closing bracket directly, as in ``(x+1)2``."""
         before = self.text[: self.position - len(self.token)].rstrip()
         return before.endswith(")")
 
@@ -301,7 +300,7 @@ class _Reader:
         return numeral(Fraction(text) if value is None else value)
 
     def mixed(self, whole: Expression) -> Expression:
-        """With the fraction behind it where both make a mixed number, such as ``1\\frac{1}{2}``."""
+        """A number, with a following fraction if both make a mixed number, such as ``1\\frac{1}{2}``."""
         behind = re.match(r"\s*\{([0-9]{1,9})\}\{([0-9]{1,9})\}", self.text[self.position :])
         if self.token != "frac" or behind is None or whole.value.denominator > 1:
             return whole
@@ -371,7 +370,7 @@ class _Reader:
         return made if power is None else Expression("^", (made, power))
 
     def argument(self) -> Expression:
-        """In brackets, or the factors up to the next sign, function or bracket."""
+        """An argument in brackets, or the factors up to the next sign, function or bracket."""
         if self.token in ("(", "[", "{", "|"):
             inside = self.bracketed() if self.token != "|" else self.atom()
             return self.postfixed(inside)

@@ -11,7 +11,7 @@ from grpobench.tasks.grading.latex import closing
 
 MARKER = "####"
 TAIL = 4096
-"""The final answer is looked for in this many characters at the end of a completion."""
+"""The final answer is searched in this many characters at the end of a completion."""
 LONGEST = 300
 """A longer text is not an answer."""
 APART = 60
@@ -19,7 +19,7 @@ APART = 60
 
 How = Literal["marker", "boxed", "phrase", "last number", "whole"]
 _GROUPED = "[0-9]{1,3}(?:(?:\\\\[ ,;:]|[~\u00a0\u2009\u202f])[0-9]{3}(?![0-9]))+"
-"""Digits in groups of three, parted by the spaces that `latex.clean` takes for such."""
+"""Digits in groups of three, separated by the spaces that `latex.clean` recognizes."""
 _NUMBER = rf"(?:{_GROUPED}|[0-9]+(?:,[0-9]{{3}})*)(?:\.[0-9]+)?|\.[0-9]+"
 _LAST_NUMBER = re.compile(rf"(?<![0-9A-Za-z.])-?\$?(?:{_NUMBER})(?![0-9])")
 _PHRASE = re.compile(r"answer(?: is|:)[ \t]{0,5}:?[ \t]{0,5}([^\n]{1,300})", re.IGNORECASE)
@@ -33,7 +33,7 @@ _BETWEEN_BOXES = re.compile(
 
 @dataclass(frozen=True)
 class ExtractedAnswer:
-    """A final answer as written, and what pointed to it."""
+    """A final answer as written, and the way that it was marked."""
 
     text: str
     how: How
@@ -42,12 +42,9 @@ class ExtractedAnswer:
 def extract(
     completion: str, ways: Sequence[How] = ("marker", "boxed", "phrase", "last number")
 ) -> ExtractedAnswer | None:
-    """The final answer by the first of `ways` that finds one: behind the last ``####``, in the last
-    ``\\boxed{}``, behind the last "answer is" or "answer:", the last number, the whole of one line. None
-    where none does.
-
-    Boxes that only "and", "or" or a comma part are one answer with commas.
-    """
+    """The final answer by the first of `ways` that has one: after the last ``####``, in the last
+    ``\\boxed{}``, after the last "answer is" or "answer:", the last number, the whole of one line. None if no
+    way has one. Boxes with only "and", "or" or a comma between them are one answer with commas."""
     tail = completion[-TAIL:]
     for how in ways:
         text = _FINDERS[how](tail)
@@ -88,7 +85,7 @@ def _last_number(tail: str) -> str | None:
 
 
 def _whole(tail: str) -> str | None:
-    """All of a completion that is one line."""
+    """The whole completion, if it is one line."""
     text = tail.strip()
     return text if len(text) <= LONGEST and "\n" not in text else None
 

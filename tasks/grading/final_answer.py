@@ -1,13 +1,12 @@
-r"""Which unit stands behind a value, for the units that answers to school problems have.
+r"""Compare a final answer with the truth.
 
-A unit may be left out, so it is never part of a value. But 10 m is no answer where the truth is 10 cm.
-
-Compare a final answer with the truth.
-
-What can be settled without algebra is settled here: equal spellings, exact numbers (`Fraction`), words, lists
-and tuples of these, intervals and inequalities with such bounds. Only the rest (``\sqrt{16}`` for 4, ``x+1``
-for ``1+x``) goes to `tasks.symbolic`, and only where answer and truth are of one kind: math-verify would take
+This module decides what needs no algebra: equal spellings, exact numbers (`Fraction`), words, lists and
+tuples of these, intervals and inequalities with such bounds. Only the rest (``\sqrt{16}`` for 4, ``x+1`` for
+``1+x``) goes to `grading/algebra.py`, and only if answer and truth are of one kind: math-verify would accept
 ``5=6`` for 6, ``\ne 12`` for 12 and ``seat`` for ``east``.
+
+A unit may be left out, so it is never part of a value. But 10 m is wrong if the truth is 10 cm: `unit`
+recognizes the units in answers to school problems.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ _POWER = re.compile(r"\b(?:square|sq|cubic|cu)\b")
 
 
 def unit(text: str) -> str:
-    """The unit, by the key of `SPELLINGS`, behind the value that a cleaned text is; empty for none of these.
-    Its power (cm, cm²) makes no difference."""
+    """The unit after the value in a cleaned text, as a key of `SPELLINGS`; empty for any other. Powers (cm,
+    cm²) are ignored."""
     found = [match for match in _BEHIND.finditer(text) if match.end() == len(text)]
     if not found:
         return ""
@@ -67,8 +66,10 @@ def unit(text: str) -> str:
     return next((name for name, spelling in _UNITS.items() if spelling.fullmatch(words)), "")
 
 
+Shape = tuple[str, list[str], str]
+"""Opening bracket, items and closing bracket of a text."""
 Question = tuple[str, str]
-"""Truth and answer that take algebra, for `tasks.symbolic`."""
+"""Truth and answer that need algebra, for `grading/algebra.py`."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _DIGITS = r"[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300}"
 _DECIMAL = re.compile(rf"([-+]?)({_DIGITS})(?:[eE]([-+]?[0-9]{{1,3}}))?")
@@ -117,8 +118,8 @@ _WORD_DUST = re.compile(r"[\s.;()]+")
 
 
 def normalize(text: str) -> str:
-    """Without what does not change a value: spaces around, currency, %, thousands commas, emphasis, units
-    behind a number, a trailing dot."""
+    """The text without parts that do not change a value: surrounding spaces, currency, %, thousands commas,
+    emphasis, units after a number, a trailing dot."""
     text = text.replace("\\$", "").replace("$", "").replace("\\%", "").replace("%", "")
     text = text.replace("\\!", "").replace("\\,", "").replace("−", "-").replace("€", "").replace("£", "")
     text = _THOUSANDS.sub("", text).strip(" \t\r\n*_`").removesuffix(".").strip()
@@ -127,8 +128,9 @@ def normalize(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a normalized decimal (may repeat), ratio, fraction, mixed number or multiple of a
-    power of ten; None for anything else, for over 300 digits and for an exponent of over three."""
+    """The exact value of a normalized decimal (which may repeat), ratio, fraction, mixed number or
+    multiple of a power of ten; None for anything else, for over 300 digits and for an exponent of over
+    three digits."""
     if (period := repeating(text[text[:1] in ("+", "-") :])) is not None:
         sign, value = text[0], period
     elif match := (_DECIMAL.fullmatch(text) or _TIMES_TEN.fullmatch(text)):
@@ -153,15 +155,15 @@ def number(text: str) -> Fraction | None:
 def compare(truth: str, answer: str) -> Comparison:
     """Whether the answer has the value of the truth.
 
-    Against a number, an answer that still asks for arithmetic (``40+2``) is different: working it out is
-    the task. An answer that gives several values, or leaves one open, equals no single value. `timeout`,
-    `crash` and `infra_error` say that there was no grade.
+    Against a number, an answer with open arithmetic (``40+2``) is different, because working it out is the
+    task. An answer with several values, or an undecided one, equals no single value. `timeout`, `crash` and
+    `infra_error` say that there was no grade.
     """
     return compare_all([(truth, answer)])[0]
 
 
 def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
-    """`compare` of many pairs of truth and answer; what takes algebra is asked all at once."""
+    """`compare` of many pairs of truth and answer; questions that need algebra are asked together."""
     settled = [decide(truth, answer) for truth, answer in pairs]
     asked = ask_all([question for question in settled if not isinstance(question, str)])
     replies = iter(asked)
@@ -169,7 +171,7 @@ def compare_all(pairs: Sequence[tuple[str, str]]) -> list[Comparison]:
 
 
 def decide(truth: str, answer: str) -> Comparison | Question:
-    """The comparison where it needs no algebra; else the question for `tasks.symbolic`."""
+    """The comparison if it needs no algebra; else the question for `grading/algebra.py`."""
     if len(answer) > LONGEST:
         return "different"
     wanted, given = clean(truth), clean(answer)
@@ -203,16 +205,16 @@ def _same(same: bool) -> Comparison:
 
 
 def _without_degrees(wanted: str, given: str) -> tuple[str, str]:
-    """Both without degree signs, which may be left out like any unit; but inside of a sine or its like they
-    make another number, and an answer only may leave out those of the truth."""
+    """Both without degree signs, which may be left out like any unit. Inside a sine or similar function they
+    change the number; there only the answer may leave out those of the truth."""
     bare = wanted.replace("°", ""), given.replace("°", "")
     left_out = bare[0] == given and "°" in wanted
     return (wanted, given) if _ANGULAR.search(wanted + given) and not left_out else bare
 
 
 def _as_sets(wanted: str, given: str) -> Comparison | Question | None:
-    """Both as sets of real numbers; None where the truth is none. Against an interval or a solved inequality,
-    what is no solved set (``2x>6``) is different."""
+    """Compare both as sets of real numbers; None if the truth is not a set. Against an interval or a solved
+    inequality, an unsolved set (``2x>6``) is different."""
     one, other = reals.read(wanted), reals.read(_without_unit(given))
     if one is None or other is None:
         return "different" if one and reals.is_set(wanted) else None
@@ -248,7 +250,7 @@ def _against_number(value: Fraction, wanted: str, given: str) -> Comparison | Qu
 
 
 def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
-    """What a right answer may give as a number: one half is 50 %, and so is 50, asked in percent."""
+    """The numbers that a right answer may give: one half is 50 %, and also 50 if the truth is in percent."""
     if "%" not in given or "%" in wanted:
         return {value}
     return {value * 100} if "\\frac" in wanted or "/" in wanted else {value, value * 100}
@@ -257,7 +259,7 @@ def _as_written(value: Fraction, wanted: str, given: str) -> set[Fraction]:
 def _against_rounded(
     value: Fraction, wanted: str, claims: Claims, known: Sequence[Fraction | None]
 ) -> Comparison | Question:
-    """``\\frac13\\approx 0.33`` for one third, or for 0.33: where both are near, either is right."""
+    """``\\frac13\\approx 0.33`` for one third, or for 0.33: if the two are close, either is right."""
     rounded = number(claims.rounded)
     digits = _DECIMALS.fullmatch(claims.rounded)
     if rounded is None or digits is None:
@@ -273,14 +275,14 @@ def _against_rounded(
 
 
 def _exact(text: str) -> Fraction | None:
-    """The value of a number, or of what arithmetic alone makes of numbers."""
+    """The value of a number, or of arithmetic on numbers."""
     value = number(normalize(text))
     tree = read(normalize(text)) if value is None else None
     return exact(tree) if tree else value
 
 
 def _left_to_do(text: str) -> bool:
-    """Whether a sum or product of plain numbers is left to do, as in ``40+2`` for 42."""
+    """Whether a sum or product of plain numbers is open, as in ``40+2`` for 42."""
     plain = normalize(text)
     tree = read(plain) if number(plain) is None else None
     return tree is not None and (unfinished(tree) or _UNFINISHED.search(plain) is not None)
@@ -288,16 +290,16 @@ def _left_to_do(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Claims:
-    """The sides of an answer that give a value: all but names and what else only says of what."""
+    """The sides of an answer that give a value, without names and descriptions of what has the value."""
 
     exactly: tuple[str, ...]
     rounded: str = ""
-    """What stands behind "approximately"."""
+    """The text after "approximately"."""
 
 
 def _claims(given: str, truth: Expression | None) -> Claims | None:
-    """Of ``A = 2^2\\pi = 4\\pi`` the last side, and those in no variables but the truth's. None where the
-    first is neither that nor a description, or another is not that."""
+    """Of ``A = 2^2\\pi = 4\\pi`` the last side, and all sides whose variables are only the truth's. None if
+    the first side is neither such a side nor a description, or if a later side is not such a side."""
     names: frozenset[str] = truth.names if truth else frozenset()
     text, *rounded = _APPROXIMATELY.split(given)
     sides = [_within_brackets(side) for side in _EQUALS.split(text)] if text.strip() or not rounded else []
@@ -317,8 +319,9 @@ def _claims(given: str, truth: Expression | None) -> Claims | None:
 
 
 def _describes(side: str, tree: Expression | None, truth: Expression | None) -> bool:
-    """Whether a left side says what has the value, and is no other value: an expression in other variables, a
-    name, names in brackets, ``P(A)`` or ``\\text{area}``. Only names, where the truth is no expression."""
+    """Whether a left side names what has the value instead of giving another value: an expression in other
+    variables, a name, names in brackets, ``P(A)`` or ``\\text{area}``. If the truth is not an expression,
+    only names count."""
     _, items, _ = shape(side)
     if _NAME.fullmatch(side) or (len(items) > 1 and all(map(_LETTER.fullmatch, items))):
         return True
@@ -334,50 +337,69 @@ def _outside_brackets(text: str) -> str:
 
 
 def _against_expression(wanted: str, given: str) -> Comparison | Question:
-    named, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
-    value = number(normalize(wanted)) if named else None
+    """Compare with a truth that is no number: a name, an expression, a relation, a point or a list."""
+    has_name, wanted, given = _same_left_sides(_without_names(wanted), _without_names(given))
+    value = number(normalize(wanted)) if has_name else None
     if value is not None:
         return _against_number(value, wanted, given)
-    if wanted.casefold() == given.casefold():  # math-verify does not mind the case of letters
+    if wanted.casefold() == given.casefold():  # math-verify ignores the case of letters
         return _same(wanted == given)
     if not _RELATION.search(wanted) and _SIDES.search(given) and len(split(given) or ()) == 1:
-        tree = read(normalize(wanted))
-        claims = _claims(given, tree)
+        claims = _claims(given, read(normalize(wanted)))
         if claims is None or _SEVERAL.search(given):
             return "different"
         if claims.rounded or len(claims.exactly) > 1:
             return _against_chain(wanted, claims)
         given = claims.exactly[0]
-    relations = set(_RELATION.findall(wanted))
-    if set(_RELATION.findall(given)) not in (relations, {_MIRROR.get(sign, sign) for sign in relations}):
+    if not _same_relations(wanted, given) or ("\\text{" in given and "\\text{" not in wanted):
         return "different"
-    if "\\text{" in given and "\\text{" not in wanted:
-        return "different"
-    opening, items, closed = shape(wanted)
-    other_opening, other_items, other_closed = shape(given)
-    several = len(items) > 1 or bool(_SEVERAL.search(wanted))
-    if not several:
-        if len(other_items) > 1 or _SEVERAL.search(given):
+    return _against_items(wanted, given)
+
+
+def _same_relations(wanted: str, given: str) -> bool:
+    """Whether both have the same relation signs, or each has the mirrored signs of the other."""
+    signs = set(_RELATION.findall(wanted))
+    return set(_RELATION.findall(given)) in (signs, {_MIRROR.get(sign, sign) for sign in signs})
+
+
+def _against_items(wanted: str, given: str) -> Comparison | Question:
+    """Compare two single values, two points or intervals, or two lists."""
+    one, other = shape(wanted), shape(given)
+    if len(one[1]) <= 1 and not _SEVERAL.search(wanted):
+        if len(other[1]) > 1 or _SEVERAL.search(given):
             return "different"
         return _settle(wanted, given) or (wanted, given)
     settled: Comparison | None
-    if opening in ("(", "["):
-        if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
-            return "different"
-        settled = _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
-    elif other_opening in ("(", "[") and len(other_items) > 1:
-        return "different"
+    if one[0] in ("(", "["):
+        settled = _as_points(one, other)
+    elif other[0] in ("(", "[") and len(other[1]) > 1:
+        settled = "different"
     else:
-        settled = _all(
-            [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
-        )
-        if settled != "different" and not opening == other_opening == "\\{":
-            settled = _as_often(wanted, given, items, other_items)
+        settled = _as_lists(wanted, given)
     return settled or (wanted, given)
 
 
+def _as_points(one: Shape, other: Shape) -> Comparison | None:
+    """Compare two points or intervals: same brackets, and equal items in the same order."""
+    (opening, items, closed), (other_opening, other_items, other_closed) = one, other
+    if (opening, closed, len(items)) != (other_opening, other_closed, len(other_items)):
+        return "different"
+    return _all(_settle(*pair) for pair in zip(items, other_items, strict=True))
+
+
+def _as_lists(wanted: str, given: str) -> Comparison | None:
+    """Compare two lists in any order. Repeated items count, except where both lists stand in braces."""
+    (opening, items, _), (other_opening, other_items, _) = shape(wanted), shape(given)
+    settled = _all(
+        [*(_any(items, item) for item in other_items), *(_any(other_items, item) for item in items)]
+    )
+    if settled == "different" or opening == other_opening == "\\{":
+        return settled
+    return _as_often(wanted, given, items, other_items)
+
+
 def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:
-    """An answer of several sides, all of which must be the truth, or rounded."""
+    """An answer of several sides, all of which must equal the truth, exactly or rounded."""
     if claims.rounded:
         exactly = "=".join(claims.exactly)
         return (wanted, f"{exactly}\\approx {claims.rounded}") if exactly else "different"
@@ -386,7 +408,7 @@ def _against_chain(wanted: str, claims: Claims) -> Comparison | Question:
 
 
 def _mirrored(wanted: str, given: str) -> bool:
-    """Whether the one is the chain of relations that the other is from right to left: ``3<x`` and ``x>3``."""
+    """Whether one is the other's chain of relations from right to left: ``3<x`` and ``x>3``."""
     one, other = (_ORDERED.split(_IDLE_SPACE.sub("", text)) for text in (wanted, given))
     return len(one) > 1 and one == [_MIRROR.get(side, side) for side in reversed(other)]
 
@@ -404,7 +426,8 @@ def _same_left_sides(wanted: str, given: str) -> tuple[bool, str, str]:
 
 
 def _split_name(text: str) -> tuple[str, str]:
-    """The name in ``name = value``, ``value = name`` or ``name \\in value``, and the value; else no name."""
+    """The name in ``name = value``, ``value = name`` or ``name \\in value``, and the value; else an empty
+    name."""
     parts = re.split(r"=|\\in(?![A-Za-z])", text)
     if "=" in text and _LETTER.fullmatch(parts[-1].strip()) and not _NAME.fullmatch(parts[0].strip()):
         parts.reverse()
@@ -416,14 +439,14 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def _without_names(text: str) -> str:
-    """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, is left as it is."""
+    """``x=1, x=2`` as ``1, 2``; a list with several names, or with none, stays as it is."""
     named = [_split_name(item) for item in split(text) or ()]
     single = len(named) > 1 and len({name for name, _ in named}) == 1
     return ",".join(value for _, value in named) if single else text
 
 
 def _settle(wanted: str, given: str) -> Comparison | None:
-    """Equal or different where spelling or numbers tell; None where it takes algebra."""
+    """Equal or different if spelling or numbers decide; None if it needs algebra."""
     if wanted == given:
         return "equal"
     one, other = _exact(wanted), _exact(given)
@@ -437,8 +460,8 @@ def _any(items: Sequence[str], wanted: str) -> Comparison | None:
 
 
 def _as_often(wanted: str, given: str, items: Sequence[str], others: Sequence[str]) -> Comparison | None:
-    """Whether each item stands in both lists equally often: ``1,2,3`` is not ``1,2,3,3``. Where the items of
-    both stand in braces, they are sets, and this is not asked."""
+    """Whether each item occurs equally often in both lists: ``1,2,3`` is not ``1,2,3,3``. Two lists in braces
+    are sets and are not compared this way."""
     if len(items) != len(others) and not _SEVERAL.search(wanted + given):
         return "different"
     for item in items:
@@ -456,21 +479,21 @@ def _all(found: Iterable[Comparison | None]) -> Comparison | None:
 
 
 def _linked(text: str) -> str:
-    """With commas for "and", "or" and semicolons."""
+    """The text with commas for "and", "or" and semicolons."""
     text = _LINK.sub(lambda found: found[1] or ",", text).replace(";", ",")
     return _LOOSE_COMMAS.sub(",", text).strip(", ")
 
 
 def _without_unit(text: str) -> str:
-    """Without words behind a value: ``10\\text{ cm}^2`` as ``10``. Words that change the sense stay."""
+    """The text without words after a value: ``10\\text{ cm}^2`` as ``10``. Words that change the meaning
+    stay."""
     unit = _TEXT_UNIT.fullmatch(text)
     return unit[1] if unit and not _LINKING.search(unit[2]) else text
 
 
 def _words(text: str, plain: bool = False) -> tuple[str, ...] | None:
-    """An answer in words, without regard to case (of more than one letter), points and brackets; several,
-    parted by commas, without regard to order. None for anything that is not words; with `plain`, words need
-    no ``\\text{}``."""
+    """An answer in words, ignoring case (of more than one letter), dots and brackets; several, separated by
+    commas, in any order. None for anything that is not words; with `plain`, words need no ``\\text{}``."""
     if not plain and not _WORDS.fullmatch(text) and not _HOUR.search(text):
         return None
     inside = _TEXT.sub(r"\1", text)
@@ -481,6 +504,6 @@ def _words(text: str, plain: bool = False) -> tuple[str, ...] | None:
 
 
 def _within_brackets(text: str) -> str:
-    """Without brackets around the whole, as in ``(42)``."""
+    """The text without brackets around the whole, as in ``(42)``."""
     opening, items, closed = shape(text)
     return items[0] if (opening, closed) == ("(", ")") and len(items) == 1 else text.strip()

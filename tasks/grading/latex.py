@@ -1,7 +1,7 @@
-"""Bring LaTeX and plain answers to one spelling without changing what they say.
+"""Bring LaTeX and plain answers to one spelling without changing their meaning.
 
-`clean` undoes differences of typesetting: spaces, sizes of brackets and fractions, left-out braces, signs
-from outside ASCII, thousands separators. It knows no mathematics: 0.5 and \\frac{1}{2} stay different.
+`clean` undoes differences of typesetting: spaces, sizes of brackets and fractions, left-out braces,
+characters outside ASCII, thousands separators. It does no mathematics: 0.5 and \\frac{1}{2} stay different.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ COMMANDS: Mapping[str, str] = {
     "mathit": "\\text",
     "operatorname": "\\text",
 }
-"""Commands that mean the same."""
+"""Commands with the same meaning."""
 SIZES = (
     "left|right|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr|big|Big|bigg|Bigg|displaystyle|textstyle|limits"
 )
@@ -69,7 +69,7 @@ _SIZE = re.compile(rf"\\(?:left|right)\s*\.|\\(?:{SIZES})(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|\s+")
 _THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:,\\!|\\!,|\{,\}|\\,|,\\,)(?=[0-9]{3}(?![0-9]))")
-_SPACED_THOUSANDS = re.compile(  # not parted by a plain space, which may stand between two numbers
+_SPACED_THOUSANDS = re.compile(  # Not separated by a plain space, which may also separate two numbers.
     r"(?<![0-9A-Za-z.,_^])[0-9]{1,3}(\\[ ;:]|~)[0-9]{3}(?![0-9])(?:\1[0-9]{3}(?![0-9]))*"
     r"(?!(?:\\[ ,;:]|~)[0-9])"
 )
@@ -87,13 +87,13 @@ MOST_PASSES = 20
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
-    """One spelling of an answer. Idempotent; at most a few hundred characters make sense here.
+    """One spelling of an answer. Idempotent; meant for at most a few hundred characters.
 
-    Gone are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
+    Removed are: ``$`` in every role, a box around the whole, spaces that typesetting ignores, the size of
     brackets, thousands separators outside of brackets (also thin spaces, as in ``1\\ 234\\ 567``),
-    punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every sign of degrees is ``°``.
+    punctuation and emphasis at both ends. Words stay in ``\\text{...}``; every degree sign becomes ``°``.
     """
-    for _ in range(MOST_PASSES):  # taking one thing away can lay another bare
+    for _ in range(MOST_PASSES):  # Removing one thing can expose another.
         before, text = text, _once(text)
         if text == before:
             break
@@ -114,7 +114,7 @@ def _once(text: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """Without the signs that open and close mathematics, and the box, where they stand at both ends."""
+    """The text without math delimiters and a box around the whole."""
     if text.startswith("\\boxed{") and closing(text, len("\\boxed")) == len(text) - 1:
         return text[len("\\boxed{") : -1].strip()
     for opening, end in (("\\(", "\\)"), ("\\[", "\\]")):
@@ -126,7 +126,8 @@ def _unwrap(text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text cut into ``\\text{...}`` and what lies between. Without a letter it is no text, and bare."""
+    """The text cut into ``\\text{...}`` and what is between. Content without a letter is not text, and is
+    unwrapped."""
     start = 0
     for found in _TEXT.finditer(text):
         yield text[start : found.start()]
@@ -137,7 +138,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _tight(piece: str) -> str:
-    """Without spaces, except those that part two digits or a command from a letter."""
+    """The text without spaces, except those that separate two digits or a command from a letter."""
     if piece.startswith("\\text{"):
         return piece
     piece = re.sub(r" +", " ", piece)
@@ -148,7 +149,7 @@ def _tight(piece: str) -> str:
 
 
 def _braced(text: str) -> str:
-    """``\\frac12`` as ``\\frac{1}{2}`` and ``\\sqrt2`` as ``\\sqrt{2}``; unbalanced text as it is."""
+    """``\\frac12`` as ``\\frac{1}{2}`` and ``\\sqrt2`` as ``\\sqrt{2}``; unbalanced text stays as it is."""
     made, position = [], 0
     while found := _FUNCTION.search(text, position):
         made.append(text[position : found.end()])
@@ -167,7 +168,7 @@ def _braced(text: str) -> str:
 
 
 def _argument(text: str, position: int) -> tuple[str, int]:
-    """The argument of a command in braces, and where it ends; nothing where there is none to be had."""
+    """The argument of a command in braces, and where it ends; nothing if there is none."""
     while text[position : position + 1] == " ":
         position += 1
     if position >= len(text) or text[position] in "}])&,^_=+*/":
@@ -183,7 +184,8 @@ def _argument(text: str, position: int) -> tuple[str, int]:
 
 
 def closing(text: str, position: int) -> int:
-    """Where the brace at `position` is closed; −1 where it is not. A brace behind a backslash is no brace."""
+    """The position at which the brace at `position` is closed; −1 if it is not. A brace after a backslash
+    does not count."""
     depth = 0
     for i in range(position, len(text)):
         if text[i] in "{}" and (i == 0 or text[i - 1] != "\\"):
@@ -194,7 +196,7 @@ def closing(text: str, position: int) -> int:
 
 
 def balanced(text: str) -> bool:
-    """Whether every brace is closed, and none closed that was not opened."""
+    """Whether every brace is closed, and none is closed that was not opened."""
     depth = 0
     for sign in re.sub(r"\\[\\{}]", "", text):
         depth += (sign == "{") - (sign == "}")
@@ -204,7 +206,7 @@ def balanced(text: str) -> bool:
 
 
 def _without_thousands(text: str) -> str:
-    """1,234 as 1234, except inside brackets, where the comma may part two numbers."""
+    """1,234 as 1234, except inside brackets, where the comma may separate two numbers."""
     made, start = [], 0
     for found in _THOUSANDS.finditer(text):
         inside = sum(text.count(sign, 0, found.start()) for sign in "([{") - sum(

@@ -1,9 +1,9 @@
 """Decide with many digits whether two expressions are equal. For a process that can be killed.
 
-A difference of two constants is computed with 128 bits, twice and four times as many: where it is nothing but
-rounding it shrinks with them, and otherwise it stays. Digits are added where a sum would lose them, as in
-10^{60}+1. Two expressions in the same variables are compared at a few points of 64 random bits, of both
-signs; two polynomials of degree d agree there by accident with a chance of d/2^{64} (Schwartz, 1980).
+A difference of two constants is computed with 128 bits and with two and four times as many. If it is only
+rounding, it shrinks with them, else it stays. Digits are added if a sum would lose some, as in 10^{60}+1.
+Two expressions in the same variables are compared at a few points of 64 random bits, of both signs. Two
+polynomials of degree d agree there by accident with a probability of d/2^{64} (Schwartz, 1980).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MOST_EXPONENT = 60
 LARGEST_FACTORIAL = 10**6
 POINTS = 5
 LEAST = 3
-"""So many of the points must give a number."""
+"""Minimum number of points that must give a number."""
 BARE_LOG = "\\log"
-"""The variable that stands for the base of a logarithm that has none: e to some, 10 to others."""
+"""The variable for the base of a logarithm without one: e to some, 10 to others."""
 
 
 class Undefined(ArithmeticError):
@@ -36,7 +36,8 @@ Point = Mapping[str, Any]
 
 
 class Computing:
-    """Values at one point with one precision; `lost` is how many bits sums lost, adding small to large."""
+    """Values at one point with one precision; `lost` is the number of bits that sums lost by adding small to
+    large numbers."""
 
     def __init__(self, point: Point) -> None:
         self.point, self.lost = point, 0
@@ -90,7 +91,7 @@ class Computing:
         return mp.power(base, exponent)
 
     def root(self, tree: Expression, parts: Sequence[Any]) -> Any:
-        """The real root of a negative number where the degree is odd; else the principal one."""
+        """The real root of a negative number if the degree is odd; else the principal one."""
         inside, degree = parts
         if mp.im(degree) or degree != int(mp.re(degree)) or not 1 < degree < 1000:
             return mp.power(inside, 1 / degree)
@@ -113,7 +114,7 @@ class Computing:
         if tree.name == "log":
             base = parts[1] if len(parts) > 1 else self.point[BARE_LOG]
             return mp.log(argument) / mp.log(base)
-        if argument and mp.mag(argument) > MOST_EXPONENT:  # its digits before the point are all it has
+        if argument and mp.mag(argument) > MOST_EXPONENT:  # It only has digits before the point.
             raise Undefined("too large")
         return _FUNCTIONS[tree.name](argument)
 
@@ -154,7 +155,7 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def equal(one: Expression, other: Expression) -> bool:
-    """Whether both have the same value at every point where they have one. Not where too few points do."""
+    """Whether both have the same value at every point where they have one. False if too few points do."""
     if one == other:
         return True
     names = one.names | other.names
@@ -167,7 +168,7 @@ def equal(one: Expression, other: Expression) -> bool:
 
 
 def vanishes(tree: Expression, point: Point) -> bool | None:
-    """Whether an expression is 0 there; None where it has no value that is computed."""
+    """Whether an expression is 0 there; None if its value is not computed."""
     try:
         first = _bits(tree)
         sizes = [_size(tree, point, first << i) for i in range(3)]
@@ -180,7 +181,7 @@ def vanishes(tree: Expression, point: Point) -> bool | None:
 
 
 def order(one: Expression, other: Expression) -> int | None:
-    """−1, 0 or 1 as one real constant is smaller than, equal to or larger than another; else None."""
+    """−1, 0 or 1 if one real constant is smaller than, equal to or larger than another; else None."""
     difference = Expression("+", (one, Expression("-", (other,))))
     if zero := vanishes(difference, {}):
         return 0
@@ -192,8 +193,8 @@ def order(one: Expression, other: Expression) -> int | None:
 
 
 def ratio(one: Expression, other: Expression) -> int | None:
-    """The sign of the constant that one expression is of another, at every point: 1 or −1. None where it is
-    none, or 0, or no real number."""
+    """1 or −1 if one expression is a positive or negative constant multiple of another at every point; None
+    if it is not, or if the multiple is 0 or not real."""
     if one.names != other.names:
         return None
     found = []
@@ -228,8 +229,8 @@ def _size(tree: Expression, point: Point, precision: int) -> Any:
 
 
 def _precise(tree: Expression, point: Point, precision: int) -> Any:
-    """The value with `precision` bits, and more where its sums lose some. A part that is smaller with every
-    further bit, such as \\sin\\pi, is rounding, and given up on."""
+    """The value with `precision` bits, and more if its sums lose some. A part that shrinks with every further
+    bit, such as \\sin\\pi, is rounding and is dropped."""
     for _ in range(3):
         with mp.workprec(precision):
             computing = Computing(point)
@@ -244,12 +245,12 @@ def _precise(tree: Expression, point: Point, precision: int) -> Any:
 
 
 def _bits(tree: Expression) -> int:
-    """To begin with: enough to hold every number that is written."""
+    """The initial precision: enough for every number in the expression."""
     return BITS + max((bits(node.value) for node in tree.walk()), default=0)
 
 
 def rounds_to(tree: Expression, written: Expression, places: int) -> bool:
-    """Whether a constant, rounded or cut to so many places behind the point, is the number as written."""
+    """Whether a constant, rounded or cut to so many decimals, is the number as written."""
     wanted = exact(written)
     try:
         with mp.workprec(2 * BITS):

@@ -1,11 +1,8 @@
-"""What other libraries' graders say of a truth and an answer, asked as those libraries ask them.
+"""Pairs of a truth and an answer with the verdict that each should have, ours and those of other graders.
 
-Each runs in processes that can be killed: some of them work out 9^{9^{9}}.
-
-Pairs of a truth and an answer with the verdict that each should have, ours and those of other graders.
-
-The verdicts are kept with the pairs in `graded/math_pairs.jsonl`: one of the graders needs another version of
-a parser than the others, so no machine asks all of them at once.
+The verdicts are kept with the pairs in `graded/math_pairs.jsonl`, because one of the graders needs another
+version of a parser than the others, so no machine can ask all of them at once. Graders of other libraries are
+called as those libraries call them, in processes that can be killed: some of them compute 9^{9^{9}}.
 """
 
 from __future__ import annotations
@@ -25,24 +22,24 @@ from grpobench.tasks.workers.pool import Pool
 
 GraderResult = Literal["equal", "different", "timeout", "crash"]
 CPU_SECONDS = 6.0
-"""A question; lm-eval gives up by itself after five seconds by the clock."""
+"""Seconds of a question; lm-eval gives up by itself after five seconds by the clock."""
 WALL_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Grader:
-    """A grader of a library, at the version of which a verdict is kept."""
+    """A grader of a library, at the version whose verdicts are kept."""
 
     name: str
     package: str
     version: str
     asked: str
-    """How it is asked."""
+    """How it is called."""
     needs: tuple[tuple[str, str], ...] = ()
-    """What else must be installed: packages and how their version begins."""
+    """Other required packages, with the beginning of their version."""
 
     def missing(self) -> str:
-        """Why it can not be asked here, with the remedy; empty where it can."""
+        """Why it cannot be asked here, with the remedy; empty if it can."""
         for package, version in ((self.package, self.version), *self.needs):
             try:
                 found = metadata.version(package)
@@ -53,8 +50,8 @@ class Grader:
         return ""
 
     def ask(self, pairs: Sequence[tuple[str, str]]) -> list[GraderResult]:
-        """Its verdict on each pair of truth and answer, as they were written. Raises OSError where its
-        processes can not be started."""
+        """Its verdict on each pair of truth and answer, as they were written. Raises OSError if its processes
+        cannot be started."""
         pool = Pool(f"grpobench.tasks.grading.pairs:{self.name}", cpu_seconds=CPU_SECONDS)
         try:
             replies = pool.map([list(pair) for pair in pairs], wall_seconds=WALL_SECONDS)
@@ -74,7 +71,7 @@ GRADERS = (
         "math-verify",
         "0.9.0",
         "`verify(parse(truth), parse(answer))`, each in a box",
-        (("antlr4-python3-runtime", "4.13"),),  # with 4.11 it reads no \\%
+        (("antlr4-python3-runtime", "4.13"),),  # With 4.11 it does not read \\%.
     ),
     Grader(
         "minerva_math",
@@ -122,7 +119,7 @@ def hendrycks_math() -> Compare:
 
 
 def _utils(task: str) -> Any:
-    """The file alone: importing the package's `tasks` takes the whole harness."""
+    """Import only the file: importing the package's `tasks` would load the whole harness."""
     package = importlib.util.find_spec("lm_eval")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("lm_eval")
@@ -141,13 +138,13 @@ PAGE = "tasks/math-pairs.md"
 OURS = "ours"
 EACH = (OURS, *(grader.name for grader in GRADERS))
 MOST_SHOWN = 60
-"""A reason with more pairs than this points to the table of all."""
+"""A reason with more pairs than this links to the table of all."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A truth and an answer. `said` is each grader's verdict; `why` says of those that differ from ours what
-    they do. Where ours differs from `equal`, `note` gives the reason and how we decide."""
+    """A truth and an answer. `said` is each grader's verdict; `why` explains those that differ from ours. If
+    ours differs from `equal`, `note` gives the reason and our decision."""
 
     kind: str
     truth: str
@@ -162,11 +159,11 @@ class Pair:
         return self.truth, self.answer
 
     def right(self, grader: str) -> bool:
-        """Whether a grader's verdict is the one expected."""
+        """Whether a grader's verdict is the expected one."""
         return (self.said[grader] == "equal") == self.equal
 
     def apart(self, grader: str) -> bool:
-        """Whether a grader accepts what ours refuses, or the reverse. No verdict is no acceptance."""
+        """Whether a grader accepts what ours refuses, or the reverse. No verdict counts as refusal."""
         return (self.said[grader] == "equal") != (self.said[OURS] == "equal")
 
     def row(self) -> dict[str, Any]:
@@ -198,8 +195,8 @@ def as_text(pairs: Sequence[Pair]) -> str:
 
 
 def ask(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
-    """The pairs with verdicts asked for now, ours and those of the graders that are installed; and why the
-    others could not be asked, whose kept verdicts stay."""
+    """The pairs with new verdicts of ours and of the installed graders, and why the others could not be
+    asked; their kept verdicts stay."""
     asked: dict[str, Sequence[str]] = {OURS: compare_all([pair.key for pair in pairs])}
     lacking = [lack for grader in GRADERS if (lack := grader.missing())]
     asked |= {grader.name: grader.ask([p.key for p in pairs]) for grader in GRADERS if not grader.missing()}
@@ -212,7 +209,7 @@ def ask(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
 
 
 def faults(kept: Sequence[Pair], now: Sequence[Pair]) -> Iterator[str]:
-    """Where our verdict of now is neither the expected one nor a kept exception with its reason."""
+    """Pairs for which our verdict is neither the expected one nor a kept exception with its reason."""
     for before, pair in zip(kept, now, strict=True):
         if not pair.right(OURS) and (before.said[OURS] != pair.said[OURS] or not pair.note):
             wanted = "equal" if pair.equal else "different"
@@ -220,7 +217,7 @@ def faults(kept: Sequence[Pair], now: Sequence[Pair]) -> Iterator[str]:
 
 
 def tally(pairs: Sequence[Pair], grader: str) -> dict[str, int]:
-    """How many verdicts of a grader are the expected ones, and how many are not in either way."""
+    """How many verdicts of a grader are the expected ones, and how many are wrong in either way."""
     found = Counter(
         "right" if pair.right(grader) else "refused" if pair.equal else "accepted" for pair in pairs
     )
@@ -238,7 +235,7 @@ def as_lines(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def page_facts() -> dict[str, Any]:
-    """What the page says, from the kept verdicts."""
+    """The content of the page, from the kept verdicts."""
     pairs = load()
     kinds = {pair.kind: [own for own in pairs if own.kind == pair.kind] for pair in pairs}
     return {
@@ -257,8 +254,8 @@ def page_facts() -> dict[str, Any]:
 
 
 def reasons(pairs: Sequence[Pair], grader: str) -> dict[str, list[tuple[str, list[Pair]]]]:
-    """The pairs of which a grader says something else than ours, by what it does, most pairs first: those
-    that it accepts and those that it refuses."""
+    """The pairs on which a grader differs from ours, by what it does, most pairs first: those that it accepts
+    and those that it refuses."""
     found: dict[str, list[tuple[str, list[Pair]]]] = {}
     for way in ("accepts", "refuses"):
         own: dict[str, list[Pair]] = {}

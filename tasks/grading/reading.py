@@ -1,18 +1,18 @@
-"""Reading a Python program out of a completion.
+"""Extract a Python program from a completion.
 
-The program is the last complete definition of the function that is asked for, outside of thoughts:
+The program is the last complete definition of the requested function, outside of thoughts:
 
-1. Thoughts go: ``<think>…</think>``, all before a ``</think>`` whose beginning stands in the prompt, and all
-   behind a ``<think>`` that is never closed. Tags in quotes are text.
-2. Code stands in fences of three or more backticks or tildes, also within lists and quotations and also
-   unclosed; where no fence defines the function, in stretches of lines that begin as code does. Fences of
-   another language than Python count only where no other defines the function.
-3. A definition is `def`, `async def`, `class` or an assignment, such as that of a lambda, at the top level of
-   code that parses. It is complete where its body is more than a docstring, `pass` or ``...``; an import is
-   none. Where none is complete, the last that there is counts, so that it fails as itself.
-4. What the last definition's code uses and does not define is taken from the rest of the completion:
-   imports, functions, classes and constants, each from the nearest place before it, else behind it.
-5. Where nothing defines the function and the prompt has begun it, the completion is its body.
+1. Thoughts are removed: ``<think>…</think>``, everything before a ``</think>`` whose beginning is in the
+   prompt, and everything after a ``<think>`` that is never closed. Tags in quotes are text.
+2. Code is in fences of three or more backticks or tildes, also within lists and quotations and also unclosed.
+   If no fence defines the function, code is in stretches of lines that begin like code. Fences of another
+   language than Python count only if no other fence defines the function.
+3. A definition is `def`, `async def`, `class` or an assignment (for example of a lambda) at the top level of
+   code that parses. It is complete if its body is more than a docstring, `pass` or ``...``; an import does
+   not count. If none is complete, the last one counts, so that it fails as itself.
+4. Names that the last definition uses and does not define come from the rest of the completion: imports,
+   functions, classes and constants, each from the nearest place before it, else after it.
+5. If nothing defines the function and the prompt has begun it, the completion is its body.
 """
 
 from __future__ import annotations
@@ -28,22 +28,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LONGEST: Final = 200_000
-"""Characters of code that is parsed here; longer code runs in no sandbox either."""
+"""Characters of code that is parsed here; no sandbox runs longer code."""
 FIRST: Final = 5
 LAST: Final = 40
-"""How many parts of a stretch of lines may be left out at its ends until it parses."""
+"""How many parts at the ends of a stretch of lines may be dropped until it parses."""
 EFFORT: Final = 4
 LEAST_EFFORT: Final = 20_000
-"""Characters that may be parsed for this: so many for each of the stretch, and so many more."""
+"""Characters that may be parsed for this: this many per character of the stretch, plus a constant."""
 BUILT_IN: Final = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 
 
 def program(completion: str, truth: Mapping[str, Any]) -> str | None:
-    """The program in a completion; None where nothing defines the function and nothing can be its body.
-
-    `truth` has ``entry``, ``before``, ``header`` and ``after``, as `grpobench.tasks.kinds.programs` describes
-    them.
-    """
+    """The program in a completion; None if nothing defines the function and nothing can be its body.
+    `truth` has ``entry``, ``before``, ``header`` and ``after``, as `grpobench.tasks.kinds.programs`
+    describes them."""
     text = without_thoughts(completion.replace("\r\n", "\n"))
     blocks = fenced(text)
     own = [block for block in blocks if block.python]
@@ -70,7 +68,7 @@ def without_thoughts(text: str) -> str:
     for tag in TAG.finditer(text):
         if tag[1]:
             if not thinking:
-                kept.clear()  # the thought began in the prompt
+                kept.clear()  # The thought began in the prompt.
             start, thinking = tag.end(), False
         elif not thinking:
             kept.append(text[start : tag.start()])
@@ -85,14 +83,14 @@ FENCE: Final = re.compile(
     rf"(?:(?P<before>{LISTED})(?P<fence>`{{3,}}+|~{{3,}}+)|(?P<words>[^`\n]*+)(?P<behind>`{{3,}}+))"
     r"[ \t]*(?P<language>[^\s`]*+)(?P<rest>[^`\n]*)"
 )
-"""An opening fence: at the left edge, indented, quoted, in a list, or behind words."""
+"""An opening fence: at the left edge, indented, quoted, in a list, or after words."""
 INLINE: Final = re.compile(r"(?<!`)`{3,}+(?:(?:python|py)\s)?([^`\n]++)`{3,}")
 CLOSING: Final = re.compile(r"(?P<indent>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*")
 CLOSED_BEHIND: Final = re.compile(r"([^`]*[^`\s])`{3,}[ \t]*")
 QUOTED: Final = re.compile(r"^[ \t]*(?:>[ \t]?)+")
 OTHERS: Final = 4
-"""A fence indented this much more than the one that opened the block does not close it (CommonMark's rule):
-it stands in the docstring of a function, for example."""
+"""A fence that is indented this much more than the opening one does not close it (CommonMark's rule): it
+belongs to the code, for example to a function's docstring."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Block:
 
     code: str
     python: bool
-    """Whether it says that it is Python, or nothing."""
+    """Whether its language is Python or not given."""
     open: bool = False
     """Whether the completion ends before the block does."""
 
@@ -131,16 +129,15 @@ def fenced(text: str) -> list[Block]:
 
 
 def opened(line: str) -> re.Match[str] | None:
-    """The fence that a line opens. Behind words there may be only the language's name behind it."""
+    """The fence that a line opens. After words, only the language's name may follow it."""
     found = FENCE.fullmatch(line)
     return None if found is None or (found["behind"] and found["rest"].strip()) else found
 
 
 def ends(line: str, opening: re.Match[str]) -> str | None:
-    """What a line that ends a block still adds to it, mostly nothing; None where it ends none.
-
-    A block ends with a fence of its kind and at least its length, with a fence that opens another block of
-    Python, and with backticks behind code."""
+    """The text that a line that ends a block still adds to it, mostly empty; None if it ends none. A block
+    ends with a fence of its kind and at least its length, with a fence that opens another block of Python,
+    and with backticks after code."""
     fence = opening["fence"] or opening["behind"]
     closing = CLOSING.fullmatch(line)
     if closing and closing["fence"][0] == fence[0] and len(closing["fence"]) >= len(fence):
@@ -154,7 +151,7 @@ def ends(line: str, opening: re.Match[str]) -> str | None:
 
 
 def block(opening: re.Match[str], lines: Sequence[str], open: bool = False) -> Block:
-    """A block's content without the marks of a quotation and the indentation of a list."""
+    """A block's content without quotation marks at line starts and the indentation of a list."""
     before = opening["before"] or ""
     if ">" in before:
         lines = [QUOTED.sub("", line, count=1) for line in lines]
@@ -171,13 +168,13 @@ def is_python(language: str) -> bool:
 CODE: Final = re.compile(
     r"(?:async )?def |class |import |from [\w.]+ import |@\w|[A-Za-z_]\w*(?: ?: ?[^=]+)? ?= ?[^=]"
 )
-"""How a line in the first column begins that is code rather than prose."""
+"""How a line in the first column begins if it is code instead of prose."""
 BESIDE: Final = re.compile(r"$|[ \t#)\]}]")
-"""Lines that stand between code."""
+"""Lines that may be between code."""
 
 
 def stretches(text: str) -> Iterator[Block]:
-    """From a line of code at the left edge to the last before something that is none, each."""
+    """Stretches from a line of code at the left edge to the last line before something that is not code."""
     lines = text.split("\n")
     first = 0
     while first < len(lines):
@@ -194,15 +191,15 @@ def stretches(text: str) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of code; without `tree` where it does not parse."""
+    """A stretch of code; without `tree` if it does not parse."""
 
     code: str
     tree: ast.Module | None
 
 
 def piece(code: str, shorten: bool) -> Piece:
-    """Code as it stands, or without an indentation of the whole, or, where it may be cut off or run into
-    prose, without as many of its last or first parts at the left edge as keep it from parsing."""
+    """Code as it is, or without a common indentation, or, if it may be cut off or run into prose, without the
+    fewest parts at its end or start that make it parse."""
     for text in (code, textwrap.dedent(code)):
         if (tree := parsed(text)) is not None:
             return Piece(text, tree)
@@ -220,7 +217,7 @@ def piece(code: str, shorten: bool) -> Piece:
 
 
 def parsed(code: str) -> ast.Module | None:
-    """The tree of a program; None where it does not parse. Nothing is run."""
+    """The tree of a program; None if it does not parse. Nothing is run."""
     if len(code) > LONGEST:
         return None
     try:
@@ -232,14 +229,15 @@ def parsed(code: str) -> ast.Module | None:
 
 
 def last(pieces: Sequence[Piece], entry: str) -> int | None:
-    """The place of the last piece that defines the function completely, else in any way at all."""
+    """The index of the last piece that defines the function completely, else in any way at all."""
     ranks = [rank(piece, entry) for piece in pieces]
     best = max(ranks, default=0)
     return len(ranks) - 1 - ranks[::-1].index(best) if best else None
 
 
 def rank(piece: Piece, entry: str) -> int:
-    """3 for a complete definition, 2 for one without a body, 1 for what looks like one and does not parse."""
+    """3 for a complete definition, 2 for one without a body, 1 for text that looks like one and does not
+    parse."""
     if piece.tree is None:
         looks = re.search(rf"^(?:async\s+def|def|class)\s+{re.escape(entry)}\b", piece.code, re.MULTILINE)
         return int(looks is not None)
@@ -283,8 +281,8 @@ def bound(node: ast.stmt) -> set[str]:
 
 
 def assembled(pieces: Sequence[Piece], chosen: int, truth: Mapping[str, Any]) -> str:
-    """The chosen piece behind its imports from the future, what the prompt brings, and what it needs of the
-    other pieces."""
+    """The chosen piece after its imports from the future, the prompt's code, and what it needs of the other
+    pieces."""
     future, rest = hoisted(pieces[chosen])
     before = parsed(truth["before"])
     known = BUILT_IN | names(before) | {truth["entry"]}
@@ -293,7 +291,7 @@ def assembled(pieces: Sequence[Piece], chosen: int, truth: Mapping[str, Any]) ->
 
 
 def hoisted(piece: Piece) -> tuple[list[str], str]:
-    """Imports from ``__future__``, which must be a program's first, and the rest, line for line."""
+    """Imports from ``__future__``, which must come first in a program, and the rest, line for line."""
     lines = piece.code.split("\n")
     future = []
     for node in piece.tree.body if piece.tree else ():
@@ -310,8 +308,8 @@ def names(tree: ast.Module | None) -> set[str]:
 
 
 def needed(pieces: Sequence[Piece], chosen: int, known: Collection[str]) -> list[str]:
-    """Statements of the other pieces that define what the chosen one uses and does not define, and in turn
-    what these use."""
+    """Statements of the other pieces that define names that the chosen one uses and does not define, and
+    recursively what these use."""
     trees = [piece.tree for piece in pieces]
     order = [*range(chosen - 1, -1, -1), *range(chosen + 1, len(pieces))]
     missing = sorted(free(pieces[chosen].code) - set(known))
@@ -370,8 +368,8 @@ def imported(top: symtable.SymbolTable) -> set[str]:
 
 
 def bodies(text: str, blocks: Sequence[Block], header: str) -> str | None:
-    """The body in a completion that goes on where the prompt's function begins: its own beginning where that
-    is indented, else the last block that returns something, else the first, else its beginning."""
+    """The body in a completion that continues the prompt's function: its own beginning if that is indented,
+    else the last block that returns something, else the first block, else its beginning."""
     if not header:
         return None
     beginning = until_prose(text)
@@ -387,7 +385,7 @@ def fits(source: str) -> bool:
 
 
 def returns(source: str) -> bool:
-    """Whether the last function of a program says what it returns."""
+    """Whether the last function of a program has a return statement with a value."""
     tree = parsed(source)
     return tree is not None and any(
         isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(tree.body[-1])
@@ -395,7 +393,7 @@ def returns(source: str) -> bool:
 
 
 def until_prose(text: str) -> str:
-    """A function's body: up to the first line, but the very first, that begins at the left edge."""
+    """A function's body: up to the first line, except the very first, that begins at the left edge."""
     lines = text.split("\n")
     start = next((i for i, line in enumerate(lines) if line.strip()), 0)
     end = next((i for i in range(start + 1, len(lines)) if lines[i][:1].strip()), len(lines))
@@ -403,7 +401,7 @@ def until_prose(text: str) -> str:
 
 
 def indented(body: str) -> str:
-    """A body whose first line, or all of it, has lost its indentation gets it back."""
+    """Restore the indentation of a body whose first line, or all of it, has lost it."""
     lines = [line for line in body.split("\n") if line.strip()]
     if not lines or lines[0][0] in " \t":
         return body

@@ -1,6 +1,6 @@
-"""Completions with the program that should be read in each: what ours reads, and what other libraries do.
+"""Completions with the program that should be read in each: the results of our reader and of other libraries.
 
-What the others said is kept with the completions in `graded/completions.jsonl`.
+The results of the others are kept with the completions in `graded/completions.jsonl`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ PAGE: Final = "tasks/readings.md"
 """Under the folder of documents."""
 OURS: Final = "ours"
 TIER: Final[Choice] = "auto"
-"""Where programs run that were read."""
+"""Where the programs run."""
 HEADER: Final = 'def add(a, b):\n    """The sum of two numbers."""\n'
-"""How the prompt begins the function, where it does."""
+"""How the prompt begins the function, if it does."""
 CALLS: Final = ("add(1, 2)", "add(-2, 5)")
 VALUES: Final = (3, 3)
 STOPS: Final = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Where lm-eval's task `humaneval` stops a completion."""
+"""Stop words of lm-eval's task `humaneval`."""
 
 
 @dataclass(frozen=True)
 class Completion:
     """A completion, and whether the program that should be read in it is right. `said` is by reader: "right"
-    or "wrong" for the program that it reads, "none" where it reads none."""
+    or "wrong" for the program that it reads, "none" if it reads none."""
 
     kind: str
     what: str
@@ -59,18 +59,18 @@ class Completion:
 
 @dataclass(frozen=True)
 class Reader:
-    """A library that reads programs, at the version of which its readings are kept."""
+    """A library that reads programs, at the version whose results are kept."""
 
     name: str
     package: str
     version: str
     asked: str
     does: str
-    """What most of its differences come from."""
+    """The main cause of its differences."""
     read: Callable[[Completion], str]
 
     def missing(self) -> str:
-        """Why it can not be asked here, with the remedy; empty where it can."""
+        """Why it cannot be asked here, with the remedy; empty if it can."""
         try:
             found = metadata.version(self.package)
         except metadata.PackageNotFoundError:
@@ -83,7 +83,7 @@ class Reader:
 
 
 def humaneval(completion: Completion) -> str:
-    """lm-eval's tasks `humaneval`, where the prompt has begun the function, and `humaneval_instruct`."""
+    """lm-eval's tasks `humaneval`, if the prompt has begun the function, and `humaneval_instruct`."""
     text, name = continued(completion), "build_predictions_instruct"
     if completion.begun:
         text, name = text[: min(text.find(stop) % (len(text) + 1) for stop in STOPS)], "build_predictions"
@@ -98,12 +98,12 @@ def mbpp(completion: Completion) -> str:
 
 
 def continued(completion: Completion) -> str:
-    """The completion behind the fence with which these tasks of lm-eval begin the model's answer."""
+    """The completion after the fence with which these tasks of lm-eval begin the model's answer."""
     return re.sub(r"^```\w*(?=\r?\n)", "", completion.text)
 
 
 def evalplus(completion: Completion) -> str:
-    """EvalPlus' `sanitize`, which is given the prompt as well where the completion goes on with it."""
+    """EvalPlus' `sanitize`, which also gets the prompt if the completion continues it."""
     from evalplus.sanitize import sanitize
 
     found: str = sanitize(HEADER * completion.begun + completion.text, "add")
@@ -147,8 +147,8 @@ EACH: Final = (OURS, *(reader.name for reader in READERS))
 
 
 def _functions(task: str) -> dict[str, Any]:
-    """The functions of an lm-eval task's utils.py, without the module's other statements, which fetch a
-    metric from the hub."""
+    """The functions of an lm-eval task's utils.py, without the module's other statements, which download a
+    metric."""
     package = importlib.util.find_spec("lm_eval")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("lm_eval")
@@ -174,13 +174,13 @@ def as_text(completions: Sequence[Completion]) -> str:
 
 
 def ours(completion: Completion) -> str:
-    """Our reading; empty where there is none."""
+    """Our reading; empty if there is none."""
     header = HEADER if completion.begun else ""
     return program(completion.text, {"entry": "add", "before": "", "header": header, "after": ""}) or ""
 
 
 def say(read: Callable[[Completion], str], completions: Sequence[Completion]) -> list[str]:
-    """What becomes of what is read in each. Raises DataError where there is no sandbox to run programs in."""
+    """The outcome of each program. Raises DataError if there is no sandbox to run programs in."""
     sources = [read(completion) for completion in completions]
     runner = choose.sandbox(TIER, Limits(3.0))
     executions = runner.run_all([Job(source, CALLS) for source in sources])
@@ -191,8 +191,8 @@ def say(read: Callable[[Completion], str], completions: Sequence[Completion]) ->
 
 
 def ask(completions: Sequence[Completion]) -> tuple[list[Completion], list[str]]:
-    """The completions with what is read in them now, by ours and by the readers that are installed; and why
-    the others could not be asked, whose kept readings stay."""
+    """The completions with new results of our reader and of the installed ones, and why the others could not
+    be asked; their kept results stay."""
     said = {OURS: say(ours, completions)}
     said |= {reader.name: say(reader.read, completions) for reader in READERS if not reader.missing()}
     now = [
@@ -203,7 +203,7 @@ def ask(completions: Sequence[Completion]) -> tuple[list[Completion], list[str]]
 
 
 def faults(kept: Sequence[Completion], now: Sequence[Completion]) -> Iterator[str]:
-    """Where ours does not read what it should."""
+    """Completions that our reader does not read as it should."""
     for one in now:
         if not one.good(OURS):
             wanted = "right" if one.right else "not right"
@@ -211,7 +211,7 @@ def faults(kept: Sequence[Completion], now: Sequence[Completion]) -> Iterator[st
 
 
 def tally(completions: Sequence[Completion], reader: str) -> dict[str, int]:
-    """How many programs a reader reads as it should, and how many in either way not."""
+    """How many programs a reader reads as it should, and how many it gets wrong in either way."""
     found = Counter(
         "good" if one.good(reader) else "lost" if one.right else "accepted" for one in completions
     )
@@ -229,7 +229,7 @@ def as_lines(completions: Sequence[Completion]) -> Iterator[str]:
 
 
 def page_facts() -> dict[str, Any]:
-    """What the page says, from what is kept."""
+    """The content of the page, from the kept results."""
     completions = load()
     kinds = {one.kind: [own for own in completions if own.kind == one.kind] for one in completions}
     return {

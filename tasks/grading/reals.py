@@ -1,10 +1,8 @@
-r"""Cut the text of an answer at signs that stand outside of its brackets.
+r"""Sets of real numbers: parse intervals, inequalities and their unions, and compare them as sets.
 
-Read intervals, inequalities and their unions as sets of real numbers, and compare them as sets.
-
-``x>3``, ``3<x``, ``(3,\infty)`` and ``\{x : x>3\}`` are one set. Only what is solved is read: the variable
-stands alone, the bounds are constants. ``2x>6`` is no such answer, and neither is a comma between two
-inequalities, which to some means "and" and to others "or".
+``x>3``, ``3<x``, ``(3,\infty)`` and ``\{x : x>3\}`` are one set. Only solved sets are parsed: the variable is
+alone, the bounds are constants. ``2x>6`` is not solved. A comma between two inequalities is rejected, because
+it means "and" to some and "or" to others. `split` cuts text at signs outside of its brackets.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ COMMA = re.compile(",")
 
 
 def split(text: str, separator: re.Pattern[str] = COMMA) -> list[str] | None:
-    """The text cut where the separator stands outside of brackets, the pieces stripped; None where a bracket
-    closes that was not opened in it. A half-open interval's brackets are a pair."""
+    """The text cut at separators outside of brackets, the pieces stripped; None if a bracket closes that was
+    not opened in it. A half-open interval's brackets are a pair."""
     found = [match.span() for match in separator.finditer(text)]
     depth, start, pieces, ahead = 0, 0, [], iter([*found, (len(text), len(text))])
     begin, end = next(ahead)
@@ -42,8 +40,8 @@ def split(text: str, separator: re.Pattern[str] = COMMA) -> list[str] | None:
 
 
 def shape(text: str) -> tuple[str, list[str], str]:
-    """(opening bracket, items between commas outside of inner brackets, closing bracket), where brackets hold
-    the whole text; else without brackets."""
+    """(opening bracket, items between commas outside of inner brackets, closing bracket) if brackets hold the
+    whole text; else empty brackets."""
     opening = next((sign for sign in ("(", "\\{", "[") if text.startswith(sign)), "")
     closed = next((sign for sign in (")", "\\}", "]") if text.endswith(sign)), "")
     if opening and closed and len(text) > len(opening) + len(closed):
@@ -55,8 +53,8 @@ def shape(text: str) -> tuple[str, list[str], str]:
 
 Op = Literal["interval", "or", "and", "without"]
 Order = Callable[[Expression, Expression], int | None]
-"""Below 0, 0 or above 0 as the first constant is smaller than, equal to or larger than the second; None where
-it can not tell."""
+"""Below 0, 0 or above 0 if the first constant is smaller than, equal to or larger than the second; None if it
+cannot tell."""
 
 
 def _connective(words: str, commands: str) -> re.Pattern[str]:
@@ -85,7 +83,7 @@ _SIGNS_OF_SETS = re.compile(
 
 @dataclass(frozen=True)
 class Region:
-    """An interval, or regions put together by `op`. A bound of None is infinite."""
+    """An interval, or regions combined by `op`. A bound of None is infinite."""
 
     op: Op = "interval"
     parts: tuple[Region, ...] = ()
@@ -111,14 +109,14 @@ def is_set(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """A region and the variable that the text gives it; none where it is an interval alone."""
+    """A region and its variable in the text; no variable for an interval alone."""
 
     region: Region
     name: str = ""
 
 
 def read(text: str) -> Reading | None:
-    """The set that a cleaned text is; None where it is none of this grammar or has several variables."""
+    """The set in a cleaned text; None if the grammar rejects it or it has several variables."""
     names: set[str] = set()
     try:
         region = _region(text.strip(), names)
@@ -128,10 +126,8 @@ def read(text: str) -> Reading | None:
 
 
 def same(one: Reading, other: Reading, order: Order) -> bool | None:
-    """Whether both are the same set of the same variable; None where `order` does not know.
-
-    The bounds of both cut the line into points and gaps, and a set is which of those belong to it.
-    """
+    """Whether both are the same set of the same variable; None if `order` cannot tell. The bounds of both cut
+    the line into points and gaps, and a set is the points and gaps that belong to it."""
     if one.name and other.name and one.name != other.name:
         return False
     line: list[Expression] = []
@@ -146,7 +142,7 @@ def same(one: Reading, other: Reading, order: Order) -> bool | None:
 
 
 def _position(bound: Expression, line: list[Expression], order: Order) -> tuple[int, bool] | None:
-    """Where a bound stands, or belongs, among those in order, and whether it is there."""
+    """The position of a bound among sorted bounds, and whether it is already there."""
     for i, other in enumerate(line):
         found = order(bound, other)
         if found is None:
@@ -158,7 +154,7 @@ def _position(bound: Expression, line: list[Expression], order: Order) -> tuple[
 
 def _members(region: Region, line: list[Expression], order: Order) -> frozenset[int] | None:
     """The cells of a region: the gap below bound i is cell 2i, the bound itself 2i + 1, the last gap 2n. None
-    for an interval whose bounds are the wrong way round."""
+    for an interval with its bounds in the wrong order."""
     if region.op == "interval":
         low, high = 0, 2 * len(line)
         if region.low is not None:
@@ -220,7 +216,7 @@ def _point(text: str) -> Region:
 
 
 def _bound(text: str, side: int) -> Expression | None:
-    """A constant, or None for the infinity of that side."""
+    """A constant, or None for infinity on that side."""
     tree = expression(text)
     if tree is None or tree.names:
         raise Unreadable(text)
@@ -234,7 +230,7 @@ def _bound(text: str, side: int) -> Expression | None:
 
 
 def _inequality(text: str, names: set[str]) -> Region:
-    """``a<x\\le b`` and its like: one variable, alone on its side, and constants in one order."""
+    """``a<x\\le b`` and similar: one variable, alone on its side, and constants in one order."""
     signs = _SIGN.findall(text)
     sides = split(text, _SIGN)
     if sides is None or len(sides) != len(signs) + 1 or not 2 <= len(sides) <= 3:
@@ -248,7 +244,7 @@ def _inequality(text: str, names: set[str]) -> Region:
     parts = []
     for i, (left, right) in enumerate(pairwise(sides)):
         sign = signs[i]
-        if i < places[0]:  # the variable stands to the right: turn it round
+        if i < places[0]:  # The variable is on the right: swap the sides.
             left, right = right, left
             sign = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}.get(sign, sign)
         parts.append(_half(sign, right))

@@ -1,14 +1,12 @@
-"""Does a chain of reasoning support the answer behind it? Two checkers that look at different things.
+"""Two checkers of whether a chain of reasoning supports its answer. They check different things.
 
-`consistent` is what may be rewarded: the chain's last value is the answer. `supported` is what a policy
-trained on the first is judged by: every equation of the chain is worked out again, none is wrong, and the
-last one comes to the answer. A chain can end in the answer without having reached it; only the second sees
-that.
+`consistent` may be rewarded: the chain's last value is the answer. `supported` evaluates a policy trained on
+the first: it computes every equation of the chain again, requires that none is wrong, and that the last one
+gives the answer. A chain can end in the answer without having derived it; only the second notices that.
 
 Both read plain arithmetic: decimals, percentages, ``+ - * / ×``, brackets, with units and words in between.
-Powers, roots and unknowns are not read, and an equation with one of them is passed over. They serve tasks in
-which the chain comes to its value before the answer is stated. In MATH it does not: the box is the right side
-of the last equation.
+Equations with powers, roots or unknowns are skipped. The checkers serve tasks in which the chain reaches its
+value before the answer is stated. In MATH it does not: the box is the right side of the last equation.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ LONGEST = 8192
 MOST = 64
 """Numbers, signs and words of one side of an equation that are read."""
 REMEMBERED = 8192
-"""Chains whose judgment is kept: answers to one problem are often the same."""
+"""Chains whose result is cached: answers to one problem are often the same."""
 CURRENCIES = "$£€¢"
 _NUMBER = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,15})?|[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _TOKEN = re.compile(
@@ -54,19 +52,20 @@ class _Token:
 
 @dataclass(frozen=True)
 class Equation:
-    """One equation of a chain: what its left side comes to, and the value written on the right."""
+    """One equation of a chain: the value of its left side, and the value written on the right."""
 
     left: Fraction | None
-    """None where it divides by nought."""
+    """None if it divides by 0."""
     right: Fraction
     decimals: int
     """Decimals of the value on the right."""
     percent: bool
-    """Whether that is written as a percentage."""
+    """Whether that value is written as a percentage."""
 
     @property
     def holds(self) -> bool:
-        """Equal, or less than one away in the last of the decimals that are written: rounded or cut off."""
+        """Whether both sides are equal, or differ by less than one unit of the last written decimal: rounded
+        or cut off."""
         left = self.left
         if left is None:
             return False
@@ -78,14 +77,14 @@ class Equation:
 
 @functools.lru_cache(REMEMBERED)
 def consistent(chain: str, answer: Fraction | None) -> float:
-    """1 where the chain's last value is the answer; 0 where it is not or where there is none."""
+    """1 if the chain's last value is the answer; 0 if it is not or if there is none."""
     last = _last(chain)
     return float(answer is not None and last is not None and answer in _meant(last.value, last.percent))
 
 
 @functools.lru_cache(REMEMBERED)
 def supported(chain: str, answer: Fraction | None) -> float:
-    """1 where the chain has equations, all of them hold, and the last comes to the answer."""
+    """1 if the chain has equations, all of them hold, and the last one gives the answer."""
     found = equations(chain)
     if answer is None or not found or not all(equation.holds for equation in found):
         return 0.0
@@ -99,7 +98,8 @@ def _meant(value: Fraction, percent: bool) -> tuple[Fraction, ...]:
 
 
 def _last(chain: str) -> _Token | None:
-    """The chain's last value: in its last line with a number the one behind the last ``=``, else the last."""
+    """The chain's last value: in its last line with a number, the number after the last ``=``, else the last
+    number."""
     for line in reversed(_written(chain).splitlines()):
         tokens = _tokens(line)
         numbers = [token for token in tokens if token.kind == "number"]
@@ -111,13 +111,13 @@ def _last(chain: str) -> _Token | None:
 
 
 def _written(chain: str) -> str:
-    """The end of a chain, with signs for words."""
+    """The end of a chain, with signs instead of words."""
     signs = "+-*/="
     return _WORD_OPERATORS.sub(lambda found: signs[(found.lastindex or 5) - 1], chain[-LONGEST:])
 
 
 def equations(chain: str) -> list[Equation]:
-    """The equations of a chain that can be worked out: arithmetic on the left, a value on the right."""
+    """The equations of a chain that can be computed: arithmetic on the left, a value on the right."""
     found = []
     for statement in _STATEMENT.findall(_written(chain)):
         if "=" not in statement:
@@ -133,8 +133,8 @@ def equations(chain: str) -> list[Equation]:
 
 
 def _tokens(text: str) -> list[_Token]:
-    """A minus that follows no number, nor a word at once, and that a number follows at once is that number's;
-    a bracket right behind a number multiplies."""
+    """The tokens of a text. A minus belongs to a following number if it touches it and follows neither a
+    number nor, directly, a word. A bracket directly after a number multiplies."""
     found: list[_Token] = []
     text = _UNIT_SLASH.sub(" ", text)
     for match in _TOKEN.finditer(text):
@@ -162,36 +162,44 @@ def _unknown(token: _Token) -> bool:
 
 
 def _ending(tokens: Sequence[_Token]) -> list[_Token]:
-    """The longest expression that the tokens end in; nothing where it has an unknown or a power."""
+    """The longest expression that the tokens end in; empty if it has an unknown or a power.
+
+    This walks from right to left and either expects an operand or, left of one, an operator.
+    """
     taken: list[_Token] = []
-    complete, depth, operand = 0, 0, False
-    for place in range(len(tokens) - 1, -1, -1):
-        token = tokens[place]
-        if _unknown(token) and not (operand and token.text != "^"):
+    complete, depth, has_operand = 0, 0, False
+    for i in range(len(tokens) - 1, -1, -1):
+        token = tokens[i]
+        if token.text == "^" or (_unknown(token) and not has_operand):
             return []
-        if not operand:
-            if token.kind == "number":
-                operand = True
-            elif token.text == ")":
-                depth += 1
-            elif token.kind == "word":
-                continue
-            else:
-                break
-        elif token.text == "(" and depth:
-            depth -= 1
-        elif token.kind == "sign" or _times(tokens, place):
-            token, operand = (token if token.kind == "sign" else _Token("sign", "*")), False
-        else:
+        if not has_operand and token.kind == "word":
+            continue  # a unit behind a number
+        part = _left_of_operand(tokens, i, depth) if has_operand else _operand_end(token)
+        if part is None:
             break
-        taken.append(token)
-        if operand and not depth:
+        taken.append(part)
+        depth += (part.text == ")") - (part.text == "(")
+        has_operand = part.kind == "number" or part.text == "("
+        if has_operand and not depth:
             complete = len(taken)
     return taken[:complete][::-1]
 
 
+def _operand_end(token: _Token) -> _Token | None:
+    """The token if an operand can end with it."""
+    return token if token.kind == "number" or token.text == ")" else None
+
+
+def _left_of_operand(tokens: Sequence[_Token], i: int, depth: int) -> _Token | None:
+    """What may stand left of an operand: an operator, a word that multiplies, or its opening bracket."""
+    token = tokens[i]
+    if token.kind == "sign" or (token.text == "(" and depth):
+        return token
+    return _Token("sign", "*") if _times(tokens, i) else None
+
+
 def _times(tokens: Sequence[_Token], place: int) -> bool:
-    """Whether a word multiplies: ``x`` behind a number and its unit, "of" behind a share of the whole."""
+    """Whether a word multiplies: ``x`` after a number and its unit, "of" after a share of the whole."""
     word, before = tokens[place].text, tokens[max(0, place - 2) : place]
     if word in ("x", "X"):
         return any(token.kind == "number" for token in before)
@@ -219,7 +227,7 @@ def _beginning(tokens: Sequence[_Token]) -> list[_Token]:
 
 
 def _value(tokens: Sequence[_Token]) -> Fraction | None:
-    """What an expression comes to, products before sums, from left to right; None for a division by 0."""
+    """The value of an expression, products before sums, from left to right; None for a division by 0."""
     values: list[Fraction] = []
     signs: list[str] = []
 

@@ -1,6 +1,6 @@
 """Read an answer as a value, a point, a list, a matrix or a relation, and compare two of one kind.
 
-For a process that can be killed: single values are compared by `tasks.numeric`.
+For a process that can be killed: `grading/numeric.py` compares single values.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from grpobench.tasks.grading.reals import shape, split
 
 BRACE = "\\{"
 CACHE_SIZE = 512
-"""Answers that are kept as read: a truth is compared with every completion of its group."""
+"""Answers that are kept parsed: a truth is compared with every completion of its group."""
 APPROXIMATELY = re.compile(r"\\approx(?![A-Za-z])")
 _EQUALS = re.compile("=")
 _RELATION = re.compile(r"<|>|=|\\(?:le|ge|ne)(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
-_matriX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _TURNED = {">": "<", "\\ge": "\\le"}
 _DECIMAL = re.compile(r"-?[0-9]*(?:\.([0-9]*))?")
 Kind = Literal["one", "list", "point", "matrix", "relation"]
@@ -31,9 +31,9 @@ Kind = Literal["one", "list", "point", "matrix", "relation"]
 
 @dataclass(frozen=True)
 class Value:
-    """What an answer gives. A list is in any order. The `sign` is a point's brackets, a brace for a list in
-    braces, the number of a matrix' columns, and that between a relation's two parts, of which the first is
-    not the larger."""
+    """The content of an answer. A list is in any order. The `sign` is a point's brackets, a brace for a list
+    in braces, the number of a matrix' columns, or the sign between a relation's two parts, of which the first
+    is not the larger."""
 
     kind: Kind
     tree: Expression | None = None
@@ -42,8 +42,8 @@ class Value:
 
 
 def same(wanted: str, given: str) -> bool | None:
-    """Whether two cleaned texts give the same; None where the truth is not read here. An answer that can not
-    be read is not the same."""
+    """Whether two cleaned texts have the same content; None if the truth cannot be read. An answer that
+    cannot be read is not the same."""
     if reals.is_set(wanted) or reals.is_set(given):
         one, other = reals.read(wanted), reals.read(given)
         found = reals.same(one, other, numeric.order) if one and other else None
@@ -60,8 +60,8 @@ def same(wanted: str, given: str) -> bool | None:
 
 @lru_cache(maxsize=CACHE_SIZE)
 def read(text: str) -> Value | None:
-    """The value that a cleaned text is; None where it is none of these."""
-    if matrix := _matriX.fullmatch(text):
+    """The value in a cleaned text; None if it is none of these."""
+    if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in matrix[2].split("\\\\")]
         if len({len(row) for row in rows}) > 1:
             return None
@@ -142,12 +142,12 @@ def _items(value: Value) -> tuple[Value, ...]:
 
 def _difference(relation: Value) -> Expression:
     left, right = (part.tree for part in relation.parts)
-    assert left is not None and right is not None  # a relation is made of single values
+    assert left is not None and right is not None  # A relation is made of single values.
     return Expression("+", (left, Expression("-", (right,))))
 
 
 def _chain(truth: Value, given: str) -> bool:
-    """An answer such as ``2/\\sqrt2=\\sqrt2\\approx1.41``: all sides are the same value, the rounded one is
+    """An answer such as ``2/\\sqrt2=\\sqrt2\\approx1.41``: all sides have the same value, the rounded one is
     near it, and the truth is one or the other."""
     exactly, *rounded = APPROXIMATELY.split(given)
     sides = [expression(side.strip()) for side in exactly.split("=")]

@@ -1,1 +1,1 @@
-"""What tasks of a kind share: answers, generated problems, programs."""
+"""Shared parts of tasks of one kind: problems with answers, generated problems, programs."""

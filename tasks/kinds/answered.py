@@ -1,4 +1,4 @@
-"""What the tasks share whose completions end in an answer that has a value."""
+"""Base of the tasks whose completions end in an answer that has a value."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from grpobench.tasks.task import Problem, Task, Verdict
 
 @dataclass(frozen=True)
 class Valued(Task):
-    """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, and what
-    a task adds."""
+    """A problem's truth is ``{"answer": ..., ...}``. The scores are `correct` and `format`, plus the task's
+    own."""
 
     scores: ClassVar[tuple[str, ...]] = ("correct", "format")
     ways: ClassVar[tuple[How, ...]]
-    """Where the final answer is looked for, in this order."""
+    """Where to look for the final answer, in this order."""
 
     @abstractmethod
     def formatted(self, found: ExtractedAnswer) -> bool:
-        """Whether an answer stands where the prompt asks for it."""
+        """Whether an answer is where the prompt asks for it."""
 
     def find(self, completion: str) -> ExtractedAnswer | None:
         """The final answer of a completion."""
         return extract(completion, self.ways)
 
     def reasoned(self, completion: str, found: ExtractedAnswer) -> Mapping[str, float]:
-        """Further scores, of the reasoning before an answer; all 0 where no answer is found."""
+        """Further scores of the reasoning before an answer; all 0 if there is no answer."""
         return {}
 
     def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
@@ -43,7 +43,7 @@ class Valued(Task):
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        """What needs algebra is asked for all problems at once."""
+        """Questions that need algebra are asked for all problems at once."""
         texts = [[turns[-1] if turns else "" for turns in own] for own in episodes]
         found = [[self.find(text) for text in own] for own in texts]
         compared = iter(
@@ -82,7 +82,7 @@ class Answered(Valued):
     """The prompt: a file of `tasks/prompts` by name, or your own by its path ending in .txt."""
 
     def missing(self) -> str:
-        """What lacks of the data, or what is wrong with the template."""
+        """Missing data, or an invalid template."""
         try:
             template(self.template)
         except DataError as error:

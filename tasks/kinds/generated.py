@@ -1,4 +1,4 @@
-"""What the generated tasks share: sizes, a seed, and splits that can never share a problem."""
+"""Base of the generated tasks: sizes, a seed, and splits that can never share a problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grpobench.tasks.data.tables import DataError
 from grpobench.tasks.task import Problem, Split
 
 SHARES: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
-"""Which of ten hash buckets of the problem's identity belong to a split, whatever the seed or the size."""
+"""Hash buckets (of ten) of a problem's identity that belong to a split, whatever the seed or the size."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Generated:
 
 @runtime_checkable
 class Lapsing(Protocol):
-    """A task that knows how a careless answer to its problems looks."""
+    """A task with typical careless answers to its problems."""
 
     def lapse(self, problem: Problem) -> str:
-        """An answer in a poor style that base models have too: right by luck at best."""
+        """An answer in a poor style that base models also use: right by luck at best."""
         ...
 
 
@@ -52,11 +52,9 @@ def distinct(
     draw: Callable[[random.Random], Problem],
     identity: Callable[[Problem], str] = lambda problem: problem.id,
 ) -> tuple[Problem, ...]:
-    """As many different problems as the split has, in a fixed order.
-
-    `identity` says what two splits must not share (the whole problem by default; a task may choose the
-    hidden function or the template). Raises DataError where the generator runs dry.
-    """
+    """As many different problems as the split has, in a fixed order. `identity` is what two splits must not
+    share (the whole problem by default; a task may choose the hidden function or the template). Raises
+    DataError if the generator is exhausted."""
     size: int = getattr(task, split)
     rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
     found: dict[str, Problem] = {}

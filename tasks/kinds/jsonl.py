@@ -1,9 +1,9 @@
-"""Tasks that are made of a JSONL file alone: a prompt, an answer and how it is graded, without any code.
+"""Tasks that consist only of a JSONL file: a prompt, an answer and a way to grade it, without any code.
 
 Each line of the file is a problem, an object whose keys are its columns. The four classes differ in what
-makes a completion right; `FROM_DATA` has them by the name that a recipe gives (``verify = "math"``). Splits
-come from the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same
-prompt, so no two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits.
+makes a completion right; `FROM_DATA` has them by the name in a recipe (``verify = "math"``). Splits come from
+the column ``split``, or from a hash of each prompt (`share_of`). No two problems have the same prompt, so no
+two splits share one. The columns ``category``, ``difficulty`` and ``cluster`` become traits.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}|\{([^\W\d]\w*)\}")
 """``{column}`` in a template, and ``{{word}}``, which stands for ``{word}``."""
 SPLIT: Final = "split"
-"""The column that says which split a problem belongs to."""
+"""The column with the split of a problem."""
 TRAITS: Final = ("category", "difficulty", "cluster")
-"""Columns that describe a problem to reports and curricula."""
+"""Columns that describe a problem for reports and curricula."""
 ENDINGS: Final = (".jsonl", ".jsonl.gz")
 BOX: Final = "\\boxed{"
 
@@ -48,7 +48,7 @@ class Rows(Task):
     GRADED: ClassVar[str] = "(graded)"
 
     name: str  # type: ignore[misc]  # that of a task with code belongs to its class
-    """What the task is called in arms, folders and reports."""
+    """The task's name in arms, folders and reports."""
     jsonl: Path
     """The file, ending in .jsonl or .jsonl.gz; in a recipe relative to the recipe's folder."""
     prompt: str
@@ -56,15 +56,15 @@ class Rows(Task):
     answer: str = "answer"
     """The column of the reference answer."""
     solution: str = ""
-    """The column of a whole completion that is right, for warm starts; empty: the answer alone is one."""
+    """The column of a whole right completion, for warm starts; empty: the answer alone is one."""
     answer_marker: str = ""  # type: ignore[misc]
-    """What the final answer stands behind in a completion, where it has one; the last occurrence counts."""
+    """The text before the final answer in a completion, if there is one; the last occurrence counts."""
     max_completion_tokens: int = 256  # type: ignore[misc]
-    """Most tokens of a completion."""
+    """Maximum number of tokens of a completion."""
     validation: float = 0.1
-    """Share of the problems for validation, by a hash of the prompt, where there is no column ``split``."""
+    """Share of the problems for validation, by a hash of the prompt, if there is no column ``split``."""
     test: float = 0.1
-    """Share of the problems for the test, likewise."""
+    """Share of the problems for the test, in the same way."""
 
     def __post_init__(self) -> None:
         rules = {
@@ -96,7 +96,7 @@ class Rows(Task):
 
     @property
     def splits(self) -> tuple[Split, ...]:  # type: ignore[override]
-        """Those that the file has problems of; all, where it cannot be read, of which `missing` tells."""
+        """The splits that have problems; all splits if the file cannot be read, which `missing` reports."""
         try:
             parts = read(self)[1]
         except DataError:
@@ -111,7 +111,7 @@ class Rows(Task):
         return super().missing()
 
     def make(self, row: Row) -> tuple[Split | None, Problem]:
-        """(what the column `split` says, the problem) of a row. Raises RowError."""
+        """(the column `split`, the problem) of a row. Raises RowError."""
         prompt = self.prompted(row)
         columns = {**row.values, self.GRADED: self.graded(row)}
         identity = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -144,10 +144,10 @@ class Rows(Task):
 
     @abstractmethod
     def graded(self, row: Row) -> Any:
-        """What the verifier needs of a row, as JSON. Raises RowError for what cannot be graded."""
+        """What the verifier needs of a row, as JSON. Raises RowError for a row that cannot be graded."""
 
     def graded_answer(self, problem: Problem) -> Any:
-        """What `graded` made of the problem's row."""
+        """The result of `graded` for the problem's row."""
         return problem.truth[self.GRADED]
 
     def columns(self, problem: Problem) -> Mapping[str, Any]:
@@ -162,7 +162,7 @@ class Rows(Task):
 
     @abstractmethod
     def reference(self, problem: Problem) -> str:
-        """A completion that states the answer and nothing else."""
+        """A completion that only states the answer."""
 
     def demonstrate(self, problem: Problem) -> str:
         return str(problem.truth[self.solution]) if self.solution else self.reference(problem)
@@ -170,11 +170,11 @@ class Rows(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class MathRows(Rows, Valued):
-    """Answers with a value, graded as those of the task `math` are: ``1/2`` is ``0.5`` and ``\\frac{1}{2}``.
+    """Answers with a value, graded like those of the task `math`: ``1/2`` is ``0.5`` and ``\\frac{1}{2}``.
 
-    With `answer_marker` the answer is the rest of the line behind it. Without, it is looked for in
-    ``\\boxed{}``, behind ``####``, behind "answer is", and is else a completion of one line as a whole.
-    `format` is 1 where it stands behind the marker, in a box or behind ``####``.
+    With `answer_marker` the answer is the rest of the line after the marker. Without one, it is in
+    ``\\boxed{}``, after ``####``, after "answer is", or is the whole of a one-line completion. `format` is 1
+    for an answer after the marker, in a box or after ``####``.
     """
 
     ways = ("boxed", "marker", "phrase", "whole")
@@ -217,8 +217,8 @@ class MathRows(Rows, Valued):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactRows(Rows):
-    """Answers that are right in one spelling only. White space at both ends counts for nothing, and any
-    stretch of it is one space; everything else counts, capital letters too."""
+    """Answers with only one right spelling. White space at both ends is ignored, and any stretch of it equals
+    one space; everything else counts, including capital letters."""
 
     scores = ("correct",)
 
@@ -238,11 +238,9 @@ class ExactRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRows(Rows):
-    """One of several candidates, answered by its letter: ``B``, ``B.`` or ``(B)``. Where the prompt says
-    ``{candidates}`` (by the column's name), they are listed there with their letters.
-
-    The answer column has the text of a candidate, else its letter. `format` is 1 where a letter is found.
-    """
+    """One of several candidates, answered by its letter: ``B``, ``B.`` or ``(B)``. If the prompt has
+    ``{candidates}`` (with the column's name), they are listed there with their letters. The answer column has
+    the text of a candidate, or its letter. `format` is 1 if there is a letter."""
 
     scores = ("correct", "format")
     modes = ("sampled", "greedy", "likelihood")
@@ -299,10 +297,8 @@ class ChoiceRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class PythonRows(Rows, programs.Programs):
-    """Python functions, run in the sandbox and graded by asserts as those of the task `mbpp` are.
-
-    The answer column is a program that is right; the asserts call one function that it defines.
-    """
+    """Python functions, run in the sandbox and graded by asserts like those of the task `mbpp`. The answer
+    column is a right program; the asserts call one function that it defines."""
 
     tests: str = "tests"
     """The column with the asserts: a list of texts, or one text."""
@@ -347,11 +343,11 @@ FROM_DATA: Final[Mapping[str, type[Rows]]] = {
     "choice": ChoiceRows,
     "python": PythonRows,
 }
-"""The classes by what a recipe calls `verify`."""
+"""The classes by the recipe's `verify`."""
 
 
 def plain(text: str) -> str:
-    """A text without white space at its ends, and with single spaces for any within."""
+    """A text without white space at its ends, and with single spaces for any inside."""
     return " ".join(text.split())
 
 
@@ -363,7 +359,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def traits(row: Row) -> dict[str, str | float]:
-    """Those of `TRAITS` that a row has. Raises RowError where one is neither text nor a number."""
+    """The `TRAITS` of a row. Raises RowError for one that is neither text nor a number."""
     found: dict[str, str | float] = {}
     for name in TRAITS:
         value = row.values.get(name)
@@ -375,14 +371,14 @@ def traits(row: Row) -> dict[str, str | float]:
 
 
 def share_of(prompt: str) -> float:
-    """A number from 0 to below 1 that depends on the prompt alone: the first 8 bytes of its sha256. Below
+    """A number from 0 to below 1 that depends only on the prompt: the first 8 bytes of its sha256. Below
     `test` a problem is in the test split, below `test` + `validation` in validation, else in train."""
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def read(task: Rows) -> tuple[Source, Mapping[Split, tuple[Problem, ...]]]:
-    """The file and its problems by split, read again when the file has changed. Raises DataError."""
+    """The file and its problems by split, read again if the file has changed. Raises DataError."""
     path = task.jsonl.expanduser().absolute()
     try:
         found = path.stat()

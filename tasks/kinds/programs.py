@@ -1,13 +1,14 @@
-"""What the tasks share whose answers are Python programs: grading one (`reading` finds it in a completion).
+"""Base of the tasks whose answers are Python programs (`grading/reading.py` extracts them from completions).
 
 A problem's `truth` is JSON:
 
-- ``entry``: name of the function that is asked for; ``before``: source that goes before an answer that is a
-  whole function, ``header``: before one that is a function's body only; ``after``: source behind the program.
-- ``calls`` and ``conditions`` of `asserts.convert`, and ``reference``, an answer that is right; or
-- ``judge``: source of a test that is no list of asserts. It is replayed: the judge runs in a sandbox of its
-  own where no model's program is, once with the reference to learn which calls it makes, then for each
-  program with the values that the program returned for these calls.
+- ``entry``: name of the requested function; ``before``: source in front of an answer that is a whole
+  function; ``header``: source in front of one that is only a function's body; ``after``: source after the
+  program.
+- ``calls`` and ``conditions`` of `asserts.convert`, and ``reference``, a right answer; or
+- ``judge``: source of a test that is not a list of asserts. It is replayed in a sandbox of its own without
+  any model's program: once with the reference, to learn which calls it makes, then for each program with the
+  values that the program returned for these calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from grpobench.tasks.task import Outcome, Problem, Task, Verdict
 
 FAILURES: Final = ("wrong", "error", "syntax", "timeout", "oom", "output_limit")
 SCORES: Final = ("correct", "format", *FAILURES)
-"""`correct`; `format`: a program was found and compiles; then how it failed, one of them 1 where it did."""
+"""`correct`; `format`: there is a program and it compiles; then the kinds of failure, at most one of them
+1."""
 OUTCOMES: Final[Mapping[str, Outcome]] = {
     "pass": "graded",
     "wrong": "graded",
@@ -43,13 +45,13 @@ OUTCOMES: Final[Mapping[str, Outcome]] = {
 
 @dataclass(frozen=True)
 class Programs(Task):
-    """A task whose problems' truths are as above."""
+    """A task whose problems' truths are as described above."""
 
     scores = SCORES
     tier: Choice = "auto"
     """Where programs run: full CPython in bubblewrap, or Monty, which lacks parts of Python."""
     seconds: float = 10.0
-    """Processor seconds that a program may take. The slowest published reference (MBPP 123) takes about 3."""
+    """Processor seconds that a program may use. The slowest published reference (MBPP 123) takes about 3."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 3600:
@@ -61,7 +63,7 @@ class Programs(Task):
     def verify_all(
         self, problems: Sequence[Problem], episodes: Sequence[Sequence[Sequence[str]]]
     ) -> list[list[Verdict]]:
-        """Programs of all problems run side by side; one that comes twice is run once."""
+        """Programs of all problems run in parallel; repeated programs run once."""
         found = [
             [program(turns[-1] if turns else "", problem.truth) for turns in own]
             for problem, own in zip(problems, episodes, strict=True)
@@ -82,7 +84,7 @@ class Programs(Task):
         return in_block(truth["header"] + truth["reference"] + SPOIL.format(entry=truth["entry"]))
 
     def state(self, problem: Problem, answer: str) -> Sequence[str]:
-        """A function that returns one value whatever it is given."""
+        """A function that returns one value whatever its arguments are."""
         return (in_block(f"def {problem.truth['entry']}(*args, **kwargs):\n    return {literal(answer)}"),)
 
     def sandbox(self) -> str:
@@ -126,7 +128,7 @@ def grade(asked: Sequence[tuple[Mapping[str, Any], str]], chosen: Sandbox) -> li
 
 
 def called(truth: Mapping[str, Any], chosen: Sandbox) -> tuple[str, ...]:
-    """The calls that a test makes; none where its judge does not run in this tier."""
+    """The calls that a test makes; empty if its judge does not run in this tier."""
     if "judge" not in truth:
         return tuple(truth["calls"])
     try:
@@ -136,7 +138,8 @@ def called(truth: Mapping[str, Any], chosen: Sandbox) -> tuple[str, ...]:
 
 
 def replay(truth: Mapping[str, Any], values: str, chosen: Sandbox) -> Job:
-    """The judge with these values (source of a list) for its calls; its own is True where they satisfy it."""
+    """The judge with these values (source of a list) for its calls; its own value is True if they satisfy
+    it."""
     arguments = ", ".join(recorded(*key(truth), chosen))
     return Job(truth["judge"] + REPLAY, (f"_replay([{arguments}], {values})",))
 
@@ -195,16 +198,16 @@ def {entry}(*args, **kwargs):
         return value + "?"
     return [value, 0]
 """
-"""Behind a program: its function then returns something slightly else each time."""
+"""Source after a program that changes the results of its function slightly each time."""
 
 
 def in_block(source: str) -> str:
-    """Source as an answer in prose has it."""
+    """Source as in an answer in prose."""
     return f"```python\n{source.strip(chr(10))}\n```"
 
 
 def literal(text: str) -> str:
-    """The value that a text spells, as source: a number or literal of Python, else the text itself."""
+    """The value of a text, as source: a number or literal of Python, else the text itself."""
     for read in (ast.literal_eval, float):
         try:
             value = read(text)

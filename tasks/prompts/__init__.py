@@ -1,1 +1,1 @@
-"""Templates of prompts."""
+"""Prompt templates."""

@@ -1,6 +1,6 @@
-"""Prompt templates: text files in which ``{question}`` stands where a problem's question goes.
+"""Prompt templates: text files in which ``{question}`` is replaced by a problem's question.
 
-A chat template, where the model has one, is put around the whole prompt later, when it becomes tokens.
+The model's chat template, if it has one, is applied later to the whole prompt, when it becomes tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PLACEHOLDER = "{question}"
 
 @dataclass(frozen=True)
 class Template:
-    """The text of a template, and the file that it came from."""
+    """The text of a template, and its file."""
 
     text: str
     source: Source
 
     def prompt(self, question: str) -> str:
-        """The prompt. Braces in the question, or elsewhere in the template, mean nothing."""
+        """The prompt. Other braces, in the question or in the template, have no meaning."""
         return self.text.replace(PLACEHOLDER, question)
 
 
@@ -35,7 +35,7 @@ def packaged() -> list[str]:
 
 def template(name: str) -> Template:
     """A template by the name of a packaged one, or by the path of a text file (with a slash, or ending in
-    .txt). Raises DataError for an unknown one, and for one without, or with several, ``{question}``."""
+    .txt). Raises DataError for an unknown one, and for one that does not have ``{question}`` exactly once."""
     own = "/" in name or name.endswith(".txt")
     path = Path(name).expanduser() if own else PROMPTS / f"{name}.txt"
     try:
@@ -48,11 +48,11 @@ def template(name: str) -> Template:
         did = f"did you mean {near[0]}?" if near else f"known: {', '.join(packaged())}"
         raise DataError(f"template {name!r}: unknown; {did} A path ending in .txt names your own") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"template {path}: not UTF-8 text ({error}); mend the file") from None
+        raise DataError(f"template {path}: not UTF-8 text ({error}); fix the file") from None
     if text.count(PLACEHOLDER) != 1:
         raise DataError(
-            f"template {path}: must hold {PLACEHOLDER} once, not {text.count(PLACEHOLDER)} times; "
-            f"mend the file"
+            f"template {path}: must contain {PLACEHOLDER} once, not {text.count(PLACEHOLDER)} times; "
+            "fix the file"
         )
     place = str(path) if own else f"grpobench: prompts/{path.name}"
     digest, table = hashlib.sha256(data).hexdigest(), f"prompts/{path.name}"

@@ -1,1 +1,1 @@
-"""Running code that a model wrote."""
+"""Sandboxes for code that a model wrote."""

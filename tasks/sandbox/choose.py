@@ -1,9 +1,9 @@
-"""Running code that a model wrote.
+"""Running code that a model wrote: the choice of a sandbox.
 
-One protocol, `Sandbox`, and three tiers: full CPython in bubblewrap, pydantic-monty (a Python interpreter
-without system access in worker processes of its own), and a plain subprocess, which holds nobody back and is
-used only where the user typed ``--unsafe-exec``. A tier is chosen by trying it: a program must run in it and
-an escape must fail. See docs/sandbox.md.
+There are one protocol, `Sandbox`, and three tiers: full CPython in bubblewrap, pydantic-monty (a Python
+interpreter without system access in worker processes of its own), and a plain subprocess, which protects
+nothing and is used only if the user passed ``--unsafe-exec``. A tier is chosen by trying it: a program must
+run in it and an escape must fail. See docs/sandbox.md.
 
 Expected values never enter a sandbox: a program's results come back as plain built-in values and are compared
 outside.
@@ -20,8 +20,8 @@ from grpobench.tasks.sandbox import monty, process
 from grpobench.tasks.sandbox.protocol import Choice, Limits, Sandbox, Tier
 
 UNSAFE_VARIABLE = "GRPOBENCH_UNSAFE_EXEC"
-"""Holds the process id of a command line that was given ``--unsafe-exec``; it counts for that process and its
-children only, so that a variable left in an environment opens nothing."""
+"""Holds the process id of a command line with ``--unsafe-exec``. It counts only for that process and its
+children, so a variable left in an environment has no effect."""
 
 
 # The choice of a tier
@@ -30,7 +30,7 @@ FIX = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedo
 
 
 def allow_unsafe() -> None:
-    """What ``--unsafe-exec`` does."""
+    """The effect of ``--unsafe-exec``."""
     os.environ[UNSAFE_VARIABLE] = str(os.getpid())
 
 
@@ -39,10 +39,8 @@ def unsafe_allowed() -> bool:
 
 
 def choose(wanted: Choice = "auto") -> tuple[Tier | None, str]:
-    """The tier that runs programs on this machine, or None and why, with the remedy.
-
-    ``auto`` takes the first that works of bubblewrap, plain subprocess (if allowed), Monty.
-    """
+    """The tier that runs programs on this machine, or None and the reason with the remedy. ``auto`` takes the
+    first that works of bubblewrap, plain subprocess (if allowed), Monty."""
     reasons = []
     for tier in TIERS if wanted == "auto" else (wanted,):
         reason = trouble(tier) if tier != "unsafe" or unsafe_allowed() else UNTYPED
@@ -53,7 +51,7 @@ def choose(wanted: Choice = "auto") -> tuple[Tier | None, str]:
 
 
 def sandbox(wanted: Choice = "auto", limits: Limits | None = None) -> Sandbox:
-    """The process's own sandbox of a tier, started on first use. Raises DataError where there is none."""
+    """The process's own sandbox of a tier, started on first use. Raises DataError if there is none."""
     tier, reason = choose(wanted)
     if tier is None:
         raise DataError(reason)
@@ -62,19 +60,19 @@ def sandbox(wanted: Choice = "auto", limits: Limits | None = None) -> Sandbox:
 
 @functools.cache
 def start(tier: Tier, limits: Limits) -> Sandbox:
-    """A sandbox of a tier that is there, kept for the life of the process."""
+    """A sandbox of an available tier, kept for the life of the process."""
     if tier == "monty":
         return monty.MontySandbox(limits)
     return process.BubblewrapSandbox(limits) if tier == "bubblewrap" else process.UnsafeSandbox(limits)
 
 
 def default_sandbox() -> Sandbox:
-    """Monty with tight limits, for programs that are known to fit it: a single expression, say."""
+    """Monty with tight limits, for programs that are known to fit it, such as a single expression."""
     return start("monty", TIGHT)
 
 
 def absent(tier: Tier) -> str:
-    """What a tier lacks on this machine, found without running anything; empty when nothing."""
+    """What a tier lacks on this machine, without running anything; empty if nothing."""
     reason: str = _module(tier).absent(tier)
     return reason
 
@@ -85,12 +83,12 @@ def _module(tier: Tier) -> Any:
 
 @functools.cache
 def trouble(tier: Tier) -> str:
-    """Why a tier cannot be used on this machine; empty when it can. Tried once per process."""
+    """Why a tier cannot be used on this machine; empty if it can. Tried once per process."""
     if reason := absent(tier):
         return reason
     try:
         probed = start(tier, PROBED)
-    except Exception as error:  # a damaged installation raises anything
+    except Exception as error:  # A damaged installation may raise anything.
         return f"does not start ({type(error).__name__}: {error})"[:300]
     works = probed.run("def double(x):\n    return 2 * x", ["double(21)"])
     if works.outcome != "pass" or works.values != (42,):
@@ -99,7 +97,7 @@ def trouble(tier: Tier) -> str:
         return ""
     escape = probed.run(_module(tier).ESCAPE, ["escape()"])
     if escape.outcome == "pass" and escape.values != ([],):
-        return f"does not keep programs in ({escape.values})"
+        return f"lets programs escape ({escape.values})"
     if escape.outcome == "infra_error":
         return f"failed while a program tried to escape ({escape.detail})"
     return ""

@@ -1,13 +1,13 @@
-"""System calls that a program in bubblewrap does without, as a filter that bwrap hands to the kernel.
+"""A filter for the kernel, passed by bwrap, of system calls that a program in bubblewrap does not need.
 
-The walls are bubblewrap's namespaces. This closes what they and the limits on resources leave open: processes
-and threads (a limit on their number does not bind root); memory that a limit on address space does not count;
-sockets that no namespace covers (vsock); tracing; and what a program may do to files of the host that it
-cannot write to, as their owner (which root's is): change modes, owners, times and attributes, lock them, hear
-of their events, drop them from memory. It also closes what asks the kernel about the machine, and what only
-an administrator may do: no program of a task needs these, and without it settings of the host decide on them.
+Isolation comes from bubblewrap's namespaces. The filter closes what they and the limits on resources leave
+open: processes and threads (a limit on their number does not bind root); memory that a limit on address space
+does not count; sockets that no namespace covers (vsock); tracing; and operations on files of the host that
+the program cannot write but may own (as root does): changing modes, owners, times and attributes, locking,
+watching events, dropping them from memory. It also closes queries about the machine and calls for
+administrators. No task's program needs these, and without the filter settings of the host would decide.
 
-`sysinfo` stays open, which tells load, uptime and free memory: glibc takes its success for granted.
+`sysinfo`, which reports load, uptime and free memory, stays open, because glibc assumes that it succeeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 Numbers = tuple[int | None, int | None]
-"""Of a system call on x86-64 and on ARM64, from the kernel's tables; None where there is none."""
+"""Numbers of a system call on x86-64 and on ARM64, from the kernel's tables; None if there is none."""
 REFUSED: Final[Mapping[str, Numbers]] = {
     # processes, threads, namespaces, tracing
     "clone": (56, 220),
@@ -62,7 +62,7 @@ REFUSED: Final[Mapping[str, Numbers]] = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # what the kernel says of the machine and of what else runs on it
+    # information about the machine and what else runs on it
     "syslog": (103, 116),
     "sysfs": (139, None),
     "ustat": (136, None),
@@ -72,7 +72,7 @@ REFUSED: Final[Mapping[str, Numbers]] = {
     "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445),
     "landlock_restrict_self": (446, 446),
-    # what takes an administrator: clocks, modules, swap, the host's name, its power
+    # calls for administrators: clocks, modules, swap, the host's name, its power
     "adjtimex": (159, 171),
     "clock_adjtime": (305, 266),
     "clock_settime": (227, 112),
@@ -140,7 +140,7 @@ REFUSED: Final[Mapping[str, Numbers]] = {
     "mount_setattr": (442, 442),
     "quotactl": (179, 60),
     "quotactl_fd": (443, 443),
-    # precedence: a program that steps back waits for a processor for as long as it likes
+    # precedence: a program that lowers its own could wait for a processor without limit
     "setpriority": (141, 140),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
@@ -160,7 +160,7 @@ IDLE: Final[Mapping[str, Numbers]] = {
     "fdatasync": (75, 83),
     "sync_file_range": (277, 84),
 }
-"""Calls that succeed and do nothing: a program writes no file, and the host's are not its business."""
+"""Calls that succeed and do nothing: a program writes no file, and must not affect the host's."""
 NEWEST: Final = 450
 """Last number of the tables above. Later ones, and all of x86-64's second table, do not exist (ENOSYS)."""
 
@@ -172,14 +172,14 @@ ONLY: Final[Mapping[Numbers, tuple[int, Sequence[int]]]] = {
     FCNTL: (1, (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 15, 16, 1030, 1032)),
     # TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
     IOCTL: (1, (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
-    # AF_UNIX; asking for another can load a module of the kernel
+    # AF_UNIX; asking for another can load a kernel module
     SOCKETPAIR: (0, (1,)),
-    # what memory allocation and Python's mmap ask for: not MERGEABLE, COLD, PAGEOUT, COLLAPSE
+    # what memory allocation and Python's mmap need: not MERGEABLE, COLD, PAGEOUT, COLLAPSE
     MADVISE: (2, (0, 1, 2, 3, 4, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19, 22, 23)),
     # names of a thread and a mapping, and questions: not whether it dies with its parent or can be looked at
     PRCTL: (0, (2, 3, 15, 16, 21, 23, 30, 39, 0x53564D41)),
 }
-"""The values with which these calls are let through; with any other they are refused."""
+"""The values with which these calls are allowed; with any other they are refused."""
 
 MACHINES: Final = ("x86_64", "aarch64")
 ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -195,7 +195,7 @@ REFUSE, UNKNOWN, SUCCEED = ERROR | errno.EPERM, ERROR | errno.ENOSYS, ERROR
 
 @functools.cache
 def seccomp_filter() -> bytes | None:
-    """The filter of this machine; None on a machine whose numbers are not known."""
+    """The filter of this machine; None on a machine whose numbers are unknown."""
     machine = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine())
     if machine not in MACHINES or struct.calcsize("P") != 8:
         return None
@@ -204,9 +204,7 @@ def seccomp_filter() -> bytes | None:
 
 def assemble(machine: str) -> bytes:
     """A program of struct sock_filter for one of `MACHINES` (both have the low word of an argument first).
-
-    Calls by another architecture's numbers kill the process: their numbers mean something else.
-    """
+    Calls by another architecture's numbers kill the process, because those numbers mean something else."""
     place = MACHINES.index(machine)
     program = [
         _instruction(LOAD, ARCHITECTURE_AT),
@@ -231,10 +229,10 @@ def assemble(machine: str) -> bytes:
 
 
 def _one_of(values: Sequence[int | None], then: int) -> list[bytes]:
-    """Return `then` where what was loaded is one of the values; go on behind these instructions otherwise."""
+    """Return `then` if the loaded value is one of the values; otherwise continue after these instructions."""
     known = sorted({value for value in values if value is not None})
     tests = [
-        # the last goes over the return where it does not match, the others straight to it where they do
+        # The last one skips the return if it does not match; the others jump to the return.
         _instruction(EQUAL, value, len(known) - 1 - i, int(i == len(known) - 1))
         for i, value in enumerate(known)
     ]

@@ -1,7 +1,7 @@
-"""Stands between a process and a program that it starts: when either dies, so does the other. Run as a file.
+"""Connects a process and a program that it starts: when either dies, so does the other. Run as a file.
 
-The system can kill a process when the thread dies that started it, which serves only where that thread lives
-as long as its process; a pool of threads is none. This process has one thread, and looks who its parent is.
+The kernel can kill a process when the thread that started it dies. That helps only if the thread lives as
+long as its process, which threads of a pool do not. This process has one thread and checks who its parent is.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import signal
 import sys
 
 LOOK = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG."""
 
@@ -27,7 +27,7 @@ def main() -> int:
             os._exit(1)
         os.execv(sys.argv[1], sys.argv[1:])
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):  # whose ends are the program's: they close with it
+    for stream in (0, 1):  # The pipe ends belong to the program and close with it.
         os.dup2(nothing, stream)
     while os.getppid() == harness:
         signal.sigtimedwait([signal.SIGCHLD], LOOK)

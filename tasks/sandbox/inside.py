@@ -1,11 +1,12 @@
-"""What runs inside a sandbox of the CPython tiers: limits itself, runs one program, writes its values.
+"""Runs inside a sandbox of the CPython tiers: limits itself, runs one program, writes its values.
 
-Only its compiled code enters a sandbox (`tasks/sandbox/process.py` sends it), into an interpreter that has
-imported nothing; it therefore imports next to nothing itself. The program shares the process with it and can
-overwrite all of it. That gains nothing: what is written here is values, and no expected value is in here.
+Only the compiled code of this file enters a sandbox (`tasks/sandbox/process.py` sends it), into an
+interpreter that has imported nothing, so it imports next to nothing itself. The program shares the process
+with it and can overwrite all of it. That gains nothing: only values are written here, and no expected value
+is available here.
 
 The answer is lines of ASCII: ``ready``; one ``value JSON`` per call; ``end``. A failure is ``failed KIND
-TEXT`` in place of the rest. `transcript.py` reads it and fails whatever is not exactly this.
+TEXT`` instead of the rest. `transcript.py` reads it and fails whatever is not exactly this.
 """
 
 import os
@@ -14,13 +15,13 @@ import sys
 import types
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` takes longer to import than most programs take to run
+if TYPE_CHECKING:  # Importing `typing` takes longer than most programs take to run.
     from collections.abc import Callable
     from typing import Any
 
 
 def main(job: "dict[str, Any]") -> None:
-    """Run `job` and leave the process without finalizers: programs may have put theirs in the way."""
+    """Run `job` and leave the process without finalizers, because programs may have installed their own."""
     channel, write, leave = private_channel(), os.write, os._exit
 
     def say(text: str) -> None:
@@ -41,7 +42,7 @@ def main(job: "dict[str, Any]") -> None:
 
 
 def private_channel() -> int:
-    """Standard output by another number; what programs print goes nowhere, and their input is at its end."""
+    """Move standard output to another descriptor; the program's prints go nowhere, and its input is empty."""
     channel = os.dup(1)
     os.set_inheritable(channel, False)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -52,7 +53,7 @@ def private_channel() -> int:
 
 
 def run(job: "dict[str, Any]", say: "Callable[[str], None]") -> None:
-    """Define the program, evaluate each call in order, say each value."""
+    """Define the program, evaluate each call in order, write each value."""
     try:
         program = compile(job["program"], "program", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:
@@ -60,7 +61,7 @@ def run(job: "dict[str, Any]", say: "Callable[[str], None]") -> None:
     if "random" in job["program"]:
         import random
 
-        random.seed(0)  # a program that draws numbers gets the same ones in every run
+        random.seed(0)  # A program that draws random numbers gets the same ones in every run.
     encoder = Encoder(job["largest"], job["deepest"])
     module = sys.modules["program"] = types.ModuleType("program")
     exec(program, module.__dict__)
@@ -75,7 +76,7 @@ def run(job: "dict[str, Any]", say: "Callable[[str], None]") -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Name and message in ASCII on one line, or only the name where the message fails."""
+    """Name and message in ASCII on one line, or only the name if the message fails."""
     try:
         text = (
             type(error).__name__ + ": " + str.__str__(error.args[0]) if error.args else type(error).__name__
@@ -87,12 +88,12 @@ def describe(error: BaseException) -> str:
 
 class Encoder:
     """Values as JSON that keeps Python's types: null, true, false, a string for text, and ``[TAG, ...]`` for
-    everything else, text and numbers in hexadecimal.
+    everything else, with text and numbers in hexadecimal.
 
-    Built-in types are read, and as what they are built on types that are built on these (a named tuple is a
-    tuple, a member of an IntEnum a number), fractions and decimals; all through the methods of the built-in
-    type, so that no method of a program is called and none of its comparisons decides. Raises TypeError for
-    another type, OverflowError above `largest` characters in all or `deepest` levels.
+    Built-in types, fractions and decimals are supported. Subclasses are written as their built-in type (a
+    named tuple as a tuple, a member of an IntEnum as a number). Only methods of the built-in type are called,
+    so no method or comparison of a program has any influence. Raises TypeError for another type,
+    OverflowError above `largest` characters in all or `deepest` levels.
     """
 
     def __init__(self, largest: int, deepest: int) -> None:
@@ -152,12 +153,12 @@ BUILT_ON: "dict[type, Callable[[Any], Any]]" = {
     str: lambda value: str.__add__("", value),
     bytes: lambda value: bytes.__add__(b"", value),
 }
-"""How the built-in value is had of one of a type that is built on it."""
+"""How to get the built-in value from an instance of a subclass."""
 
 
 def built_in(value: object, kinds: "tuple[type, ...]") -> "tuple[type, Any]":
-    """The built-in type that a value's type is built on, and the value as one of it where that is a number or
-    text; containers are walked as they are."""
+    """The built-in type behind a value's type, and the value converted to it for a number or text; containers
+    are walked as they are."""
     for kind in kinds:
         if issubclass(type(value), kind):
             return kind, BUILT_ON[kind](value) if kind in BUILT_ON else value

@@ -1,6 +1,6 @@
 """The Monty tier: pydantic-monty, a Python interpreter in Rust without system access, on any platform.
 
-Not all of Python is there: no `yield`, no inheritance, little of the standard library.
+It lacks parts of Python: `yield`, inheritance, most of the standard library.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _wire(value):
             return f'["{tag}",[' + ','.join([_wire(item) for item in value]) + ']]'
     raise TypeError('the value is not of a built-in type')
 """
-"""The values as text, which is all that leaves: to take a set or dictionary over as it is can cost this
-process the square of its size, outside of every limit. The last expression is an f-string, so that it is text
-whatever the program has made of these names."""
+"""Returns the values as text, and only text leaves: copying a set or dictionary can cost this process the
+square of its size, outside of every limit. The last expression is an f-string, so it is text whatever the
+program has done to these names."""
 
 
 def absent(tier: Tier) -> str:
@@ -58,9 +58,8 @@ def absent(tier: Tier) -> str:
 
 
 def guarded(place: Path) -> str | None:
-    """A command that starts Monty so that it dies with this process, which otherwise leaves a program to run
-    on for as long as its limit. None, and so plain Monty, where that is not Linux or nothing can be run from
-    the folder."""
+    """A command that starts Monty so that it dies with this process; otherwise a program may run on until its
+    limit. None, and so plain Monty, if this is not Linux or nothing can be run from the folder."""
     from pydantic_monty._binary import find_monty_binary
 
     script = place / "monty"
@@ -75,16 +74,16 @@ def guarded(place: Path) -> str | None:
 
 
 GRACE: Final = 0.05
-"""The last share of a program's time, for the interpreter to end it by itself and keep its worker."""
+"""The last share of a program's time, in which the interpreter may end it by itself and keep its worker."""
 
 
 class MontySandbox(Sandbox):
     """pydantic-monty with limits on time, memory and recursion; every program has a fresh session, and a
     worker that crashed is replaced.
 
-    Monty measures time by the clock alone, so its limit is the one on waiting. The interpreter looks at the
-    clock between operations only, and one operation on long numbers takes as long as it likes, so the worker
-    is killed from outside when the limit is reached.
+    Monty measures only clock time, so its limit is the one on waiting. The interpreter checks the clock only
+    between operations, and one operation on long numbers can take any time, so the worker is killed from
+    outside when the limit is reached.
     """
 
     tier: Tier = "monty"
@@ -105,10 +104,10 @@ class MontySandbox(Sandbox):
             binary_path=guarded(Path(self.place.name)),
             max_processes=workers,
             request_timeout=4 * seconds + 1,
-            feed_duration_limit_grace=GRACE * seconds,  # left to itself it adds a second
+            feed_duration_limit_grace=GRACE * seconds,  # By default it adds a second.
         )
         self.pool.__enter__()
-        super().__init__(limits, workers)  # which sees to `close`, of a pool that is there
+        super().__init__(limits, workers)  # Its exit closes the pool.
 
     def close(self) -> None:
         super().close()
@@ -126,7 +125,7 @@ class MontySandbox(Sandbox):
         except self.monty.MontyCrashedError as error:
             if getattr(error, "timed_out", False):
                 return Execution("timeout", detail=str(error)[:200]), False
-            # The interpreter's own limits act first; a program whose worker dies every time took too much.
+            # The interpreter's own limits act first; a program whose worker dies every time used too much.
             return Execution("oom", detail=str(error)[:200]), True
         except self.monty.MontyRuntimeError as error:
             return _runtime_failure(error), False

@@ -1,7 +1,7 @@
-"""The CPython tiers: bubblewrap, and a plain subprocess for those who ask for it.
+"""The CPython tiers: bubblewrap, and a plain subprocess for users who ask for it.
 
-Every program has a sandbox of its own, made for it and gone with it. What runs inside is the compiled code of
-`inside.py`; what it writes is read by `transcript.py`.
+Every program gets a new sandbox of its own. The compiled code of `inside.py` runs inside; `transcript.py`
+reads what it writes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from grpobench.tasks.sandbox.filter import seccomp_filter
 from grpobench.tasks.sandbox.protocol import PATIENCE, Execution, Job, Limits, Sandbox, Tier
 
 START: Final = 5.0
-"""Seconds that a sandbox may take to come up before a program runs in it."""
+"""Seconds until a sandbox must be ready to run a program."""
 SHORTEST: Final = 0.01
-"""Seconds between two looks at whether the time is up."""
+"""Seconds between two checks whether the time is up."""
 BOOTSTRAP: Final = "import sys,marshal;j=marshal.loads(sys.stdin.buffer.read());exec(j['code']);main(j)"
 PYTHON: Final = ("-s", "-S", "-P", "-B", "-c", BOOTSTRAP)
-"""No site packages, no user folder, nothing on the path but the standard library."""
+"""No site packages, no user folder, only the standard library on the path."""
 ENVIRONMENT: Final = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
-"""All of a program's environment. The fixed hash seed gives sets of text one order in every run."""
+"""The complete environment of a program. The fixed hash seed gives sets of text one order in every run."""
 LARGEST_FILE: Final = 8 * 2**20
-"""Bytes of a file that a program writes, where the tier lets it write any."""
+"""Maximum bytes of a file that a program writes, in a tier that lets it write any."""
 MOST_SIGNALS: Final = 64
-"""Timers of a program, and signals under way to it: the kernel keeps memory for each."""
+"""Maximum timers of a program, and of signals pending for it: the kernel keeps memory for each."""
 
 ESCAPE: Final = """
 import os, socket, resource, threading
@@ -82,16 +82,16 @@ def absent(tier: Tier) -> str:
 
 
 class ProcessSandbox(Sandbox):
-    """One process per program, judged by the processor time that it took."""
+    """One process per program, limited by its processor time."""
 
     tier: Tier
     apart: ClassVar[bool]
-    """Whether the process that was started is not the program's own, and out of its reach."""
+    """Whether the started process is not the program's own, and out of its reach."""
 
     def __init__(self, limits: Limits, workers: int = 0) -> None:
         super().__init__(limits, workers)
         self.rules = {
-            "RLIMIT_CPU": math.ceil(2 * limits.seconds) + 1,  # should nobody look any more
+            "RLIMIT_CPU": math.ceil(2 * limits.seconds) + 1,  # in case nobody checks any more
             "RLIMIT_FSIZE": LARGEST_FILE,
             "RLIMIT_NOFILE": 32,
             "RLIMIT_CORE": 0,
@@ -145,7 +145,8 @@ def code_inside() -> Any:
 
 
 class UnsafeSandbox(ProcessSandbox):
-    """A plain subprocess with limits on its resources. It can read, write and reach what you can."""
+    """A plain subprocess with limits on its resources. It can read, write and reach everything that you
+    can."""
 
     tier: Tier = "unsafe"
     apart = False
@@ -156,7 +157,7 @@ class UnsafeSandbox(ProcessSandbox):
 
 
 class BubblewrapSandbox(ProcessSandbox):
-    """Namespaces of its own, a file system of nothing but the standard library, no rights, one process."""
+    """Own namespaces, a file system with only the standard library, no privileges, one process."""
 
     tier: Tier = "bubblewrap"
     apart = True
@@ -170,7 +171,7 @@ class BubblewrapSandbox(ProcessSandbox):
     def command(self) -> Iterator[tuple[list[str], tuple[int, ...]]]:
         reading, writing = os.pipe()
         try:
-            os.write(writing, self.filter)  # fits into the pipe
+            os.write(writing, self.filter)  # It fits into the pipe.
         finally:
             os.close(writing)
         try:
@@ -192,12 +193,12 @@ class Installation:
 
 
 UNNEEDED: Final = ("_tkinter", "_curses", "_curses_panel", "readline", "nis", "_dbm", "_gdbm")
-"""Extension modules left without their shared objects, which would be many."""
+"""Extension modules without their shared objects, which would be many."""
 
 
 @functools.cache
 def installation() -> Installation:
-    """Of the interpreter that runs this."""
+    """The files of the interpreter that runs this."""
     executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     library = sysconfig.get_path("stdlib")
     modules = Path(sysconfig.get_config_var("DESTSHARED") or f"{library}/lib-dynload").glob("*.so")
@@ -216,12 +217,10 @@ def installation() -> Installation:
 
 
 def walls(python: Installation) -> list[str]:
-    """Options of bwrap. Everything is read-only: in a file system of its own a program could make so many
-    empty files that the kernel's records of them fill the memory; bwrap limits the size of contents alone.
-
-    The two devices are the host's, as those of bwrap's ``--dev`` would be, which brings terminals besides;
-    what could change them is refused by the filter.
-    """
+    """Options of bwrap. Everything is read-only: bwrap only limits the size of contents, so in a writable
+    file system a program could fill the memory with the kernel's records of empty files. The two devices are
+    the host's, as with bwrap's ``--dev``, which would also add terminals; the filter refuses calls that could
+    change them."""
     options = [
         "--unshare-all",
         "--unshare-user",
@@ -237,7 +236,11 @@ def walls(python: Installation) -> list[str]:
     for path in (python.executable, python.library, *python.objects):
         options += ["--ro-bind", path, path]
     options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    for name in ("site-packages", "dist-packages", "test"):  # installed packages may hold a task's answers
+    for name in (
+        "site-packages",
+        "dist-packages",
+        "test",
+    ):  # Installed packages may contain a task's answers.
         if os.path.isdir(f"{python.library}/{name}"):
             options += ["--tmpfs", f"{python.library}/{name}", "--remount-ro", f"{python.library}/{name}"]
     for device in ("/dev/null", "/dev/urandom"):
@@ -251,8 +254,9 @@ def walls(python: Installation) -> list[str]:
 class Conversation:
     """Sends a job to a process, reads its answer, and says how it ended.
 
-    The process is stopped when it has had its processor seconds, or at `PATIENCE` times as many by the clock,
-    not counting the time that it waited for a processor: on however busy a machine, its verdict is the same.
+    The process is stopped when it has used its processor seconds, or after `PATIENCE` times as many by the
+    clock, without the time that it waited for a processor. So its verdict does not depend on how busy the
+    machine is.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], blob: bytes, limits: Limits, apart: bool) -> None:
@@ -261,18 +265,18 @@ class Conversation:
         self.complaint = bytearray()
         self.began = time.monotonic()
         self.look = self.began + START
-        """When to look next whether the time is up."""
+        """When to check next whether the time is up."""
         self.ready = False
         self.late = self.flooded = False
         self.status = 0
         self.seconds = 0.0
-        """Processor time of the process and what it started."""
+        """Processor time of the process and its children."""
 
     def judge(self, calls: int) -> tuple[Execution, bool]:
         """The execution, and whether it should be tried again."""
         try:
             self.talk()
-        except BaseException:  # Ctrl-C, for one
+        except BaseException:  # for example Ctrl-C
             self.kill()
             raise
         finally:
@@ -287,17 +291,17 @@ class Conversation:
         if self.ready and self.seconds >= self.limits.seconds:
             return Execution("timeout", detail=f"{self.seconds:.1f} processor seconds"), False
         if not self.answer.startswith(b"ready\n") or (self.apart and self.status < 0):
-            # It never came up, or the sandbox itself was killed, which nothing inside can do.
+            # It never started, or the sandbox itself was killed, which nothing inside can do.
             complaint = self.complaint.decode(errors="replace").strip()
             return Execution("infra_error", detail=f"status {self.status}: {complaint}"[:200]), True
-        # A killed process may have been chosen by a machine short of memory, or have limited itself: the same
-        # again and again is the program's own doing, and so is what takes its time in all.
+        # A process may have been killed because the machine is short of memory, or by its own limits. If that
+        # happens repeatedly, or if it used its time up, it is the program's own doing.
         number = abs(self.status) if self.status < 0 else self.status - 128
         killed = number in (signal.SIGKILL, signal.SIGXCPU)
         return Execution("error", (), f"ended with status {self.status}", self.seconds), killed
 
     def talk(self) -> None:
-        """Until the process has closed its output, is late, or has written too much."""
+        """Read until the process has closed its output, is late, or has written too much."""
         poll, rest = select.poll(), memoryview(self.blob)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         inward = self.process.stdin.fileno()
@@ -329,7 +333,7 @@ class Conversation:
                 return
 
     def is_late(self) -> bool:
-        """Whether the time is up; if not, `look` is when it can be up at the earliest."""
+        """Whether the time is up; if not, `look` is the earliest time when it can be."""
         ran, waited = usage(self.process.pid)
         self.seconds = max(self.seconds, ran)
         idle = time.monotonic() - self.began - ran - waited
@@ -341,7 +345,7 @@ class Conversation:
         return left <= 0
 
     def end(self) -> None:
-        """Reap the process, killing it if its time is up, and everything that it started."""
+        """Kill the process if its time is up, reap it, and kill everything that it started."""
         process = self.process
         if self.late or self.flooded:
             self.kill()
@@ -361,10 +365,10 @@ class Conversation:
                     file.close()
 
     def kill(self) -> None:
-        """The process has a session of its own. Bubblewrap's child, with which all of its namespace ends, has
-        another, and is not left to die with its parent: should a program find a way not to."""
+        """Kill the process and its session. Bubblewrap's child, which ends its whole namespace, has another
+        session and is killed too, in case a program manages not to die with its parent."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGSTOP)  # so that it frees no number of a child
+            os.killpg(self.process.pid, signal.SIGSTOP)  # so that it does not free a child's process id
             for child in children(self.process.pid) if self.apart else []:
                 os.kill(child, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -372,7 +376,7 @@ class Conversation:
 
 
 def _write(descriptor: int, data: memoryview) -> int:
-    """Bytes written; all of them where nobody reads any more."""
+    """Number of bytes written; all of them if nobody reads any more."""
     try:
         return os.write(descriptor, data)
     except BlockingIOError:
@@ -382,12 +386,9 @@ def _write(descriptor: int, data: memoryview) -> int:
 
 
 def usage(pid: int) -> tuple[float, float]:
-    """Seconds that a process and its children ran, and that they were ready to run and had no processor.
-    Both are 0 where the kernel does not tell (anywhere but on Linux).
-
-    A limit on processor time does not serve by itself: the kernel counts it in whole ticks, which on a busy
-    machine makes it up to twice what the process had.
-    """
+    """Seconds that a process and its children ran, and that they waited for a processor. Both are 0 if the
+    kernel does not say (everywhere but on Linux). A limit on processor time is not enough: the kernel counts
+    whole ticks, which on a busy machine makes it up to twice the real time."""
     try:
         ran, waited = (int(part) / 1e9 for part in Path(f"/proc/{pid}/schedstat").read_text().split()[:2])
     except (OSError, ValueError):
@@ -399,7 +400,7 @@ def usage(pid: int) -> tuple[float, float]:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the children of a process with one thread; none where the kernel does not tell."""
+    """Process ids of the children of a process with one thread; empty if the kernel does not say."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (OSError, ValueError):

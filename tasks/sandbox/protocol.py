@@ -1,4 +1,4 @@
-"""What every tier of the sandbox is: programs go in, the values of their calls come out as text."""
+"""The interface of all tiers of the sandbox: programs go in, the values of their calls come out as text."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Choice = Literal["auto", "bubblewrap", "monty", "unsafe"]
 
 @dataclass(frozen=True)
 class Execution:
-    """What running one program gave: the values of its calls (only when `outcome` is "pass")."""
+    """The result of running one program: the values of its calls (only if `outcome` is "pass")."""
 
     outcome: ExecutionOutcome
     wire: tuple[str, ...] = ()
-    """The values as `wire.py` has them, which anybody inside may have written. `judging.py` reads
+    """The values in the format of `wire.py`, which anyone inside may have written. `grading/algebra.py` reads
     and compares them at a bounded cost."""
     detail: str = ""
     seconds: float = 0.0
-    """Processor time that it took, where that decides whether it is tried again."""
+    """Processor time, if that decides whether the program is tried again."""
 
     @property
     def brief(self) -> bool:
-        """Whether reading and comparing the values takes no time to speak of, whatever they are."""
+        """Whether reading and comparing the values takes negligible time, whatever they are."""
         return sum(map(len, self.wire)) <= BRIEF
 
     @functools.cached_property
     def values(self) -> tuple[Any, ...]:
-        """The values themselves, read in this process. Raises ValueError where the text stands for none."""
+        """The values themselves, read in this process. Raises ValueError for text that is not a value."""
         return read_values(self.wire)
 
 
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use."""
+    """Limits of one program."""
 
     seconds: float = 3.0
     """Processor time. A program that waits instead is stopped after `PATIENCE` times as long."""
@@ -67,16 +67,16 @@ PATIENCE = 3
 
 
 BRIEF = 4000
-"""Characters of values on the wire that are read and compared where they are, in hundredths of a second."""
+"""Maximum characters of values that are read and compared in this process, within hundredths of a second."""
 
 
 class Sandbox(ABC):
-    """What every tier is, and what they share: retries, and as many jobs at once as there are cores."""
+    """Base of all tiers: retries, and as many jobs at once as there are cores."""
 
     tier: Tier
     attempts = 3
     longest = 200_000
-    """Characters of a program; anything longer is not run."""
+    """Characters of a program; longer ones are not run."""
 
     def __init__(self, limits: Limits, workers: int = 0) -> None:
         self.limits = limits
@@ -86,8 +86,9 @@ class Sandbox(ABC):
 
     @abstractmethod
     def once(self, job: Job) -> tuple[Execution, bool]:
-        """Run a job one time. The second says that something other than the program may have ended it (a
-        worker was killed, say): it is then run again, and what the last attempt gives stands."""
+        """Run a job once. The second value says that something other than the program may have ended it
+        (for example, a worker was killed). The job is then run again, and the result of the last attempt
+        counts."""
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -107,7 +108,7 @@ class Sandbox(ABC):
         return execution
 
     def run_all(self, jobs: Sequence[Job]) -> list[Execution]:
-        """Run many, several at once; in the order given."""
+        """Run many programs in parallel; returns results in the order given."""
         if len(jobs) < 2 or self.workers < 2:
             return [self.run(job.program, job.calls) for job in jobs]
         if self.threads is None:

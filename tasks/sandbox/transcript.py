@@ -1,4 +1,4 @@
-"""Reading what a program's process wrote: lines that are exactly those of `inside.py`, or an error."""
+"""Read the output of a program's process: exactly the lines of `inside.py`, or an error."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from grpobench.tasks.sandbox.protocol import Execution, ExecutionOutcome
 from grpobench.tasks.sandbox.wire import Malformed
 
 FAILURES: Final[tuple[ExecutionOutcome, ...]] = ("error", "syntax", "oom", "output_limit")
-"""What the program of `inside.py` may say went wrong."""
+"""Failures that `inside.py` may report."""
 
 
 def read(answer: bytes, calls: int) -> Execution | None:
-    """The execution that an answer tells of; None where it stops early, as that of a process that died.
-
-    Exactly one value per call, in order, then the end: a line too many, one twice, one of another form, or
-    anything behind the end is an error. Values that are not brief are read later. Never raises.
-    """
+    """The execution that an answer describes; None if it stops early, for example because the process died.
+    It must have exactly one value per call, in order, then the end. Extra, repeated or malformed lines, and
+    anything after the end, are errors. Values that are not brief are read later. Never raises."""
     try:
         lines = answer.decode("ascii").split("\n")
-        if lines.pop() or not lines:  # the last line is not whole
+        if lines.pop() or not lines:  # The last line is not whole.
             return None
         if lines.pop(0) != "ready":
             raise Malformed("it does not begin with ready")
@@ -30,7 +28,7 @@ def read(answer: bytes, calls: int) -> Execution | None:
 
 
 def checked(execution: Execution) -> Execution:
-    """The execution, or an error where it is brief and its values are no values."""
+    """The execution, or an error if it is brief and its values are invalid."""
     try:
         if execution.brief:
             _ = execution.values

@@ -1,4 +1,4 @@
-"""Reading what came out of a sandbox: bytes that anybody inside may have written."""
+"""Read values that came out of a sandbox: bytes that anyone inside may have written."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from fractions import Fraction
 from typing import Any, Final
 
 DEEPEST: Final = 32
-"""Levels of containers in a value."""
+"""Maximum levels of containers in a value."""
 LARGEST: Final = 1_000_000
-"""Characters of all values of a program together, on the wire."""
+"""Maximum characters of all values of a program together."""
 MOST_KEYS: Final = 3_000
-"""Elements of a set or dictionary: with equal hashes, building one takes the square of their number."""
+"""Maximum elements of a set or dictionary: with equal hashes, building one takes the square of their
+number."""
 MOST_WORK: Final = 3_000_000
-"""Steps of comparing elements with equal hashes, while values are built: a fraction of a second."""
+"""Maximum steps of comparing elements with equal hashes while values are built: a fraction of a second."""
 HIGHEST: Final = 1000
-"""Exponent of a decimal; it has this many digits at most, and so have the parts of a fraction."""
+"""Maximum exponent of a decimal, and maximum digits of a decimal and of a fraction's parts."""
 
 
 class Malformed(ValueError):
-    """The bytes are not what an honest run writes."""
+    """These are not the bytes that an honest run writes."""
 
 
 class Work:
-    """How much comparing of elements with equal hashes a set of values may cost."""
+    """How much comparing elements with equal hashes may still cost."""
 
     def __init__(self, left: int = MOST_WORK) -> None:
         self.left = left
@@ -38,7 +39,7 @@ class Work:
 
 
 def values(texts: Sequence[str]) -> tuple[Any, ...]:
-    """What the texts stand for. Raises ValueError where one stands for nothing or takes too much work."""
+    """The values of the texts. Raises ValueError for an invalid one, or one that takes too much work."""
     work = Work()
     try:
         return tuple(decode(json.loads(text), work) for text in texts)
@@ -47,7 +48,7 @@ def values(texts: Sequence[str]) -> tuple[Any, ...]:
 
 
 def decode(node: Any, work: Work, depth: int = 0) -> Any:
-    """The value that a parsed JSON node stands for. Raises ValueError for any other."""
+    """The value of a parsed JSON node. Raises ValueError for an invalid one."""
     if node is None or node is True or node is False:
         return node
     if type(node) is str:
@@ -94,10 +95,8 @@ def _many(tag: str, content: list[Any], work: Work, depth: int) -> Any:
 
 
 def charge(elements: Sequence[Any], work: Work) -> None:
-    """Pay for making a set of these elements: those with equal hashes are compared, each with each.
-
-    Raises TypeError where one cannot be hashed.
-    """
+    """Count the cost of making a set of these elements: those with equal hashes are compared, each with each.
+    Raises TypeError for an element that cannot be hashed."""
     groups: dict[int, list[Any]] = {}
     for element in elements:
         groups.setdefault(hash(element), []).append(element)
@@ -107,7 +106,7 @@ def charge(elements: Sequence[Any], work: Work) -> None:
 
 
 def weight(value: Any, work: Work) -> int:
-    """How many steps comparing a value with one just like it takes at most."""
+    """Maximum steps of comparing a value with an equal one."""
     work.spend(1)
     if type(value) in (tuple, list):
         return 1 + sum(weight(item, work) for item in value)

@@ -1,1 +1,1 @@
-"""Processes that can be killed, for what may hang."""
+"""Worker processes with time limits, for code that may hang."""

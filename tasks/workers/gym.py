@@ -1,7 +1,7 @@
-"""What runs in the keeper and the workers of `grpobench.tasks.reasoning_gym`: making and scoring problems.
+"""Generate and score problems in the keeper and the workers of `grpobench.tasks.reasoning_gym`.
 
-reasoning-gym is imported here and nowhere else. Some of its scorers call Python's `eval` on the answer, or
-sympy's parser, which does: `contain` puts readers of plain values in their place.
+reasoning-gym is imported only here. Some of its scorers call Python's `eval` on the answer, or sympy's
+parser, which does the same: `contain` replaces these by readers of plain values.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 from grpobench.tasks.workers.gym_mended import MENDED, REFUSED, prove
 
 SPAN = 2048
-"""Problems of one data set. Most generators make problem i from seed + i, so two data sets whose seeds are
-closer than this share problems. A stream is a row of data sets that lie end to end."""
+"""Problems of one data set. Most generators make problem i from seed + i, so two data sets with closer seeds
+share problems. A stream is a sequence of adjacent data sets."""
 STREAM = 2**20
 """Distance between the seeds of two streams."""
 FORMULA = re.compile(
     r"(?:\s|[0-9]+(?:\.[0-9]*)?|\.[0-9]+|[-+*/^(),!]|\b(?:a?(?:sin|cos|tan|sec|csc|cot)h?|arc(?:sin|cos|tan)|exp|log|ln"
     r"|sqrt|Abs|erf|pi|[A-Za-z])\b)*"
 )
-"""Numbers, operators, names of functions and single letters: no attributes, no texts, no subscripts."""
+"""Numbers, operators, names of functions and single letters: no attributes, texts or subscripts."""
 EVALUATING = (
     "algorithmic.binary_matrix",
     "algorithmic.number_sorting",
@@ -50,7 +50,7 @@ def gym() -> Callable[[Mapping[str, Any]], Any]:
 
 
 def contain() -> None:
-    """Let no scorer evaluate what a model wrote."""
+    """Prevent scorers from evaluating what a model wrote."""
     import sympy
     from sympy.parsing import sympy_parser
 
@@ -69,7 +69,7 @@ def contain() -> None:
 
 
 def make(generator: str, config: str, seed: int, start: int, count: int) -> dict[str, Any]:
-    """Problems of a stream: ``rows``, or what is wrong with the configuration as ``error``."""
+    """Problems of a stream: ``rows``, or an invalid configuration as ``error``."""
     try:
         chunks = {number // SPAN for number in range(start, start + count)}
         made = {chunk: data_set(generator, config, STREAM * seed + SPAN * chunk, SPAN) for chunk in chunks}
@@ -79,8 +79,8 @@ def make(generator: str, config: str, seed: int, start: int, count: int) -> dict
 
 
 def row(generator: str, config: str, made: Any, number: int) -> dict[str, Any]:
-    """One problem. `accepted` says whether the generator's scorer takes its reference; None without one."""
-    random.seed(f"{generator}/{config}/{number}")  # for what draws from the global generators
+    """One problem. `accepted` says whether the generator's scorer accepts its reference; None without one."""
+    random.seed(f"{generator}/{config}/{number}")  # for generators that use the global random state
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number % 2**32)
     entry = made[number % SPAN]
@@ -99,7 +99,7 @@ def row(generator: str, config: str, made: Any, number: int) -> dict[str, Any]:
 
 
 def reference_of(entry: Mapping[str, Any]) -> str | None:
-    """The reference answer, which a few generators keep with the metadata; None where there is none."""
+    """The reference answer, which a few generators keep in the metadata; None if there is none."""
     known = entry.get("metadata", {})
     kept = (known.get(key) for key in ("example_answer", "example_correct_answer", "possible_answer"))
     found = next((answer for answer in (entry["answer"], *kept) if answer is not None), None)
@@ -112,7 +112,7 @@ def score(generator: str, config: str, entry: str, answer: str) -> float:
     """The generator's own score of an answer."""
     unpacked = pickle.loads(
         base64.b64decode(entry)
-    )  # packed by `row`, and never outside of this process's parent
+    )  # packed by `row`, and only ever sent to this process's parent and back
     if generator == "composite":
         generator = unpacked["metadata"]["source_dataset"]
         own = next(part["config"] for part in parts(config) if part["name"] == generator)
@@ -122,7 +122,8 @@ def score(generator: str, config: str, entry: str, answer: str) -> float:
 
 
 def proven(generator: str, entry: str, answer: str) -> bool:
-    """Whether an answer that is not the reference is right, by a check of our own; False without one."""
+    """Whether an answer that is not the reference is right, by our own check; False if there is no such
+    check."""
     unpacked = pickle.loads(base64.b64decode(entry))
     return prove(unpacked["metadata"].get("source_dataset", generator), answer, unpacked)
 
@@ -142,7 +143,7 @@ def data_set(generator: str, config: str, seed: int, size: int) -> Any:
 
 @cache
 def parts(config: str) -> Sequence[dict[str, Any]]:
-    """The generators of a composite: those that its configuration names, else all others alike."""
+    """The generators of a composite: those in its configuration, else all others with equal weight."""
     from reasoning_gym.factory import DATASETS
 
     names = [{"name": name} for name in sorted(DATASETS) if name != "composite" and name not in REFUSED]
@@ -158,7 +159,7 @@ def settings(generator: str) -> list[str]:
 
 
 def solve(generator: str, entry: str) -> str | None:
-    """A reference answer where the generator gives none; None where there is no way to find one."""
+    """A reference answer if the generator gives none; None if there is no way to compute one."""
     unpacked = pickle.loads(base64.b64decode(entry))
     solver = {"rush_hour": drive, "boxnet": carry}.get(unpacked["metadata"].get("source_dataset", generator))
     return solver(unpacked["metadata"]) if solver else None
@@ -207,7 +208,7 @@ def drive(puzzle: Mapping[str, Any]) -> str | None:
 
 
 def carry(puzzle: Mapping[str, Any]) -> str:
-    """Each box in turn, along its row's line and then its column's, to a target of its color."""
+    """Move each box in turn, along its row's line and then its column's, to a target of its color."""
     plan = []
     boxes = [(place, item) for place, items in puzzle["initial_state"].items() for item in items]
     targets: dict[str, list[str]] = {}

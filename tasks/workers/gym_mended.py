@@ -1,4 +1,4 @@
-"""Where a generator of Reasoning Gym is not graded by its own scorer alone, and why.
+"""Generators of Reasoning Gym whose own scorer is not enough, and why.
 
 Each scorer here was fooled by an answer that knows nothing of its problem; `grpobench tasks check` tries such
 answers on every generator.
@@ -17,25 +17,25 @@ REFUSED: Final[Mapping[str, str]] = {
     "propositional_logic": "its scorer takes any conclusion that follows: (P ∨ Q), whatever the premises, is "
     "right for most of its problems",
 }
-"""Generators that are not served, and why."""
+"""Generators that are refused, and why."""
 NEAR: Final = 1e-4
-"""How far a probability may be off, as in the package, and here by a hundredth of itself at most."""
+"""Maximum error of a probability: the package's, and here at most a hundredth of the probability."""
 
 
 def same_word(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """1 for the reference, whatever its case. The own scorer compares truth values of two texts, and so takes
-    any text."""
+    """1 for the reference in any case. The package's scorer compares truth values of two texts, and so
+    accepts any text."""
     return float(answer.strip().casefold() == str(entry["answer"]).strip().casefold())
 
 
 def finite(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """The own score of a number. Of nan the own scorer makes min(1, nan), which is 1."""
+    """The package's score of a number. For nan that scorer computes min(1, nan), which is 1."""
     return 0.0 if re.search("nan|inf", answer, re.IGNORECASE) else own
 
 
 def probability(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """1 for the probability, as a decimal or a ratio. The own scorer gives 1 to any beginning of its digits,
-    such as 0, and to 0 where the probability is small."""
+    """1 for the probability, as a decimal or a ratio. The package's scorer gives 1 to any beginning of its
+    digits, such as 0, and to 0 if the probability is small."""
     rational = entry["metadata"]["rational"]
     truth = Fraction(rational["numerator"], rational["denominator"])
     try:
@@ -46,8 +46,8 @@ def probability(answer: str, entry: Mapping[str, Any], own: float) -> float:
 
 
 def sorted_numbers(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """1 for the same numbers in the same order. The own scorer takes a list of NaN of the right length, and
-    any number that is off by 1."""
+    """1 for the same numbers in the same order. The package's scorer accepts a list of NaN of the right
+    length, and numbers that are off by 1."""
     try:
         given = [float(number) for number in json.loads(answer.replace("'", '"'))]
     except (ValueError, TypeError):
@@ -56,7 +56,7 @@ def sorted_numbers(answer: str, entry: Mapping[str, Any], own: float) -> float:
 
 
 def solutions(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """The own score of a list of finite numbers. The own scorer passes over whatever is no number."""
+    """The package's score of a list of finite numbers. That scorer ignores whatever is not a number."""
     parts = [part.strip() for part in answer.strip().strip('"').split(",")]
     try:
         read = [float(part) for part in parts] if parts != [""] else []
@@ -66,15 +66,16 @@ def solutions(answer: str, entry: Mapping[str, Any], own: float) -> float:
 
 
 def words_in_order(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """The own score, but 1 for the reference's words alone: it does not mind what stands behind them."""
+    """The package's score, but 1 only for the reference's words alone: that scorer ignores what follows
+    them."""
     same = answer.casefold().split() == str(entry["answer"]).casefold().split()
     return float(same) if same or own >= 1 else own
 
 
 def arithmetic(answer: str, entry: Mapping[str, Any], own: float) -> float:
-    """The own score, but 1 only for an expression of the given numbers, each as often as it is given, with
-    + - * / and brackets. The own scorer of puzzle24 takes any four numbers (1*2*3*4 for every problem) and
-    drops a fraction; both read 2.4 as the numbers 2 and 4."""
+    """The package's score, but 1 only for an expression of the given numbers, each used as often as given,
+    with + - * / and brackets. The scorer of puzzle24 accepts any four numbers (1*2*3*4 for every problem) and
+    drops a fraction; both scorers read 2.4 as the numbers 2 and 4."""
     plain = re.fullmatch(r"[-+*/()\s\d]*", answer) and not re.search(r"\*\s*\*|/\s*/", answer)
     used = sorted(int(number) for number in re.findall(r"\d+", answer)) if plain else []
     if used == sorted(entry["metadata"]["numbers"]) and own >= 1:
@@ -84,7 +85,7 @@ def arithmetic(answer: str, entry: Mapping[str, Any], own: float) -> float:
 
 
 def worked_out(text: str) -> Fraction | None:
-    """The value of an expression of whole numbers, + - * / and brackets, exactly; None for any other."""
+    """The exact value of an expression of integers, + - * / and brackets; None for anything else."""
     import ast
 
     def value(node: ast.expr) -> Fraction:
@@ -121,21 +122,21 @@ MENDED: Final[Mapping[str, Mended]] = {
     "polynomial_equations": solutions,
     "puzzle24": arithmetic,
 }
-"""The score of an answer to a problem, given the own scorer's."""
+"""The score of an answer to a problem, given the package's score."""
 
 
 # Answers that are right and not the reference
 
 
 def prove(generator: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether an answer solves a problem of several solutions, by a check that shares nothing with the
+    """Whether an answer solves a problem of several solutions, by a check that is independent of the
     package's. False for every other generator."""
     proof = PROOFS.get(generator)
     return proof is not None and proof(answer, entry["metadata"])
 
 
 def colors(answer: str, known: Mapping[str, Any]) -> bool:
-    """Every vertex has one of the colors, and the ends of an edge have two."""
+    """Every vertex has one of the colors, and the ends of every edge have different ones."""
     puzzle, given = known["puzzle"], json.loads(answer)
     if set(given) != {str(vertex) for vertex in puzzle["vertices"]}:
         return False
@@ -144,7 +145,7 @@ def colors(answer: str, known: Mapping[str, Any]) -> bool:
 
 
 def pours(answer: str, known: Mapping[str, Any]) -> bool:
-    """The moves are possible, and one of the jugs ends with the target in it."""
+    """The moves are possible, and one of the jugs holds the target at the end."""
     sizes = known["puzzle"]["jug_capacities"]
     held = dict.fromkeys((chr(ord("A") + i) for i in range(len(sizes))), 0)
     most = dict(zip(held, sizes, strict=True))
@@ -162,7 +163,7 @@ def pours(answer: str, known: Mapping[str, Any]) -> bool:
 
 
 def buttons(answer: str, known: Mapping[str, Any]) -> bool:
-    """The buttons, as few as there must be, lead to the target; each turns the light."""
+    """The buttons reach the target with the minimum number of presses; each toggles the light."""
     pressed = re.findall("[A-C]", answer)
     acts = {button["name"]: button for button in known["buttons"]}
     value, light = known["initial_value"], known["initial_state"]
@@ -176,7 +177,7 @@ def buttons(answer: str, known: Mapping[str, Any]) -> bool:
 
 
 def queens(answer: str, known: Mapping[str, Any]) -> bool:
-    """The board keeps the queens that were set, has one in each row and no two that attack each other."""
+    """The board keeps the given queens, has one in each row, and no two attack each other."""
     rows = [row.split() for row in answer.split("\n")]
     set_before = [row.split() if isinstance(row, str) else row for row in known["puzzle"]]
     size = len(set_before)
@@ -199,7 +200,7 @@ STEPS: Final = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
-    """Step by step, boxes pushed where nothing is in the way; in the end every goal has its box."""
+    """Step by step, boxes are pushed only to free squares; at the end every goal has its box."""
     cells = {
         (i, j): sign
         for i, row in enumerate(known["gamestr"].split("\n"))
@@ -224,7 +225,8 @@ def boxes_pushed(answer: str, known: Mapping[str, Any]) -> bool:
 
 
 def reckoned(answer: str, known: Mapping[str, Any]) -> bool:
-    """An expression of the problem's numbers has the target's value: two problems may have the same ones."""
+    """An expression of the problem's numbers has the target's value; problems with the same numbers may
+    differ in the target."""
     used = sorted(int(number) for number in re.findall(r"\d+", answer))
     return used == sorted(known["numbers"]) and worked_out(answer) == known.get("target", 24)
 

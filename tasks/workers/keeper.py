@@ -1,13 +1,12 @@
-"""The keeper of a pool, which is this module run as a program: it hands questions to workers, which it forks,
-takes their answers, and replaces those that end.
+"""The keeper of a pool, run as a program: it passes questions to forked workers and replaces those that end.
 
-The keeper imports what the function needs, once. A worker that hangs, eats memory or dies is replaced by a
-fork of milliseconds, not by another import of seconds, so that a hung question costs its own limit and next
-to nothing more. The kernel measures CPU time, also inside C code; the keeper measures wall time, on the
-monotonic clock.
+The keeper imports what the function needs, once. A worker that hangs, uses too much memory or dies is
+replaced by a fork, which takes milliseconds instead of the seconds of an import. So a question that hangs
+costs little more than its own limit. The kernel measures CPU time, also inside C code; the keeper measures
+wall time, on the monotonic clock.
 
 It reads JSON lines ``[key, CPU seconds, wall seconds, argument]`` and writes ``[key, ending, value]``. It
-ends with its input, and its workers with it.
+ends when its input ends, and its workers end with it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from typing import Any, Literal, NoReturn
 
 Ending = Literal["done", "raised", "timeout", "crash", "infra_error"]
 PROGRAM = __name__
-"""What ``python -m`` runs as a keeper."""
+"""The module that ``python -m`` runs as a keeper."""
 TRIES = 3
-"""A question whose worker or keeper was killed from outside is asked this often before it counts as lost."""
+"""Attempts at a question whose worker or keeper was killed from outside, before it counts as lost."""
 RECYCLE = 500
-"""Questions after which a worker is replaced, so that nothing that they leave behind adds up."""
+"""Questions after which a worker is replaced, so that leftovers do not accumulate."""
 
 
 @dataclass
@@ -55,16 +54,16 @@ class Worker:
 
 
 class Floor:
-    """The keeper's loop: hands questions to workers, takes their answers, replaces those that end."""
+    """The keeper's loop: passes questions to workers, takes their answers, replaces workers that end."""
 
     def __init__(self, requests: int, replies: int, function: Callable[[Any], Any], places: int, memory: int):
         self.requests, self.replies, self.function = requests, replies, function
         self.places, self.memory = places, memory
         self.waiting: deque[Question] = deque()
         self.workers: dict[int, Worker] = {}
-        """By the descriptor of their line."""
+        """Workers by the descriptor of their pipe."""
         self.dying: list[int] = []
-        """Killed processes that the kernel may still be busy with: one that holds gigabytes goes slowly."""
+        """Killed processes that may not be gone yet: one with gigabytes of memory takes time."""
         self.partial = b""
 
     def run(self) -> None:
@@ -100,7 +99,7 @@ class Floor:
             message = json.dumps([question.cpu, question.wall, question.argument]).encode() + b"\n"
             try:
                 worker.line.sendall(message)
-            except OSError:  # it was killed while idle; `hear` finds out
+            except OSError:  # It was killed while idle; `hear` handles that.
                 continue
 
     def start_worker(self) -> Worker:
@@ -135,7 +134,7 @@ class Floor:
                 self.kill(worker)
 
     def ended(self, worker: Worker, question: Question, status: int) -> None:
-        """A worker closed its line while a question was open: say why, or have it asked again."""
+        """A worker closed its pipe during a question: report the reason, or ask again."""
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         question.tries += 1
         if number in (signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM):
@@ -154,9 +153,10 @@ class Floor:
             data = data[os.write(self.replies, data) :]
 
     def reap(self, worker: Worker) -> int:
-        """The wait status of a worker that has closed its line; one that still lives after that is killed."""
+        """The wait status of a worker that has closed its pipe; one that is still alive after that is
+        killed."""
         self.forget(worker)
-        for _ in range(1000):  # the line closes a moment before the process is dead
+        for _ in range(1000):  # The pipe closes a moment before the process is dead.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 return status
@@ -175,13 +175,13 @@ class Floor:
 
 
 def serve(line: socket.socket, function: Callable[[Any], Any], memory: int) -> NoReturn:
-    """A worker: answers one question after another until its line is closed. Never returns to the keeper."""
+    """A worker: answers one question after another until its pipe is closed. Never returns to the keeper."""
     try:
         limit(memory)
         for message in line.makefile("rb"):
             cpu, wall, argument = json.loads(message)
             signal.setitimer(signal.ITIMER_PROF, cpu)
-            signal.setitimer(signal.ITIMER_REAL, wall + 1)  # only matters where the keeper was killed
+            signal.setitimer(signal.ITIMER_REAL, wall + 1)  # matters only if the keeper was killed
             reply = reply_to(function, argument)
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -192,7 +192,7 @@ def serve(line: socket.socket, function: Callable[[Any], Any], memory: int) -> N
 
 
 def limit(memory: int) -> None:
-    """The timers end the process in the kernel's hands: their signals have no handler."""
+    """Start timers with which the kernel ends the process: their signals have no handler."""
     import resource
 
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
@@ -203,24 +203,24 @@ def limit(memory: int) -> None:
         try:
             resource.setrlimit(kind, (most, most))
         except (OSError, ValueError):
-            if sys.platform == "linux":  # macOS knows no limit of address space
+            if sys.platform == "linux":  # macOS has no limit of address space.
                 raise
 
 
 def reply_to(function: Callable[[Any], Any], argument: Any) -> bytes:
-    """The reply as a line. Out of memory ends the process: what is left of it cannot be trusted."""
+    """The reply as a line. Out of memory ends the process, because its state cannot be trusted."""
     try:
         reply = ["done", function(argument)]
         return json.dumps(reply).encode() + b"\n"
     except MemoryError:
         os._exit(1)
-    except BaseException as error:  # SystemExit is an error like any other here
+    except BaseException as error:  # SystemExit is an error like any other here.
         text = f"{type(error).__name__}: {error}"[:300]
         return json.dumps(["raised", text]).encode() + b"\n"
 
 
 def keep(factory: str, workers: int, memory: int) -> None:
-    """The keeper's main function. What libraries print goes nowhere."""
+    """The keeper's main function. Output of libraries goes nowhere."""
     requests, replies, nowhere = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
@@ -232,7 +232,7 @@ def keep(factory: str, workers: int, memory: int) -> None:
         os.write(replies, f"{text}\n".encode())
         raise
     gc.collect()
-    gc.freeze()  # the workers then share these pages, which a collection would write to
+    gc.freeze()  # The workers share these pages; garbage collection would write to them.
     os.write(replies, b"ready\n")
     floor = Floor(requests, replies, function, workers, memory)
     try:

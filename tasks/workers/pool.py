@@ -1,9 +1,7 @@
-"""How many processors there are to work with.
-
-Run a function on many arguments in processes that can be killed one by one.
+"""Run a function on many arguments in worker processes that can be killed one by one.
 
 `Pool` starts one child, the keeper (keeper.py), which forks workers and replaces those that end. Parent and
-keeper exchange JSON lines.
+keeper exchange JSON lines. `cores` and `places` say how many processors and workers to use.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ def cores() -> int:
 
 CPU_SECONDS = 3.0
 WALL_PER_CPU = 3.0
-"""A busy host must not change an outcome: the wall limit is this many times the CPU limit."""
+"""A busy host must not change an outcome, so the wall limit is this many times the CPU limit."""
 MEMORY_BYTES = 2 * 1024**3
 START_SECONDS = 120.0
 SLACK_SECONDS = 30.0
-"""A keeper that says nothing for this long beyond a question's own limit is stuck."""
+"""A keeper that sends nothing for this long after a question's own limit is stuck."""
 INHERITED_ENVIRONMENT = (
     "PATH",
     "HOME",
@@ -52,16 +50,14 @@ INHERITED_ENVIRONMENT = (
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of one argument.
-
-    `timeout`, `crash` (out of memory, for one) and `raised` are the argument's doing. With `infra_error` the
-    function never had its say: no process could be started, or it was killed from outside again and again.
-    """
+    """The result for one argument. `timeout`, `crash` (for example out of memory) and `raised` are caused by
+    the argument. With `infra_error` the function never ran to its end: no process could be started, or it was
+    killed from outside repeatedly."""
 
     ending: Ending
     value: Any = None
-    """What the function returned, as JSON gives it back; the error's text where it raised, or where the
-    workers could not be started."""
+    """The function's result, as JSON returns it; the error's text if it raised, or if the workers could not
+    be started."""
 
 
 def worker_slots() -> int:
@@ -93,8 +89,8 @@ class Pool:
     def map(
         self, arguments: Sequence[Any], cpu_seconds: float = 0.0, wall_seconds: float = 0.0
     ) -> list[Reply]:
-        """The function of every argument, in order. Limits hold for each argument alone; 0 takes the pool's
-        CPU limit and, for the wall, `WALL_PER_CPU` times the CPU limit."""
+        """The function's result for every argument, in order. Limits hold for each argument alone; 0 uses the
+        pool's CPU limit and, for the wall, `WALL_PER_CPU` times the CPU limit."""
         cpu = cpu_seconds or self.cpu_seconds
         wall = wall_seconds or WALL_PER_CPU * cpu
         replies: dict[int, Reply] = {}
@@ -109,13 +105,15 @@ class Pool:
                         replies[rest[key]] = reply
                 except _Lost:
                     self._drop()
-                except BaseException:  # Ctrl-C, for one: what is under way must not answer the next call
+                except (
+                    BaseException
+                ):  # For example after Ctrl-C: open questions must not answer the next call.
                     self._drop()
                     raise
         return [replies.get(i, Reply("infra_error", self._fault or None)) for i in range(len(arguments))]
 
     def close(self) -> None:
-        """Stop the keeper and its workers; the next question starts them anew."""
+        """Stop the keeper and its workers; the next question starts new ones."""
         with self._lock:
             self._drop()
 
@@ -127,7 +125,7 @@ class Pool:
 
     def _alive(self) -> _Keeper | None:
         if self._keeper is not None and self._keeper.owner != os.getpid():
-            self._keeper = None  # this process is a fork: the keeper belongs to its parent
+            self._keeper = None  # This process is a fork: the keeper belongs to its parent.
         if self._keeper is None:
             started = _Keeper.start(self.factory, self.workers or worker_slots(), self.memory)
             self._keeper, self._fault = (None, started) if isinstance(started, str) else (started, "")
@@ -159,13 +157,13 @@ class _Keeper:
     process: subprocess.Popen[bytes]
     owner: int
     lines: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
-    """What the keeper wrote; an empty line marks its end."""
+    """Lines of the keeper; an empty line marks the end."""
 
     @classmethod
     def start(cls, factory: str, workers: int, memory: int) -> _Keeper | str:
         """A keeper that is ready, or why there is none."""
         kept = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
-        # Sets are walked in the order of their hashes, which can reach what a function makes.
+        # The order of sets depends on hashes, which can affect what a function computes.
         kept |= {
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -178,7 +176,7 @@ class _Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=kept,
-            start_new_session=True,  # Ctrl-C is the trainer's business
+            start_new_session=True,  # The trainer handles Ctrl-C.
         )
         keeper = cls(process, os.getpid())
         threading.Thread(target=keeper.listen, daemon=True).start()
@@ -198,7 +196,7 @@ class _Keeper:
         self.lines.put(b"")
 
     def ask(self, arguments: Mapping[int, Any], cpu: float, wall: float) -> Iterator[tuple[int, Reply]]:
-        """Yield key and reply as they come. Raises _Lost when the keeper is gone or stuck."""
+        """Yield key and reply as they come. Raises _Lost if the keeper is gone or stuck."""
         assert self.process.stdin is not None
         try:
             for key, argument in arguments.items():
@@ -220,9 +218,7 @@ class _Keeper:
                 yield key, Reply(ending, value)
 
     def stop(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # the group outlives a keeper that was killed, while a worker lives
+        with contextlib.suppress(OSError):  # The group outlives a killed keeper as long as a worker lives.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()

@@ -69,7 +69,7 @@ def unresponsive_and_halted(folder: Path, on: str, address: str = "") -> None:
     child = begin(recipe, folder / "struck", 2, on, address, env=around)
     said = child.communicate(timeout=900)[0]
     assert child.returncode == 0, said
-    assert said.count("hung: no word for ") == 2 == said.count("again from step 1"), said
+    assert said.count("unresponsive: no report for ") == 2 == said.count("resuming from step 1"), said
     assert not torture.survivors(plan)
     told = sorted(path.read_text() for path in (folder / "struck" / "m").glob("*/unresponsive-1.txt"))
     assert len(told) == 2 and sum(watchdog.NO_STACK in text for text in told) == 1

@@ -1,1 +1,1 @@
-"""What other libraries' metrics are called here, as tables."""
+"""Tables from other libraries' metric names to ours."""

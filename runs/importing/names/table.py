@@ -1,4 +1,4 @@
-"""What a row of a table of names is, and how a name of theirs is looked up."""
+"""The rows of a table of names, and the look-up of an original name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 SOURCE = "<source>"
-"""In a name of theirs: the data set that was evaluated. Where a run has several, ours ends in it."""
+"""Placeholder in an original name: the evaluated data set. If a run has several, our name ends in it."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A metric of theirs and what it is here."""
+    """An original metric and ours."""
 
     theirs: str
-    """As they log it; ``<name>`` stands for whatever is there."""
+    """The name as they log it; ``<name>`` stands for any text."""
     ours: str
-    """A name of the catalog, which may take up what a placeholder of theirs stood for."""
+    """A name of the catalog, which may contain the placeholder's text."""
     unit: str
     source: str
-    """The file of their code where it is made."""
+    """The file of their code that computes it."""
     differs: str = ""
-    """In what it is not the number that we would log; empty where it is."""
+    """How it differs from the number that we would log; empty if it does not."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -36,41 +36,41 @@ class Name:
         return re.compile("".join(made))
 
     def match(self, theirs: str) -> dict[str, str] | None:
-        """What the placeholders stand for in a name of theirs; None for another name."""
+        """The placeholders' texts in an original name; None if the name does not match."""
         found = self.pattern.fullmatch(theirs)
         return None if found is None else found.groupdict()
 
     def our_name(self, parts: Mapping[str, str]) -> str:
-        """Our name with the placeholders filled."""
+        """Our name with the placeholders filled in."""
         return re.sub(r"<(\w+)>", lambda found: parts.get(found[1], found[0]), self.ours)
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How a derived metric follows from the numbers of one log."""
+    """How a derived metric is computed from the numbers of one log."""
 
     formula: str
     compute: Callable[[Mapping[str, float]], float]
     note: str = ""
-    """What a reader of the report should know of it."""
+    """A note on it for the reader of the report."""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A metric of ours that follows from several of theirs."""
+    """A metric of ours that is computed from several of theirs."""
 
     ours: str
     of: Sequence[str]
-    """Theirs, all of which a step must have."""
+    """Their metrics, all of which a step must have."""
     formula: str
     compute: Callable[[Mapping[str, float]], float]
-    """From what theirs are in a step; those of `perhaps` may be absent."""
+    """Computes the metric from their metrics of a step; those of `perhaps` may be missing."""
     unit: str
     source: str
     perhaps: Sequence[str] = ()
     settle: Callable[[Sequence[Mapping[str, float]]], Settled] | None = None
-    """What it is in one log, from all of its rows, where versions of the library differ; counts before
-    `compute`."""
+    """Chooses the computation for one log, from all of its rows, if versions of the library differ; used
+    instead of `compute`."""
     running: bool = False
     """Whether it is the sum over the steps so far, which needs every step from 1 on."""
     differs: str = ""
@@ -83,29 +83,28 @@ class Vocabulary:
     library: str
     title: str
     read: str
-    """Which version of its code was read."""
+    """The version of its code that was read."""
     names: Sequence[Name]
-    """Where several of theirs are the same of ours, the first that a run has counts."""
+    """If several of theirs have the same name of ours, the first that a run has is used."""
     derived: Sequence[Derived] = ()
     about: Sequence[str] = ()
-    """What holds for all of its logs."""
+    """Notes on all of its logs."""
     prefixes: Mapping[str, str] = field(default_factory=dict)
-    """What its trackers write at the start of a name, and what the table has there; the first that fits
-    counts."""
+    """Prefixes of its trackers and their replacements in the table; the first that fits is used."""
 
     @cached_property
     def plain(self) -> Mapping[str, int]:
-        """Place by name, of the names without a placeholder."""
+        """Index by name, for names without a placeholder."""
         return {one.theirs: place for place, one in enumerate(self.names) if "<" not in one.theirs}
 
     @cached_property
     def patterns(self) -> Sequence[tuple[int, Name]]:
-        """The names with one."""
+        """The names with a placeholder."""
         return [(place, one) for place, one in enumerate(self.names) if "<" in one.theirs]
 
     def find(self, theirs: str) -> tuple[int, dict[str, str]] | None:
-        """Place in `names` and what its placeholders stand for; None for an unknown name. The prefixes of its
-        trackers are seen through."""
+        """Index in `names` and the placeholders' texts; None for an unknown name. Tracker prefixes are
+        removed first."""
         form = self.bare(theirs)
         if (found := self.plain.get(form)) is not None:
             return found, {}
@@ -115,7 +114,7 @@ class Vocabulary:
         return None
 
     def bare(self, theirs: str) -> str:
-        """A name as the library itself has it, without what its trackers put before it."""
+        """A name as the library itself has it, without a tracker's prefix."""
         for prefix, instead in self.prefixes.items():
             if theirs.startswith(prefix) and theirs != prefix:
                 return instead + theirs.removeprefix(prefix)

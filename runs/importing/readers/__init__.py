@@ -1,1 +1,1 @@
-"""Readers, one per format: a file or folder as a `Log`, under the names that its writer gave."""
+"""Readers, one per format: each returns a file or folder as a `Log` with the original metric names."""

@@ -1,18 +1,18 @@
-"""Which NaN of a table says that its row has no value there, and which that the value was NaN.
+"""Tables: CSV with a header, JSON lines, and JSON lists of objects. A row is a step.
 
-A table has a cell for every column, and what writes one (pandas, say) puts NaN where a row has nothing to
-tell: an evaluation has no reward, an update no accuracy. A NaN is taken for such a gap where
+A table has a cell for every column, and its writer (for example pandas) puts NaN into cells without a value:
+an evaluation has no reward, an update no accuracy. This module decides which NaN is such a gap and which was
+logged as NaN. A NaN is a gap if
 
-1. its row has values, none of which ever stands in a row with a value of that column: a row of another kind;
-2. its row has values, all of them of evaluations or of columns that half of the rows with a value of that
-   column lack, or more; or no two values of the column follow each other, as of one that is logged every ten
-   rows. Neither holds for a stretch to the end of two steps or more that is longer than any that a value came
-   after.
+1. its row has values, and no column of them ever has a value in a row with a value of the NaN's column: the
+   row is of another kind; or
+2. its row has values, and these are all of evaluations or of columns that are missing in at least half of the
+   rows with a value of the NaN's column; or no two values of the column follow each other, as in a column
+   that is logged every ten rows. Neither applies to a stretch of two or more steps to the end that is longer
+   than any stretch before a value.
 
-Every other NaN is a value: one beside the loss, the learning rate or anything else that is told with the
-column, and one in a row that has no value at all. Counters such as an epoch tell nothing of a row's kind.
-
-Tables: CSV with a header, JSON lines, and JSON lists of objects. A row is a step.
+Every other NaN is a value: one beside the loss, the learning rate or anything else that is logged with the
+column, and one in a row without any value. Counters such as an epoch say nothing about a row's kind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COUNTERS = (
     *("time", "wall_time", "runtime", "_runtime", "timestamp", "_timestamp"),
     *("num_tokens", "num_input_tokens_seen"),
 )
-"""Last parts of names of columns that rows of every kind have."""
+"""Last parts of column names that rows of every kind have."""
 EVALUATED = re.compile(r"(eval|val|valid|validation|test)\b|(eval|val|valid|validation|test)_", re.IGNORECASE)
 
 
@@ -57,7 +57,8 @@ class Row:
 
 
 def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], dict[str, int]]:
-    """The rows without their gaps, and how many each column had. Rows are in the order of their steps."""
+    """The rows without their gaps, and the number of gaps per column. Rows are in the order of their
+    steps."""
     if not any(math.isnan(value) for row in rows for value in row.values.values()):
         return list(rows), {}
     names = list(dict.fromkeys(name for row in rows for name in row.values))
@@ -87,7 +88,7 @@ def closed(rows: Sequence[Row], mapped: Mapping[str, str]) -> tuple[list[Row], d
 
 def of_column(own: Truths, lost: Truths, telling: Truths, evaluated: Truths, steps: NDArray[Any]) -> Truths:
     """Which rows of a column are gaps. `own` are its rows with a value, `lost` those with NaN; `telling` are
-    the values of all columns (rows, columns), counters left out."""
+    the values of all columns (rows, columns) except counters."""
     together = telling[own].sum(axis=0)
     companions = (2 * together > own.sum()) & ~evaluated
     some = telling.any(axis=1)
@@ -103,8 +104,8 @@ def of_column(own: Truths, lost: Truths, telling: Truths, evaluated: Truths, ste
 
 
 def stretches(own: Truths, steps: NDArray[Any]) -> tuple[int, list[int]]:
-    """How many steps the longest stretch of rows without a value has that a value comes after, and the steps
-    of the one that lasts to the end."""
+    """The length in steps of the longest stretch without a value that a value follows, and the steps of the
+    stretch that lasts to the end."""
     longest = 0
     open_steps: dict[int, None] = {}
     last = -1
@@ -118,13 +119,13 @@ def stretches(own: Truths, steps: NDArray[Any]) -> tuple[int, list[int]]:
 
 
 def evaluation(name: str, mapped: Mapping[str, str]) -> bool:
-    """Whether a column is of evaluations: by what it is mapped to, else by how its name begins."""
+    """Whether a column belongs to evaluations, by --map, or else by the start of its name."""
     return (mapped_name(name, mapped) or name).startswith("eval/") or EVALUATED.match(name) is not None
 
 
 def counter(name: str, mapped: Mapping[str, str], everywhere: bool) -> bool:
-    """Whether a column tells nothing of a row's kind: by its name, or because it has a value in every row and
-    is no metric that is known."""
+    """Whether a column says nothing about a row's kind: by its name, or because it has a value in every row
+    and is not a known metric."""
     if mapped_name(name, mapped):
         return False
     if name.rpartition("/")[2].lower() in COUNTERS:
@@ -134,17 +135,17 @@ def counter(name: str, mapped: Mapping[str, str], everywhere: bool) -> bool:
 
 
 STEPS = ("step", "global_step", "train/global_step", "training/global_step", "_step", "Step", "iteration")
-"""Columns that hold the step unless --map names another; the first that is there."""
+"""Columns that hold the step unless --map names another; the first that exists."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 CLOCKS = ("_step", "_runtime", "_timestamp", "")
-"""Columns that an export of W&B's has beside the metrics, and the number of the row, whose column pandas
-writes without a name."""
+"""Columns that a W&B export has beside the metrics, and the row number, which pandas writes without a
+name."""
 SEED = "seed"
 
 
 def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
-    """The run of a table with a header; tabs part the cells of a .tsv, commas those of any other. Raises
-    DataError where it holds no step, or two columns of one name."""
+    """The run of a table with a header; cells are separated by tabs in a .tsv and by commas otherwise. Raises
+    DataError if it has no step, or two columns of one name."""
     log = Log(file, "csv", files=[file])
     text = file.read_text(encoding="utf-8-sig", errors="replace")
     reader = csv.reader(io.StringIO(text), delimiter="\t" if file.suffix == ".tsv" else ",")
@@ -156,7 +157,9 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
         if len(row) != len(header):
             log.fault(file, line, f"{len(row)} cells under {len(header)} names; the line is left out")
         elif (at := whole(as_number(row[place]))) is None:
-            log.fault(file, line, f"`{header[place]}` is no step: {row[place][:40]!r}; the line is left out")
+            log.fault(
+                file, line, f"`{header[place]}` is not a step: {row[place][:40]!r}; the line is left out"
+            )
         else:
             table.append((line, at, row))
     numeric = [any(as_number(row[at]) is not None for _, _, row in table) for at in range(len(header))]
@@ -174,7 +177,7 @@ def read_csv(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
                 continue
             value = as_number(row[column])
             if value is None:
-                what = f"`{name}` is no number: {row[column][:40]!r}; it is left out"
+                what = f"`{name}` is not a number: {row[column][:40]!r}; it is left out"
                 log.fault(file, line, what)
             else:
                 values[name] = value
@@ -197,7 +200,7 @@ def cells(reader: Any, log: Log) -> Iterator[tuple[int, list[str]]]:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a cell holds; None for anything else."""
+    """The number in a cell; None for anything else."""
     try:
         return float(text)
     except ValueError:
@@ -205,8 +208,8 @@ def as_number(text: str) -> float | None:
 
 
 def read_jsonl(file: Path, mapped: Mapping[str, str] = NOTHING) -> Log:
-    """The run of a file with an object per line, or of a JSON list of objects. Raises DataError where it
-    holds no step."""
+    """The run of a file with an object per line, or of a JSON list of objects. Raises DataError if it has no
+    step."""
     log = Log(file, "jsonl", files=[file])
     rows = list(objects(file, log))
     names = dict.fromkeys(name for _, row in rows for name in numbers(row))
@@ -226,12 +229,12 @@ def lay(log: Log, rows: Sequence[Row], mapped: Mapping[str, str]) -> Log:
     """The log with its rows: oldest first, of one seed, without gaps."""
     if len(rows) > 1 and rows[0].step > rows[-1].step and all(a.step >= b.step for a, b in pairwise(rows)):
         rows = rows[::-1]
-        log.notes.append("the newest row stands first; the rows are sorted by their steps")
+        log.notes.append("the newest row came first; the rows are now sorted by their steps")
     log.seed = seed_of(log, rows)
     rows, gaps = closed(rows, mapped)
     if gaps:
         each = listed([f"{name} ({count})" for name, count in gaps.items()])
-        log.notes.append(f"NaN that stands for no value is left out: {each}")
+        log.notes.append(f"NaN in cells without a value is left out: {each}")
     for row in rows:
         values = {name: value for name, value in row.values.items() if name not in CLOCKS}
         log.add(row.step, values, "" if row.line is None else f"line {row.line}")
@@ -239,7 +242,7 @@ def lay(log: Log, rows: Sequence[Row], mapped: Mapping[str, str]) -> Log:
 
 
 def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
-    """The seed that a column tells. Raises DataError for several: rows of different runs."""
+    """The seed in a column. Raises DataError for several: rows of different runs."""
     names = {name for row in rows for name in row.values if name.rpartition("/")[2].lower() == SEED}
     seed = None
     for name in sorted(names):
@@ -254,7 +257,7 @@ def seed_of(log: Log, rows: Sequence[Row]) -> int | None:
 
 
 def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
-    """(line, object) of what is whole."""
+    """(line, object) of every whole line."""
     content = file.read_bytes()
     if content.lstrip()[:1] == b"[":
         try:
@@ -281,7 +284,7 @@ def objects(file: Path, log: Log) -> Iterator[tuple[int | None, Mapping[str, Any
 
 
 def step_column(file: Path, names: Sequence[str], mapped: Mapping[str, str]) -> str:
-    """The column that holds the step. Raises DataError where none does."""
+    """The column that holds the step. Raises DataError if none does."""
     given = [theirs for theirs, own in mapped.items() if own == STEP]
     found = next((name for name in (*given, *STEPS) if name in names), None)
     if found is None:

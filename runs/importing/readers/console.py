@@ -1,4 +1,4 @@
-"""Consoles of verl and OpenRLHF, and verl's file logger: a line per step among much else."""
+"""Console output of verl and OpenRLHF, and verl's file logger: a line per step among other output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def speaks(line: str) -> str:
 
 
 def read(file: Path, library: str) -> Log:
-    """The run of a console's text. Raises DataError where no line of it tells of a step."""
+    """The run of a console's text. Raises DataError if no line has a step."""
     log = Log(file, library, library=library, files=[file])
     text = file.read_text(encoding="utf-8", errors="replace")
     lines = text.split("\n")
@@ -53,12 +53,12 @@ def read(file: Path, library: str) -> Log:
             if (known := as_number(value)) is not None:
                 told[name] = known
             elif value not in ("None", "True", "False"):
-                log.fault(file, number, f"`{name}` is no number: {value[:40]!r}; it is left out")
+                log.fault(file, number, f"`{name}` is not a number: {value[:40]!r}; it is left out")
         if cut:
             log.fault(file, number, "the last line is cut; its last number is left out")
         log.add(step, told, f"line {number}")
     if not log.rows:
-        raise DataError(f"{file}: no line tells of a step as {library} does; --from says what else it is")
+        raise DataError(f"{file}: no line reports a step as {library} does; name the format with --from")
     if broke is not None:
         log.state, log.why = "crashed", f"{file.name}, line {broke}: a traceback follows the last step"
     elif log.planned and max(log.rows) < log.planned:
@@ -68,12 +68,12 @@ def read(file: Path, library: str) -> Log:
 
 
 def counted(digits: str) -> int | None:
-    """A step that is told in digits; None for one beyond all steps."""
+    """A step from its digits; None if it is too large."""
     return whole(float(digits))
 
 
 def as_number(text: str) -> float | None:
-    """The number that a value is, as Python, NumPy and torch print one; None for anything else."""
+    """The number in a value as Python, NumPy or torch print it; None for anything else."""
     found = NUMBER.fullmatch(text)
     try:
         return float(found[1]) if found else None
@@ -117,5 +117,5 @@ def read_file_logger(file: Path) -> Log:
             continue
         log.add(step, log.numbers(row["data"], number), f"line {number}")
     if not log.rows:
-        raise DataError(f"{file}: holds no row of verl's file logger")
+        raise DataError(f"{file}: has no row of verl's file logger")
     return log

@@ -17,38 +17,38 @@ AROUND = 16
 
 
 def read(place: Path) -> Log:
-    """The run of an event file, or of all in a folder. Raises ConfigError where the package is absent,
-    DataError where they hold no scalar."""
+    """The run of an event file, or of all in a folder. Raises ConfigError if the package is missing,
+    DataError if there is no scalar."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
         remedy = 'pip install "grpobench[tensorboard]"'
-        raise ConfigError([f"event files are read with the package tensorboard: {remedy}"]) from None
+        raise ConfigError([f"event files need the package tensorboard: {remedy}"]) from None
     files = [place] if place.is_file() else sorted(place.glob(FILES))
     log = Log(place, "tensorboard", files=files)
     for file in files:
         if (cut := whole_bytes(file)) is not None:
             log.fault(file, None, f"byte {cut}: the file is cut here")
-    # 0 keeps all; the other kinds are not read
+    # 0 keeps all entries; other kinds are not read.
     reader = EventAccumulator(str(place), {"scalars": 0, "tensors": 0, "images": 1, "histograms": 1})
     try:
         reader.Reload()
     except Exception as error:
         if type(error).__name__ not in ("DataLossError", "DecodeError"):
             raise
-        log.fault(place, None, f"damaged ({error}); what stands before it is read")
+        log.fault(place, None, f"damaged ({error}); only what comes before is read")
     for tag, step, value in scalars(reader):
         log.put(step, {tag: value})
     log.rows = dict(sorted(log.rows.items()))
     if not log.rows:
-        raise DataError(f"{place}: holds no scalar")
+        raise DataError(f"{place}: has no scalar")
     log.settings = arguments(reader)
     log.seed, log.planned = whole(log.settings.get("seed")), whole(log.settings.get("max_steps")) or None
     return log
 
 
 def scalars(reader: Any) -> Iterator[tuple[str, int, float]]:
-    """(tag, step, value) of all scalars, those of TensorFlow 2 too, which are tensors of one number."""
+    """(tag, step, value) of all scalars, including those of TensorFlow 2, which are tensors of one number."""
     tags = reader.Tags()
     for tag in tags["scalars"]:
         for event in reader.Scalars(tag):

@@ -1,10 +1,9 @@
-"""verl's dumps of completions: `STEP.jsonl` in a folder per kind, beside the log of the run.
+"""TRL: `trainer_state.json`, which every checkpoint has, and the tables of completions beside it.
 
-`trainer.validation_data_dir` and `trainer.rollout_data_dir` say where they go, and both have the same rows
+Also verl's dumps of completions: `STEP.jsonl` in a folder per kind, beside the log of the run.
+`trainer.validation_data_dir` and `trainer.rollout_data_dir` set these folders, and both have the same rows
 (`_dump_generations` of verl/trainer/ppo/ray_trainer.py): input, output, gts, score, step, and what the reward
-function adds, such as acc. A folder whose name has "val" in it holds evaluations, any other holds rollouts.
-
-TRL: `trainer_state.json`, which is in every checkpoint, and the tables of completions beside it.
+function adds, such as acc. A folder with "val" in its name holds evaluations, any other holds rollouts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ KEYS = ("input", "output", "score", "step")
 
 
 def is_dump(file: Path) -> bool:
-    """Whether a file of JSON lines holds completions rather than metrics."""
+    """Whether a file of JSON lines holds completions instead of metrics."""
     if not file.stem.isdigit():
         return False
     with file.open("rb") as content:
@@ -38,7 +37,7 @@ def is_dump(file: Path) -> bool:
 
 
 def take(folder: Path, log: Log) -> None:
-    """Add what the subfolders of a run's folder hold of its completions."""
+    """Add the completions in the subfolders of a run's folder."""
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         found = [path for path in place.glob("*.jsonl") if is_dump(path)]
         for file in sorted(found, key=lambda path: int(path.stem)):
@@ -61,7 +60,7 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
                 raise ValueError("no completion of verl's")
             if whole(row["step"]) is None:
                 raise ValueError("no whole `step`")
-            # a NaN is a score that was not given, and read as such; half a pair cannot be hashed or written
+            # A NaN is a missing score and is read as such; half a surrogate pair cannot be hashed or written.
             if half := find_half_pair(f"{row['input']}{row['output']}"):
                 raise ValueError(f"{half} is half a surrogate pair")
             yield row
@@ -70,8 +69,8 @@ def whole_rows(file: Path, log: Log) -> Iterator[Mapping[str, Any]]:
 
 
 def answers(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as eval.jsonl has them. A problem is its prompt; with one answer each they are taken as greedy, as
-    the tables of metrics do. What is correct is `acc`, or a score of 0 or 1; other rows are left out."""
+    """Rows as in eval.jsonl. A problem is its prompt. With one answer per problem the mode is greedy, as in
+    the tables of metrics. `acc` says what is correct, or else a score of 0 or 1; other rows are left out."""
     asked = Counter(row["input"] for row in rows)
     mode = "greedy" if max(asked.values(), default=1) == 1 else "sampled"
     seen: Counter[str] = Counter()
@@ -102,7 +101,7 @@ def answers(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def group(groups: list[dict[str, Any]], row: Mapping[str, Any]) -> None:
-    """Add a completion to its prompt's group, as rollouts files have them."""
+    """Add a completion to its prompt's group, as in rollouts files."""
     if not groups or groups[-1]["prompt"] != row["input"]:
         groups.append({"prompt": row["input"], "completions": []})
     rest = numbers({name: value for name, value in row.items() if name not in (*KEYS, "gts")})
@@ -111,12 +110,12 @@ def group(groups: list[dict[str, Any]], row: Mapping[str, Any]) -> None:
 
 STATE = "trainer_state.json"
 COLUMNS = ("step", "prompt", "completion", "advantage")
-"""Columns of a table of completions that are no reward."""
+"""Columns of a table of completions that are not rewards."""
 
 
 def read(place: Path) -> Log:
-    """The run of a `trainer_state.json`, or of a folder that holds one or checkpoints with one: of the last
-    checkpoint. Raises DataError where the file holds no history."""
+    """The run of a `trainer_state.json`, or of a folder with one or with checkpoints: of the last checkpoint.
+    Raises DataError if the file has no history."""
     file = place if place.is_file() else latest(place)
     log = Log(place, "trl", library="trl", files=[file])
     state = load(file, log)
@@ -155,7 +154,7 @@ def latest(folder: Path) -> Path:
 
 
 def load(file: Path, log: Log) -> dict[str, Any]:
-    """The object that the file holds. Of one that is cut, what stands before the cut."""
+    """The object in the file; for a cut file, what comes before the cut."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
         state = parsed(text)
@@ -168,7 +167,7 @@ def load(file: Path, log: Log) -> dict[str, Any]:
 
 
 def entries(text: str, place: int) -> Iterator[Any]:
-    """The whole values of a JSON list from `place` on."""
+    """The whole values of a JSON list, from position `place` on."""
     decoder = json.JSONDecoder()
     while True:
         place += len(text[place:]) - len(text[place:].lstrip(" \t\r\n,"))
@@ -180,7 +179,7 @@ def entries(text: str, place: int) -> Iterator[Any]:
 
 
 def version(card: Path) -> str:
-    """`trl` and the version that a model card names."""
+    """`trl` and the version in a model card."""
     if not card.is_file():
         return ""
     found = re.search(r"^- TRL: (\S+)", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
@@ -212,8 +211,8 @@ def lines(table: Path) -> list[dict[str, Any]]:
 
 
 def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """(step, group) for completions of the same prompt that follow each other. A reward is told where there
-    is one function only: TRL does not write down the weights of several."""
+    """(step, group) for consecutive completions of the same prompt. A group has a reward only if there is one
+    reward function, because TRL does not save the weights of several."""
     found: list[tuple[int, dict[str, Any]]] = []
     for row in rows:
         step, prompt = int(row["step"]), message_text(row["prompt"])
@@ -232,7 +231,7 @@ def grouped(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]
 
 
 def message_text(told: Any) -> str:
-    """A prompt or completion as text: messages one under the other."""
+    """A prompt or completion as text: one message below the other."""
     if isinstance(told, str):
         return told
     return "\n".join(str(message.get("content", "")) for message in told)

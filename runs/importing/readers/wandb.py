@@ -1,8 +1,8 @@
-"""Weights & Biases: the file of a run, `run-ID.wandb`, which stands in `offline-run-…` and in `run-…` alike.
+"""Weights & Biases: the file of a run, `run-ID.wandb`, in folders `offline-run-…` and `run-…`.
 
-A file is a log of records in blocks of 32 KiB, as LevelDB writes its log: a header of seven bytes, then
-pieces of checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). A record is a
-message of the package's own protocol, which is why the package is needed.
+A file is a log of records in blocks of 32 KiB, in LevelDB's log format: a header of seven bytes, then pieces
+of checksum (4 bytes), length (2) and kind (1: whole, 2: first, 3: middle, 4: last). A record is a message of
+the wandb package's own protocol, so the package is needed to read it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,77 +24,99 @@ HEADER = 7
 BLOCK = 2**15
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 STEPS = ("train/global_step", "eval/global_step", "global_step")
-"""Metrics that hold the step where W&B's own counter does not: it counts calls."""
+"""Metrics that hold the training step, because W&B's own counter counts calls."""
 TIMED = "profiling/Time taken: "
 SEEDS = ("seed", "train.seed", "data.seed", "trainer.seed")
 
 
-def read(file: Path) -> Log:
-    """The run of a `.wandb` file. Raises ConfigError where the package is absent, DataError for a file that
-    is none of W&B's or holds no history."""
-    record = message()
-    log = Log(file, "wandb", files=[file])
-    rows: list[tuple[int, dict[str, float]]] = []
-    last: dict[str, Any] = {}
-    axes: set[str] = set()
-    ended = False
-    for place, data in records(file, log):
-        try:
-            one = record.FromString(data)
-        except Exception as error:  # DecodeError is a class of whichever protobuf is installed
-            if type(error).__name__ != "DecodeError":
-                raise
-            log.fault(file, None, f"byte {place}: not a record ({error}); it is left out")
-            continue
-        kind = one.WhichOneof("record_type")
+@dataclass
+class Content:
+    """What the records of a file hold, before it becomes rows by training step."""
+
+    log: Log
+    rows: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    axes: set[str] = field(default_factory=set)
+    """Metrics that serve as the step of others."""
+    ended: bool = False
+
+    def add(self, record: Any) -> None:
+        kind = record.WhichOneof("record_type")
         if kind == "history":
-            rows.append(history(one.history, log))
+            self.rows.append(history(record.history, self.log))
         elif kind == "metric":
-            axes.add(one.metric.step_metric)
+            self.axes.add(record.metric.step_metric)
         elif kind == "summary":
-            last |= {
-                name: json.loads(item.value_json) for item in one.summary.update if (name := summed(item))
-            }
+            items = record.summary.update
+            self.summary |= {name: json.loads(item.value_json) for item in items if (name := summed(item))}
         elif kind == "run":
-            log.name, log.group = one.run.display_name or one.run.run_id, one.run.run_group
-            log.identity = f"{one.run.entity}/{one.run.project}/{one.run.run_id}"
-            log.started = one.run.start_time.seconds + one.run.start_time.nanos / 1e9
-            configure(log, one.run.config)
+            self.describe(record.run)
         elif kind == "config":
-            configure(log, one.config)
+            configure(self.log, record.config)
         elif kind == "header":
-            log.writer = f"wandb {one.header.version_info.producer.partition('+')[0]}"
+            self.log.writer = f"wandb {record.header.version_info.producer.partition('+')[0]}"
         elif kind == "exit":
-            ended = True
-            if one.exit.exit_code:
-                log.state, log.why = "crashed", f"W&B noted exit code {one.exit.exit_code}"
-    lay(log, [(own, lasting(row)) for own, row in filled(rows, axes)])
-    if any(name.startswith(TIMED) for _, row in rows for name in row):
-        log.notes.append(f"`{TIMED}…` is left out: TRL tells it several times a step, and W&B alone")
-    sum_up(log, last, {name for _, row in rows for name in row})
+            self.ended = True
+            if record.exit.exit_code:
+                self.log.state, self.log.why = "crashed", f"W&B noted exit code {record.exit.exit_code}"
+
+    def describe(self, run: Any) -> None:
+        """Add the run's name, identity, start and settings."""
+        self.log.name, self.log.group = run.display_name or run.run_id, run.run_group
+        self.log.identity = f"{run.entity}/{run.project}/{run.run_id}"
+        self.log.started = run.start_time.seconds + run.start_time.nanos / 1e9
+        configure(self.log, run.config)
+
+
+def read(file: Path) -> Log:
+    """The run of a `.wandb` file. Raises ConfigError if the package is missing, DataError for a file that is
+    not W&B's or has no history."""
+    log = Log(file, "wandb", files=[file])
+    content = read_records(file, log)
+    rows, names = content.rows, {name for _, row in content.rows for name in row}
+    lay(log, [(own_step, lasting(row)) for own_step, row in filled(rows, content.axes)])
+    if any(name.startswith(TIMED) for name in names):
+        log.notes.append(f"`{TIMED}…` is left out: TRL logs it several times a step, and only to W&B")
+    sum_up(log, content.summary, names)
     if not log.rows:
-        raise DataError(f"{file}: holds no history")
-    if not ended:
-        log.state, log.why = "preempted", "the file has no end: the run was killed, or still runs"
+        raise DataError(f"{file}: has no history")
+    if not content.ended:
+        log.state, log.why = "preempted", "the file has no end: the run was killed, or is still running"
     log.seed = next((seed for name in SEEDS if (seed := whole(setting(log, name))) is not None), None)
     return log
 
 
+def read_records(file: Path, log: Log) -> Content:
+    """Read every record of a file; those that cannot be parsed are noted in the log."""
+    record = message()
+    content = Content(log)
+    for position, data in records(file, log):
+        try:
+            one = record.FromString(data)
+        except Exception as error:  # DecodeError's class depends on the installed protobuf.
+            if type(error).__name__ != "DecodeError":
+                raise
+            log.fault(file, None, f"byte {position}: not a record ({error}); it is left out")
+            continue
+        content.add(one)
+    return content
+
+
 def message() -> Any:
-    """The package's class of records. Raises ConfigError where it is not installed."""
+    """The package's class of records. Raises ConfigError if it is not installed."""
     try:
         from wandb.proto.wandb_internal_pb2 import Record
     except ImportError:
         remedy = 'pip install "grpobench[wandb]"'
-        raise ConfigError([f"files of W&B are read with the package wandb: {remedy}"]) from None
+        raise ConfigError([f"files of W&B need the package wandb: {remedy}"]) from None
     return Record
 
 
 def records(file: Path, log: Log) -> Iterator[tuple[int, bytes]]:
-    """(place, bytes) of every whole record; what is damaged is noted, and what follows in its block lost."""
+    """(position, bytes) of every whole record. Damage is noted, and the rest of its block is lost."""
     content = file.read_bytes()
     if content[:4] != MAGIC:
-        raise DataError(f"{file}: is no file of W&B's")
+        raise DataError(f"{file}: not a file of W&B")
     place, held, start = HEADER, b"", HEADER
     while place + HEADER <= len(content):
         left = BLOCK - place % BLOCK
@@ -142,8 +165,8 @@ def summed(item: Any) -> str:
 
 
 def sum_up(log: Log, last: Mapping[str, Any], known: set[str]) -> None:
-    """Take up, at the last step, what the history lacks of the numbers of the summary: transformers puts
-    those of the whole run, such as `train_runtime`, there alone."""
+    """Add, at the last step, numbers of the summary that the history lacks: transformers puts those of the
+    whole run, such as `train_runtime`, only there."""
     alone = {name: value for name, value in last.items() if name not in known and not is_media(value)}
     if log.rows:
         log.put(max(log.rows), log.numbers(alone))
@@ -156,18 +179,18 @@ def filled(rows: list[tuple[int, dict[str, float]]], axes: set[str]) -> list[tup
 
 
 def lasting(row: Mapping[str, float]) -> dict[str, float]:
-    """A row without what TRL times; empty where nothing but a step remains, which W&B fills in."""
+    """A row without TRL's timings; empty if only a step remains, which W&B fills in."""
     kept = {name: value for name, value in row.items() if not name.startswith(TIMED)}
     return kept if kept.keys() - set(STEPS) else {}
 
 
 def is_media(value: Any) -> bool:
-    """Whether a value is a table, an image or their like."""
+    """Whether a value is a table, an image or similar."""
     return isinstance(value, dict) and "_type" in value
 
 
 def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
-    """Rows by the step of the training: by the metric that holds it where there is one."""
+    """Rows by training step: by the metric that holds it, if there is one."""
     counted = any(name in row for _, row in rows for name in STEPS)
     lost = 0
     for own, row in rows:
@@ -184,7 +207,7 @@ def lay(log: Log, rows: list[tuple[int, dict[str, float]]]) -> None:
 
 
 def configure(log: Log, config: Any) -> None:
-    """Take up what a record says of the run's settings."""
+    """Add the settings of the run in a record."""
     for item in config.update:
         name = item.key or ".".join(item.nested_key)
         if not name.startswith("_wandb"):

@@ -1,7 +1,5 @@
-"""A recipe's run made small, and its parts: what several checks train.
-
-Whether sampler and trainer speak of the same policy, before and after an update.
-"""
+"""Whether sampler and trainer compute with the same policy, before and after an update; small runs for this
+and other checks."""
 
 from __future__ import annotations
 
@@ -32,21 +30,21 @@ from grpobench.runs.train.progress import Preempted
 from grpobench.runs.train.trainer import Trainer
 
 PROMPTS, GROUP = 4, 8
-"""Most of a step, where a check is not about the size."""
+"""Limits the seconds of a step, if a check is not about its size."""
 LARGE_RATE = 1e-3
-"""Learning rate at which one update changes what the policy says."""
+"""Learning rate at which one update changes what the policy writes."""
 MOST_WARM_UP = 1000
 
 
 def first_update(config: RunConfig) -> int:
-    """The first step at which the policy is updated; later than 1 where a critic is warmed up."""
+    """The first step that updates the policy; later than 1 if a critic is warmed up first."""
     steps = range(1, MOST_WARM_UP)
     return next((step for step in steps if "policy" in config.algorithm.updated_roles(step)), 1)
 
 
 def small(config: RunConfig, rate: float | None = None, *, whole: bool = False) -> RunConfig:
-    """The run with few short steps, no warm start, no observers, and a coin for its reward: there is a
-    gradient whatever the policy can do. A `whole` one keeps its numbers of prompts and completions."""
+    """The run with few short steps, no warm start, no observers, and coin flips as rewards, so that there is
+    a gradient whatever the policy can do. A `whole` run keeps its numbers of prompts and completions."""
     train = config.train
     group = max(min(train.group_size, GROUP), config.algorithm.minimum_group)
     sizes: dict[str, Any] = {
@@ -89,7 +87,7 @@ def trainer(config: RunConfig) -> Iterator[Trainer]:
 
 
 def up_to_update(made: Trainer) -> dict[str, float]:
-    """Make the steps up to the first that updates the policy; the row of that one."""
+    """Make the steps up to the first that updates the policy; returns the row of that one."""
     row: dict[str, float] = {}
     for step in range(1, first_update(made.config) + 1):
         row = made.step(step)
@@ -97,7 +95,7 @@ def up_to_update(made: Trainer) -> dict[str, float]:
 
 
 def run(config: RunConfig, path: Path, stop_after: int = 0) -> None:
-    """The whole run in a folder; stopped once so many steps are logged, if any, with a checkpoint."""
+    """The whole run in a folder; if `stop` is given it ends with a checkpoint after so many logged steps."""
     with (
         RunFolder.open(path, config, threads=torch.get_num_threads()) as folder,
         contextlib.suppress(Preempted),
@@ -106,18 +104,18 @@ def run(config: RunConfig, path: Path, stop_after: int = 0) -> None:
 
 
 ROUNDED = 1e-3
-"""How far a ratio may be from 1 in float32, where sampler and trainer add in other orders."""
+"""How far a ratio may be from 1 in float32, because sampler and trainer add in different orders."""
 REMEDY = (
     'take sampler.kind = "hf", or see docs/samplers.md for what engines and precisions are known to do; '
     "sampler.max_logprob_gap bounds what vLLM may differ by"
 )
-RECORDED = "rollouts are recorded ones: no sampler writes them while the policy changes"
+RECORDED = "rollouts are recorded: no sampler generates them while the policy changes"
 
 
 @dataclass(frozen=True)
 class Distance:
-    """Mean |Δ log p| in nats per token between what the sampler told of its completions and what the trainer
-    reads of them."""
+    """Mean |Δ log p| in nats per token between the sampler's log-probabilities of its completions and the
+    trainer's."""
 
     now: float
     before: float
@@ -143,7 +141,7 @@ def gap(given: CheckInput) -> Finding:
     ratios = [value for name in ("trained/ratio_min", "trained/ratio_max") if (value := row.get(name))]
     rounded = config.model.dtype == "float32" and made.sampler.exact
     clipped = {name: value for name, value in row.items() if "/clip_" in name and value}
-    # What engines round differently is in the ratios where log π_old is theirs.
+    # If log π_old comes from an engine, its rounding shows in the ratios.
     far = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     if clipped or far > (ROUNDED if rounded else max(ROUNDED, limit)):
         return wrong(f"ratios are up to {far:.2g} from 1 on weights that have not moved; {clipped}", REMEDY)
@@ -152,7 +150,7 @@ def gap(given: CheckInput) -> Finding:
 
 
 def synchronized(given: CheckInput) -> Finding:
-    """After an update the sampler draws from the new weights, and these are not the old."""
+    """After an update the sampler uses the new weights, and these differ from the old ones."""
     config = small(given.first, LARGE_RATE)
     if not config.sampler.on_policy:
         return good(RECORDED)
@@ -173,7 +171,8 @@ def synchronized(given: CheckInput) -> Finding:
 
 
 def across_an_update(made: Trainer) -> Distance:
-    """Update, draw completions, and read them with the new weights and with the old."""
+    """Update, sample completions, and compute their log-probabilities with the new and with the old
+    weights."""
     old = snapshot(made)
     up_to_update(made)
     batch = drawn(made, first_update(made.config) + 1)
@@ -193,7 +192,7 @@ def drawn(made: Trainer, step: int) -> Batch:
 
 
 def read(made: Trainer, batch: Batch) -> float:
-    """The mean gap between the sampler and the trainer's reading now; NaN without a token."""
+    """The mean gap between the sampler and the trainer's forward pass now; NaN without a token."""
     with torch.no_grad():
         logp = made.models.forward("policy", batch).logp
     return gap_metrics([(logp, batch)]).get("gap/mean", float("nan"))
@@ -205,7 +204,7 @@ def snapshot(made: Trainer) -> dict[str, torch.Tensor]:
 
 
 def put(made: Trainer, weights: dict[str, torch.Tensor]) -> None:
-    """Make these the policy's weights."""
+    """Set the policy's weights."""
     with torch.no_grad():
         for name, p in made.models.named_parameters("policy").items():
             p.copy_(weights[name])

@@ -16,7 +16,7 @@ from grpobench.runs.settings.recipe import Recipe
 
 def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[Result]:
     """The verdict of each check on a recipe whose results would go to `out`, which is left as it was. `tell`
-    hears of each check before it begins."""
+    gets a message before each check."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # `tell` has the line
@@ -29,7 +29,7 @@ def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[
             tempfile.TemporaryDirectory(prefix=".grpobench-doctor-", dir=there) as room,
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("ignore")  # a verdict says what matters
+            warnings.simplefilter("ignore")  # A check's verdict contains what matters.
             given = CheckInput(recipe.runs(), out, Path(room))
             yield from carry_out(looks(given), given, tell)
     finally:
@@ -37,7 +37,7 @@ def examine(recipe: Recipe, out: Path, tell: Callable[[str], None]) -> Iterator[
 
 
 def looks(given: CheckInput) -> list[tuple[str, Look]]:
-    """The checks by name, in order: what is cheap first."""
+    """The checks by name, the cheapest first."""
     return [
         ("results folder", resuming.storage),
         *grading.tasks(given),

@@ -1,4 +1,4 @@
-"""Whether verifiers tell right from wrong, and sandboxes end what does not end."""
+"""Whether verifiers distinguish right from wrong, and sandboxes end programs that do not end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grpobench.tasks.task import Problem, Task
 PROBLEMS_PER_TASK = 8
 """Problems of each task."""
 PATIENT = 30.0
-"""Seconds that grading so few may take."""
+"""Seconds that grading these few may take."""
 MALFORMED: Sequence[str] = (
     "\x00",
     "\ud800 half a character",
@@ -31,12 +31,12 @@ MALFORMED: Sequence[str] = (
     "nan",
     "a long answer " * 20_000,
 )
-"""What a policy may write that is no answer."""
+"""Texts that a policy may write and that are not answers."""
 LOOP = "def f():\n    while True:\n        pass"
 SECONDS = 1.0
-"""Processor time of the program that does not end."""
+"""Processor seconds for the program that does not end."""
 GONE = 10.0
-"""Seconds in which the processes of a sandbox that was closed must be gone."""
+"""Seconds in which the processes of a closed sandbox must be gone."""
 
 
 def tasks(given: CheckInput) -> list[tuple[str, Look]]:
@@ -46,7 +46,7 @@ def tasks(given: CheckInput) -> list[tuple[str, Look]]:
 
 
 def grader(task: Task, given: CheckInput) -> Finding:
-    """Right answers are accepted, wrong, empty and malformed ones are not, and it does not take long."""
+    """The verifier accepts right answers, rejects wrong, empty and malformed ones, and is fast."""
     if lack := task.missing():
         return unknown(lack, "put the data or the package where the message says")
     split = "train" if "train" in task.splits else task.splits[0]
@@ -55,9 +55,9 @@ def grader(task: Task, given: CheckInput) -> Finding:
     try:
         found = verifier_checks(task, problems, PROBLEMS_PER_TASK)
         odd = malformed(task, problems[0])
-    except Exception as error:  # a verifier must not raise for anything that a policy can write
+    except Exception as error:  # A verifier must not raise for anything that a policy can write.
         what = f"the verifier raised {type(error).__name__}: {error}"
-        return wrong(what, "mend the task's `verify`", "yours")
+        return wrong(what, "fix the task's `verify`", "yours")
     took = time.monotonic() - began
     remedy = f"`grpobench tasks check {task.name}` says more"
     if bad := [one for one in found if not one.graded]:
@@ -67,17 +67,17 @@ def grader(task: Task, given: CheckInput) -> Finding:
             (f"{len(bad)} of {len(found)} graded wrongly, such as {bad[0].described()}"), remedy, "yours"
         )
     if odd:
-        return wrong(f"accepts what is no answer: {odd[0]!r:.80}", remedy, "yours")
+        return wrong(f"accepts text that is not an answer: {odd[0]!r:.80}", remedy, "yours")
     if took > PATIENT:
         return wrong(f"{len(found) + len(MALFORMED)} answers took {took:.0f} s", remedy)
     counted = [f"{sum(one.what == what for one in found)} {what}" for what in ("reference", "wrong", "empty")]
-    return good(f"right on {', '.join(counted)} and {len(MALFORMED)} malformed answers")
+    return good(f"correct on {', '.join(counted)} and {len(MALFORMED)} malformed answers")
 
 
 def malformed(task: Task, problem: Problem) -> list[str]:
-    """The texts of `MALFORMED` that the verifier takes for right."""
+    """The texts of `MALFORMED` that the verifier accepts."""
     verdicts = task.verify_all([problem], [[(text,) for text in MALFORMED]])[0]
-    reference: list[VerifierCheck] = []  # a truth that is written like one of them is none of its faults
+    reference: list[VerifierCheck] = []  # A truth that looks like one of them is not the verifier's fault.
     reference += [one for one in verifier_checks(task, [problem], 1) if one.what == "reference"]
     right = {str(one.verdict.answer) for one in reference}
     pairs = zip(MALFORMED, verdicts, strict=True)
@@ -85,7 +85,8 @@ def malformed(task: Task, problem: Problem) -> list[str]:
 
 
 def sandbox(given: CheckInput) -> Finding:
-    """In every tier that a task uses a program runs, one that does not end is ended, and nothing is left."""
+    """In every tier that a task uses, a program runs, one that does not end is stopped, and nothing is
+    left."""
     tiers = sorted({tier for config in given.configs if (tier := config.task.sandbox())})
     found = [tried(cast(Tier, tier)) for tier in tiers]
     if bad := [one for one in found if one[0] != "good"]:
@@ -96,7 +97,7 @@ def sandbox(given: CheckInput) -> Finding:
 def tried(tier: Tier) -> Finding:
     """What a sandbox of its own makes of two programs."""
     before = descendants()
-    own = choose.start.__wrapped__(tier, Limits(SECONDS))  # not the one that this process keeps
+    own = choose.start.__wrapped__(tier, Limits(SECONDS))  # not the sandbox that this process keeps
     try:
         plain = own.run("def f():\n    return [1, 2]", ["f()"])
         began = time.monotonic()
@@ -118,7 +119,7 @@ def tried(tier: Tier) -> Finding:
 
 
 def outlive(before: set[int]) -> list[int]:
-    """Processes below this one that were not there before and do not go."""
+    """Processes below this one that were not there before and do not exit."""
     until = time.monotonic() + GONE
     while (left := descendants() - before) and time.monotonic() < until:
         time.sleep(0.05)
@@ -126,12 +127,12 @@ def outlive(before: set[int]) -> list[int]:
 
 
 def descendants() -> set[int]:
-    """Process ids below this process, dead ones aside; none where the kernel does not tell."""
+    """Process ids below this process, without dead ones; none if the kernel does not say."""
     parents: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = place.read_text().rpartition(") ")[2].split()[:2]
-        except OSError:  # it has gone
+        except OSError:  # it has exited
             continue
         if state != "Z":
             parents[int(place.parent.name)] = int(parent)

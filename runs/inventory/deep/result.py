@@ -1,4 +1,4 @@
-"""What a check of `grpobench doctor --deep` says, and how a crash of one becomes a result."""
+"""The result of a check of `grpobench doctor --deep`; a crash of a check becomes a result too."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Result:
     check: str
     verdict: Verdict
     message: str
-    """What was found, in words."""
+    """What was observed, in words."""
     remedy: str = ""
     whose: Whose = "yours"
-    """Whose it is to mend what is not good: the user's, or whoever sees to the machine or the code."""
+    """Who must fix a failure: the user, or whoever maintains the machine or the code."""
     seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:
@@ -38,14 +38,14 @@ class Result:
 
 @dataclass(frozen=True)
 class CheckInput:
-    """What is checked."""
+    """The input of the checks."""
 
     configs: Sequence[RunConfig]
     """Every run of the recipe."""
     out: Path
     """Where its results would go."""
     room: Path
-    """A folder on that file system which is gone afterwards."""
+    """A temporary folder on that file system."""
 
     @property
     def first(self) -> RunConfig:
@@ -72,24 +72,24 @@ def unknown(told: str, remedy: str, whose: Whose = "yours") -> Finding:
 def carry_out(
     looks: Sequence[tuple[str, Look]], given: CheckInput, tell: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Each check in turn, whatever it raises. `tell` hears of each before it begins."""
+    """Run each check in turn, whatever it raises. `tell` gets a message before each."""
     for number, (name, look) in enumerate(looks, 1):
         tell(f"{name}, check {number} of {len(looks)}")
         began = time.monotonic()
         try:
             found = look(given)
-        except Exception as error:  # what a broken machine raises is its result
+        except Exception as error:  # Errors of a broken machine become results.
             found = raised(error)
-        gc.collect()  # models that a check has left
+        gc.collect()  # free models that a check has left
         yield replace(Result(name, *found), seconds=round(time.monotonic() - began, 3))
 
 
 def raised(error: Exception) -> Finding:
-    """What an exception says of the recipe or the machine."""
+    """What an exception says about the recipe or the machine."""
     from grpobench.runs.models.token_budgets import ModelError
 
     if isinstance(error, ConfigError | DataError | FolderError | ModelError):
-        return wrong(str(error), "mend what the message names", "yours")
+        return wrong(str(error), "fix what the message names", "yours")
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):
         return wrong(what, "see to the disk or the system that refused it")
@@ -101,7 +101,7 @@ def raised(error: Exception) -> Finding:
 
 
 def code(results: Sequence[Result]) -> int:
-    """The exit code: 70 where something is the machine's fault, 2 where it is the user's to mend, else 0."""
+    """The exit code: 70 if something is the machine's fault, 2 if the user must fix something, else 0."""
     amiss = [result for result in results if result.verdict != "good"]
     if not amiss:
         return 0

@@ -1,7 +1,5 @@
-"""One step of the recipe's size on the device that it would use.
-
-Whether what a run keeps comes back as it was, and a run that was interrupted ends as one that was not.
-"""
+"""A step at full size on the device of the runs; checkpoints that come back unchanged; interrupted runs that
+end like others."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ TIGHT = 0.9
 
 
 def step(given: CheckInput) -> Finding:
-    """The loss is finite, the policy has a gradient, and the memory does."""
+    """The loss is finite, the policy has a gradient, and there is enough memory."""
     reset_peak_memory()
     row, _, device = once(small(given.first, whole=True))
     peak, there = peak_memory_gb(), memory_gb()
@@ -98,7 +96,7 @@ ELSEWHERE = "name an --out on another file system (on NFS: version 4; on Lustre:
 
 
 def storage(given: CheckInput) -> Finding:
-    """Files are written, synced, renamed and locked against other processes, and there is room."""
+    """Files can be written, synced, renamed and locked against other processes, and there is room."""
     preflight.probe(given.room)
     guarded = given.room / "locked"
     with guarded.open("wb") as file:
@@ -120,7 +118,7 @@ def storage(given: CheckInput) -> Finding:
 
 
 def round_trip(given: CheckInput) -> Finding:
-    """A checkpoint that is written and read gives the bytes of weights, optimizers and state again."""
+    """Writing and reading a checkpoint gives the same bytes of weights, optimizers and state."""
     config = small(given.first)
     with (
         trainer(config) as made,
@@ -130,17 +128,19 @@ def round_trip(given: CheckInput) -> Finding:
         folder.save(1, made.models.state(), made.state())
         found = folder.latest()
         if found is None:
-            return wrong("the checkpoint is not found again", ELSEWHERE)
+            return wrong("the checkpoint is missing", ELSEWHERE)
         kept = {name: found.tensors(name) for name in found.names()}
         if differing := other_bytes(made.models.state(), kept):
-            return wrong(f"{differing} came back from the disk as other bytes", ELSEWHERE)
+            return wrong(f"{differing} came back from the disk with different bytes", ELSEWHERE)
         if found.state != json.loads(json.dumps(made.state())):
-            return wrong("the state came back from the disk as another", "tell the developers")
+            return wrong("the state came back from the disk changed", "tell the developers")
         with trainer(config) as other:
             other.restore(kept, found.state)
             differing = other_bytes(made.models.state(), other.models.state())
             if differing or plain(other) != plain(made):
-                return wrong(f"a trainer took up {differing or 'the state'} otherwise", "tell the developers")
+                return wrong(
+                    f"a trainer restored {differing or 'the state'} differently", "tell the developers"
+                )
         count = sum(len(tensors) for tensors in kept.values())
     return good(f"{count} tensors of {', '.join(kept)} and the state, byte for byte")
 
@@ -150,7 +150,7 @@ def plain(made: Trainer) -> Any:
 
 
 def other_bytes(ours: dict[str, dict[str, torch.Tensor]], theirs: dict[str, dict[str, torch.Tensor]]) -> str:
-    """The first tensor that is not the same bits in both, by role and name; empty where all are."""
+    """The first tensor with different bits, by role and name; empty if there is none."""
     if ours.keys() != theirs.keys():
         return " and ".join(sorted(ours.keys() ^ theirs.keys()))
     for role, tensors in ours.items():
@@ -168,7 +168,8 @@ def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def resumed(given: CheckInput) -> Finding:
-    """The recipe's first arm, stopped after a step and taken up again, against the same run undisturbed."""
+    """The recipe's first arm, interrupted after a step and resumed, against the same run without
+    interruption."""
     config = small(given.first)
     whole, parts = given.room / "whole" / "run", given.room / "parts" / "run"
     run(config, whole)
@@ -182,12 +183,12 @@ def resumed(given: CheckInput) -> Finding:
             return wrong(f"{told}: {difference(ours, theirs)} in {name}", unsteady())
     ends = [(place / "final" / "policy.safetensors").read_bytes() for place in (whole, parts)]
     if ends[0] != ends[1]:
-        return wrong(f"{told}: the final weights are others", unsteady())
+        return wrong(f"{told}: the final weights differ", unsteady())
     return good(f"{told}, has the undisturbed run's metrics and, byte for byte, its final weights")
 
 
 def rows(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """A log without what is timed."""
+    """A log without timings."""
     return [
         {key: value for key, value in finite(row).items() if not key.startswith(TIMED)}
         for row in read_rows(path / name)
@@ -204,9 +205,9 @@ def difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
 
 
 def unsteady() -> str:
-    """What to do where equal steps give other bits."""
+    """The remedy if equal steps give different bits."""
     if torch.cuda.is_available():
-        return "set model.deterministic = true, which has operators that add in one order"
+        return "set model.deterministic = true, which uses operators that add in a fixed order"
     return (
         "see whether memory and processor are sound: on any machine there is one result; tell the developers"
     )

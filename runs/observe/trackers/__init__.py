@@ -1,1 +1,1 @@
-"""Callbacks that write to trackers people already use."""
+"""Callbacks that write to experiment trackers."""

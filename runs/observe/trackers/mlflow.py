@@ -16,25 +16,25 @@ from grpobench.runs.observe.callback import Callback
 from grpobench.runs.observe.trackers.naming import identity, numbers, parameters
 
 REFUSED = re.compile(r"[^\w\-. /]")
-"""What MLflow does not allow in the name of a metric or parameter."""
+"""Characters that MLflow does not allow in the name of a metric or parameter."""
 TAG = "grpobench.run"
 ENDINGS = {"finished": "FINISHED", "preempted": "KILLED"}
 """MLflow's word for how a run ended; any other end is FAILED."""
 MOST_AT_ONCE = 100
-"""Parameters in one request, by MLflow's limit."""
+"""MLflow's limit of parameters per request."""
 LONGEST = 500
-"""Characters of a parameter that every version of MLflow takes."""
+"""Characters of a parameter that every version of MLflow accepts."""
 
 
 @dataclass
 class MLflow(Callback):
-    """One run of MLflow per run, in an experiment per experiment."""
+    """One MLflow run per run, in one MLflow experiment per experiment."""
 
     uri: str = ""
-    """The tracking server or database; empty: what MLFLOW_TRACKING_URI names, else `mlflow.db` in the folder
-    of the experiment."""
+    """The tracking server or database. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` in the experiment
+    folder."""
     experiment: str = ""
-    """Empty: the experiment."""
+    """Empty: the experiment's name."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -43,7 +43,7 @@ class MLflow(Callback):
         own = f"sqlite:///{folder.parent / 'mlflow.db'}"
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or own
         name = identity(folder)
-        with alone(folder.parent):  # several runs may begin at once, and the first makes the tables
+        with alone(folder.parent):  # Several runs may begin at once, and the first creates the tables.
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment(self.experiment or config["experiment"])
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{name}'", max_results=1)
@@ -73,7 +73,7 @@ class MLflow(Callback):
             self._client.log_batch(self._run, params=told[start : start + MOST_AT_ONCE])
 
     def _last_step(self) -> int:
-        """The last step that the run has; an attempt that makes it again does not log it twice."""
+        """The last step that MLflow has of the run; an attempt that repeats it does not log it again."""
         latest = self._client.get_run(self._run).data.metrics
         if not latest:
             return -1
@@ -98,7 +98,7 @@ class MLflow(Callback):
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One process at a time for a folder."""
+    """Holds a lock, so that one process at a time uses a folder."""
     with (folder / ".mlflow.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What a run is called in a tracker, and what of it a tracker has."""
+"""A run's name in a tracker, and which of its steps the tracker has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from grpobench.runs.tools import files
 from grpobench.runs.tools.files import read_json
 
 NO_SETTINGS = ("observe", "beside")
-"""Keys of run.toml that a tracker is not told."""
+"""Keys of run.toml that are not sent to a tracker."""
 
 
 def identity(folder: Path) -> str:
-    """What tells a run from others, the same in every attempt that goes on with it: the attempt that began
-    it. One that begins again at step 0 is another run."""
+    """An id that all attempts that continue a run share: the attempt that began it. A run that begins again
+    at step 0 is another run."""
     attempts = (read_json(folder / "provenance.json") or {}).get("attempts") or []
     began = [attempt["id"] for attempt in attempts if attempt.get("resumed_at", 0) == 0]
     if not began:
@@ -38,7 +38,7 @@ def parameters(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a row but for its step."""
+    """The finite numbers of a row, without its step."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -47,8 +47,9 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class LastLogged:
-    """The last step that a tracker was told of a run, kept beside the run for the next attempt: it makes the
-    steps behind its checkpoint again, with the same numbers, and a tracker would have them twice."""
+    """The last step of a run that was sent to a tracker, kept beside the run for the next attempt. That
+    attempt repeats the steps after its checkpoint with the same numbers, and the tracker would have them
+    twice."""
 
     def __init__(self, folder: Path, tracker: str) -> None:
         self.path = folder / "callbacks" / f"{tracker}.json"
@@ -57,7 +58,7 @@ class LastLogged:
         self.step = int(kept["step"]) if kept.get("run") == self.run else -1
 
     def news(self, row: Mapping[str, Any]) -> bool:
-        """Whether the tracker does not have the row's step."""
+        """Whether the tracker lacks the row's step."""
         return int(row["step"]) > self.step
 
     def keep(self, row: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ class TensorBoard(Callback):
     """``tensorboard --logdir results/EXPERIMENT`` shows every run of an experiment."""
 
     folder: str = ""
-    """Where the event files go, as FOLDER/matriX/RUN; empty: `tensorboard` in the run folder."""
+    """Where the event files go, as FOLDER/EXPERIMENT/RUN; empty: `tensorboard` in the run folder."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -26,11 +26,11 @@ class TensorBoard(Callback):
 
         own = Path(self.folder).expanduser() / config["experiment"] / folder.name
         place = own if self.folder else folder / "tensorboard"
-        if done == 0:  # what an attempt has left of which the run has nothing
+        if done == 0:  # files of an attempt from which the run kept nothing
             for path in place.glob("events.out.tfevents.*"):
                 path.unlink()
         self._writer = EventFileWriter(str(place))
-        # Steps from here on that an earlier attempt wrote are dropped by whoever reads the files.
+        # Readers of the files drop the steps from here on that an earlier attempt wrote.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=done + 1, session_log=start))
         if done == 0:

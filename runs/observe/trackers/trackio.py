@@ -14,26 +14,26 @@ from grpobench.runs.observe.trackers.naming import LastLogged, numbers, paramete
 
 @dataclass
 class Trackio(Callback):
-    """One run of trackio per run."""
+    """One trackio run per run."""
 
     project: str = ""
-    """Empty: the experiment."""
+    """Empty: the experiment's name."""
     group: str = ""
     """Empty: the arm, or, in a project of another name, the experiment."""
     folder: str = ""
-    """Where the databases stand; empty: trackio's own folder, which TRACKIO_DIR names."""
+    """Folder of the databases; empty: trackio's own folder, which TRACKIO_DIR names."""
     space: str = ""
-    """A Hugging Face Space to log to, OWNER/NAME; empty: this machine alone."""
+    """A Hugging Face Space to log to, OWNER/NAME; empty: only this machine."""
 
     def begin(self, config: Mapping[str, Any], folder: Path, done: int) -> None:
-        if self.folder:  # read once, at the import
+        if self.folder:  # trackio reads it once, at its import.
             os.environ["TRACKIO_DIR"] = str(Path(self.folder).expanduser().resolve())
         import trackio
 
         self._told = LastLogged(folder, "trackio")
         self._run = trackio.init(
             project=self.project or config["experiment"],
-            name=f"{folder.name}-{self._told.run}",  # which is how trackio finds a run again
+            name=f"{folder.name}-{self._told.run}",  # trackio finds a run again by its name.
             group=self.group or config["experiment" if self.project else "arm"],
             space_id=self.space or None,
             config=parameters(config) | {"run": folder.name},

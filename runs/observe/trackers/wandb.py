@@ -13,11 +13,11 @@ from grpobench.runs.observe.trackers.naming import LastLogged, numbers, paramete
 
 @dataclass
 class WandB(Callback):
-    """One run of W&B per run; its files stand in the run folder. `wandb sync RUN/wandb/offline-run-*` sends
-    what was written offline."""
+    """One W&B run per run; its files are in the run folder. `wandb sync RUN/wandb/offline-run-*` uploads what
+    was written offline."""
 
     project: str = ""
-    """Empty: the experiment."""
+    """Empty: the experiment's name."""
     entity: str = ""
     """Empty: W&B's own default."""
     group: str = ""

@@ -102,7 +102,7 @@ def test_runs_that_crash_are_an_error_that_names_them_and_what_the_others_gave(
     assert told[0] == "1 of 3 runs failed"  # that one diverged is a result
     assert told[1].startswith("  raise-sums-s0: crashed: helpers.stand_ins:Plain (")
     assert told[1].endswith(f"): ArithmeticError: it went wrong; see {crash}")
-    assert told[2] == f"  what the others gave: grpobench.load({str(tmp_path / 'm')!r})"
+    assert told[2] == f"  results of the other runs: grpobench.load({str(tmp_path / 'm')!r})"
     assert places(caught.value.outcome) == {"fine": "finished", "raise": "crashed", "diverge": "diverged"}
     results = grpobench.run(given, tmp_path, workers=2, progress=False, check=False)
     assert results.runs.set_index("arm")["state"].to_dict() == places(caught.value.outcome)
@@ -120,7 +120,7 @@ def test_the_same_call_only_loads_what_is_finished_and_refuses_other_settings(
     first = grpobench.run(given, tmp_path)
     assert "[1/1]  fine-sums-s0  finished" in capsys.readouterr().out
     again = grpobench.run(given, tmp_path)
-    assert capsys.readouterr().out == "1 of 1 runs have a result already\n"
+    assert capsys.readouterr().out == "1 of 1 runs already have a result\n"
     assert again.metrics.equals(first.metrics) and list(first.metrics["reward/mean"]) == [1 / 3, 2 / 3, 1]
     with pytest.raises(grpobench.FolderError, match=r"(?s)train\.steps: 3 -> 2.*allow_change=True in Python"):
         grpobench.run(given, tmp_path, set={"train.steps": 2})

@@ -147,7 +147,7 @@ def test_a_checkpoint_says_that_the_run_did_not_finish(
 
 
 def test_what_is_no_run_or_has_no_weights_is_named(finished: Path, policy: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is no run's folder.*it holds runs, such as .*a-letters-s3"):
+    with pytest.raises(DataError, match=r"not a run folder.*it contains runs, such as .*a-letters-s3"):
         export(finished.parent, tmp_path / "hf")
     with RunFolder.open(tmp_path / "empty", short(policy)):
         pass
@@ -178,7 +178,7 @@ def test_weights_that_are_not_what_the_run_wrote_are_neither_exported_nor_evalua
     for words in (["export", str(path), str(tmp_path / "hf")], ["eval", str(path), "--task", "arithmetic"]):
         assert cli.main(words) == 2
         said = capsys.readouterr().err
-        assert f"{weights}: is not what was written (its sha256 differs); restore it, or" in said
+        assert f"{weights}: was changed since it was written (its sha256 differs); restore it, or" in said
     weights.unlink()
     assert cli.main(["eval", str(path), "--task", "arithmetic"]) == 2
     assert "policy.safetensors" in capsys.readouterr().err

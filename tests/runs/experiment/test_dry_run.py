@@ -106,7 +106,7 @@ def test_the_text_says_what_is_an_estimate(place: Path, capsys: pytest.CaptureFi
     assert lines[0] == "m: 2 runs (1 arm, 1 task, 2 seeds); nothing is started or written"
     assert lines[1] == "folder: results/m: 1 to begin, 1 to resume"
     assert lines[2].startswith("estimate: at most 1,280 tokens sampled in training")
-    expected = "estimate by the steps of earlier runs here: 800 tokens in training, 24 s on 1 worker"
+    expected = "estimate from earlier runs in this folder: 800 tokens in training, 24 s on 1 worker"
     assert lines[3].startswith(expected)
     assert lines[6].startswith("    Q:") and lines[7] == "    A:"
 

@@ -57,7 +57,7 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     assert outcome.code == 70
     told = [line for line in printed.splitlines() if line.startswith("[")]
     lost = [line for line in printed.splitlines() if line.startswith("kill-sums-s0: its worker process was ")]
-    assert len(lost) == MOST_AGAIN and all(line.endswith("; again from step 1 in 0 s") for line in lost)
+    assert len(lost) == MOST_AGAIN and all(line.endswith("; resuming from step 1 in 0 s") for line in lost)
     assert len(told) == 6  # one line per finished run, not per step
     folder = tmp_path / "m"
     assert "it went wrong" in (folder / "raise-sums-s0" / "crash.txt").read_text()
@@ -74,7 +74,7 @@ def test_runs_that_fail_leave_the_others_alone_and_only_they_run_again(tmp_path:
     outcome, printed = launch(given, tmp_path)
     assert outcome.code == 0
     assert set(places(outcome).values()) == {"finished", "diverged"}
-    assert "3 of 6 runs have a result already" in printed
+    assert "3 of 6 runs already have a result" in printed
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"fine1": 1, "raise": 2, "kill": 2 + MOST_AGAIN, "diverge": 1, "forget": 2, "fine2": 1}
     # The resumed run's log is that of a run that was never killed.
@@ -127,7 +127,7 @@ def test_a_experiment_of_which_more_steps_are_asked_goes_on(tmp_path: Path) -> N
     (only,) = outcome.runs
     assert only.state == "finished" and [row["step"] for row in rows(only.path)] == [1, 2, 3, 4, 5]
     assert status(only.path)["attempt"] == 2
-    assert "1 of 1 runs have a result already" in launch(recipe(tmp_path, "fine", steps=5), tmp_path)[1]
+    assert "1 of 1 runs already have a result" in launch(recipe(tmp_path, "fine", steps=5), tmp_path)[1]
 
 
 class Vmstat:
@@ -155,8 +155,8 @@ def test_runs_whose_machine_fails_go_on_from_their_checkpoints_while_they_come_f
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     # killed after each of its six checkpoints, more often than a run may fail that comes no further
     assert attempts == {"kill-often": 7, "storage": 2, "raise": 1, "fine": 1}
-    assert "storage-sums-s0: OSError: [Errno 5] Input/output error; again from step 1" in printed
-    assert f"killed by SIGKILL ({process.STARVED}); again from step 5" in printed
+    assert "storage-sums-s0: OSError: [Errno 5] Input/output error; resuming from step 1" in printed
+    assert f"killed by SIGKILL ({process.STARVED}); resuming from step 5" in printed
     logs = {(run.path / "metrics.jsonl").read_bytes() for run in outcome.runs if run.state == "finished"}
     assert len(logs) == 1
 
@@ -167,7 +167,7 @@ def test_a_worker_that_is_told_to_stop_costs_neither_its_run_nor_the_next_one(tm
     assert outcome.code == 0 and places(outcome) == {"terminate": "finished", "fine": "finished"}
     attempts = {run.config.arm: status(run.path)["attempt"] for run in outcome.runs}
     assert attempts == {"terminate": 2, "fine": 1}
-    assert "its worker process was told to stop (SIGTERM); again from step 1" in printed
+    assert "its worker process was told to stop (SIGTERM); resuming from step 1" in printed
 
 
 def test_a_run_that_breaks_its_process_breaks_no_other(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_changed_data_under_a_result_are_refused_by_name_and_run_again_only_when
     outcome, _ = launch(listed(tmp_path, *DATA), tmp_path)
     assert places(outcome) == {"fine": "finished"}
     for place, line, split, which in EDITS:
-        assert "1 of 1 runs have a result already" in launch(listed(tmp_path, *DATA), tmp_path)[1]
+        assert "1 of 1 runs already have a result" in launch(listed(tmp_path, *DATA), tmp_path)[1]
         edited = listed(tmp_path, *DATA[:place], line, *DATA[place + 1 :])
         with pytest.raises(FolderError, match=rf"{split} problems: \w{{12}} -> \w{{12}}") as caught:
             launch(edited, tmp_path)
@@ -324,7 +324,7 @@ def test_a_run_that_collapsed_has_a_result(tmp_path: Path) -> None:
     for _ in range(2):
         outcome, printed = launch(given, tmp_path)
         assert places(outcome) == {"collapse": "collapsed"} and outcome.code == 0
-    assert "1 of 1 runs have a result already" in printed
+    assert "1 of 1 runs already have a result" in printed
     (run,) = outcome.runs
     assert run.why == "reward_collapse from step 1" and status(run.path)["attempt"] == 1
     assert not (run.path / "checkpoints").exists()
@@ -439,7 +439,7 @@ def test_without_a_terminal_a_line_tells_of_all_runs_at_the_stated_interval(
             display.refresh()
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert lines[0] == "1 of 3 runs have a result already" and len(lines) == 1 + 175 // INTERVAL == 6
+    assert lines[0] == "1 of 3 runs already have a result" and len(lines) == 1 + 175 // INTERVAL == 6
     assert lines[1].startswith("3 runs: 1 finished, 1 running, 1 waiting; 30 s so far, ")
     # ten steps in 20 s, and 28 to go
     run_status = f"{runs[1].name} sampling step 12/40 reward 0.562 1,646 tokens/s 56 s left"

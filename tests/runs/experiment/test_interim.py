@@ -55,10 +55,10 @@ def test_seeds_are_added_until_every_pair_has_a_verdict_and_no_longer(tmp_path: 
     assert seeds_of(launch(given, tmp_path, 11, 2)) == set(range(7))
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")} == before
     with pytest.raises(
-        FolderError, match=r"--most-seeds 11 --step-seeds 2.*it was fixed before the first look"
+        FolderError, match=r"--most-seeds 11 --step-seeds 2.*it was fixed before the first analysis"
     ):
         launch(given, tmp_path, 12, 2)
-    with pytest.raises(FolderError, match="seeds are added by a plan; go on with --until resolved"):
+    with pytest.raises(FolderError, match="this folder adds seeds by a plan; continue with --until resolved"):
         demand_unplanned(folder)
     other = recipe(tmp_path, "fine1", "fine2", steps=1, head=SEEDS + "margin = 1.0\n")
     with pytest.raises(FolderError, match="margin of 2 points"):
@@ -87,7 +87,7 @@ def test_a_plan_is_refused_where_results_were_there_before_it(tmp_path: Path) ->
     given = recipe(tmp_path, "fine1", "fine2", steps=1, head="seeds = [0, 1]\n")
     console = Console(file=io.StringIO(), width=200)
     assert run_experiment(given, tmp_path, console=console, **STAND_IN).code == 0
-    with pytest.raises(FolderError, match=r"4 runs have results already.*fixed before the first look"):
+    with pytest.raises(FolderError, match=r"4 runs already have results.*fixed before the first run"):
         launch(given, tmp_path, 10, 2)
     assert not (tmp_path / "m" / "interim.json").exists()
 
@@ -101,7 +101,7 @@ def test_a_run_that_crashes_stops_the_looks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "step", "told"), [(5, 2, "cannot decide over 1 pair"), (1, 2, "at least the")]
+    ("most", "step", "told"), [(5, 2, "cannot reach a verdict on 1 pair"), (1, 2, "at least the")]
 )
 def test_a_plan_that_cannot_decide_is_refused(tmp_path: Path, most: int, step: int, told: str) -> None:
     given = recipe(tmp_path, "fine1", "fine2", head="seeds = [0, 1]\n")

@@ -79,8 +79,8 @@ def test_an_older_result_is_not_that_of_an_attempt_that_was_lost_before_it_began
     say(Run(CONFIG, tmp_path / CONFIG.folder), "finished", 1)
     run, engine, printed = launched(tmp_path, lambda run, begun: Lost("its worker process was killed"))
     assert run.state == "crashed" and len(engine.begun) == 1 + MOST_AGAIN
-    assert f"{1 + MOST_AGAIN} attempts came no further" in run.why
-    assert printed.count("again from step 0") == MOST_AGAIN
+    assert f"{1 + MOST_AGAIN} attempts made no progress" in run.why
+    assert printed.count("resuming from step 0") == MOST_AGAIN
 
 
 def test_a_result_that_the_lost_attempt_came_to_counts(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_default_that_another_version_has_changed_is_named(
     known.write_text(known.read_text().replace("count = 3", "count = 2"))
     sum_anew(known.parent)
     assert merge(first, second, tmp_path / "all") == 2
-    assert "have other settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
+    assert "have different settings: algorithm.settings.count: 3 -> 2" in capsys.readouterr().err
 
 
 def test_the_same_run_is_taken_where_it_has_a_result_and_must_be_the_same_where_several_have(
@@ -165,7 +165,9 @@ def test_the_same_run_is_taken_where_it_has_a_result_and_must_be_the_same_where_
     sum_anew(log.parent)
     assert merge(first, second, tmp_path / "more") == 2
     said = capsys.readouterr().err
-    assert "are the same run with other results: metrics.jsonl differs" in said and "other-sums-s0" in said
+    assert (
+        "are the same run with different results: metrics.jsonl differs" in said and "other-sums-s0" in said
+    )
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
@@ -186,7 +188,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "byte of weights": (
         "final/policy.safetensors",
         lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"),
-        ": is not what was written",
+        ": was changed since it was written",
     ),
 }
 
@@ -212,9 +214,7 @@ def test_what_is_damaged_in_a_part_is_named_with_what_to_do_and_nothing_is_writt
         assert merge(*parts, tmp_path / "all") == 2
         said = capsys.readouterr().err
         assert f"{place / name}{what}" in said and "other results" not in said
-        assert (
-            f"; or move {place} elsewhere to merge without it; {whole / place.name} is a whole copy" in said
-        )
+        assert f"; or move {place} away to merge without it; {whole / place.name} is a whole copy" in said
         assert contents(tmp_path) == before
     place.rename(tmp_path / "elsewhere")
     assert merge(whole, torn, tmp_path / "all") == 0
@@ -241,13 +241,13 @@ def test_nothing_is_overwritten_and_no_run_at_work_is_copied(
     first, second = made(tmp_path / "a"), made(tmp_path / "b", sets=["seeds=[7]"])
     out = tmp_path / "out"
     out.mkdir()
-    assert merge(first, second, out) == 2 and "nothing is overwritten" in capsys.readouterr().err
+    assert merge(first, second, out) == 2 and "already exists; name a new folder" in capsys.readouterr().err
     shutil.rmtree(out)
     at_work = Lock(second / "plain-sums-s7")
     at_work.take()
     assert merge(first, second, out) == 2
     assert "plain-sums-s7 is in use by process" in capsys.readouterr().err
     at_work.release()
-    assert merge(first, tmp_path, out) == 2 and "is no experiment folder" in capsys.readouterr().err
+    assert merge(first, tmp_path, out) == 2 and "not an experiment folder" in capsys.readouterr().err
     assert merge(first, out) == 2 and "at least two" in capsys.readouterr().err
     assert not out.exists()

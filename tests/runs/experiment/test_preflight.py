@@ -86,7 +86,7 @@ def test_what_runs_keep_is_held_against_the_free_space(
         assert len(said) == told
     assert "checkpoint.final = false" in said[0]
     left(monkeypatch, 8 * NANO - 1)
-    with pytest.raises(FolderError, match=r"MB free, and the weights of one run and their copy"):
+    with pytest.raises(FolderError, match=r"MB free, but the weights of one run and their temporary copy"):
         preflight.demand(runs, tmp_path, 1, said.append)
     for run in runs:
         run.state = "finished"

@@ -123,7 +123,7 @@ def test_a_run_folder_and_a_folder_of_experiments_are_shown_and_others_refused(
     assert cli.main(["status", str(root.parent), "--json"]) == 0
     assert [len(found["runs"]) for found in json.loads(capsys.readouterr().out)] == [4]
     (root.parent / "empty").mkdir()
-    for folder, message in (("empty", "holds no run"), ("nowhere", "no such folder")):
+    for folder, message in (("empty", "contains no run"), ("nowhere", "no such folder")):
         assert cli.main(["status", str(root.parent / folder)]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["status", str(root), "--json", "--watch"]) == 2
@@ -143,7 +143,7 @@ def test_watching_ends_with_the_launcher_and_shows_how_it_ended(root: Path) -> N
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert waited == [30.0, 30.0] and shown.count("4 runs:") == 3
-    assert shown.splitlines()[-1].endswith("no launcher runs")
+    assert shown.splitlines()[-1].endswith("no launcher is running")
 
 
 def test_watching_is_ended_by_ctrl_c_without_an_error(root: Path) -> None:

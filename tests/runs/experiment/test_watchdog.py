@@ -84,8 +84,8 @@ def test_a_run_that_hangs_at_every_attempt_has_as_many_as_one_whose_machine_fail
     engine = Mute()
     run, printed = launched(tmp_path, engine, patience=0.05)
     assert run.state == "crashed" and len(engine.begun) == MOST_AGAIN + 1
-    assert "hung: no word for" in run.why and "in `sampling`" in run.why
-    assert printed.count("again from step 0") == MOST_AGAIN
+    assert "unresponsive: no report for" in run.why and "in `sampling`" in run.why
+    assert printed.count("resuming from step 0") == MOST_AGAIN
     assert watchdog.NO_STACK in (run.path / "unresponsive-0.txt").read_text()
 
 
@@ -131,17 +131,22 @@ def test_workers_that_hang_in_c_or_are_halted_are_replaced(
     hang, halt = (
         (tmp_path / "m" / f"{arm}-sums-s0" / "unresponsive-1.txt").read_text() for arm in ("hang", "halt")
     )
-    assert all(re.match(r"hung: no word for \d+ s in `training`\n", text) for text in (hang, halt))
+    assert all(re.match(r"unresponsive: no report for \d+ s in `training`\n", text) for text in (hang, halt))
     assert "Thread 0x" in hang and "stand_ins.py" in hang and "in execute" in hang
     assert watchdog.NO_STACK not in hang and watchdog.NO_STACK in halt
-    assert printed.count("again from step 1") == 2 and "its stack is in" in printed
+    assert printed.count("resuming from step 1") == 2 and "its stack is in" in printed
 
 
 def test_status_says_of_a_run_at_work_which_attempt_unresponsive(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "running", "why": "", "step": 2, "attempt": 3}')
-    for attempt, why in ((1, "hung: no word for 31:00 in `sampling`"), (2, "hung: no word for 1:00:00")):
+    for attempt, why in (
+        (1, "unresponsive: no report for 31:00 in `sampling`"),
+        (2, "unresponsive: no report for 1:00:00"),
+    ):
         (tmp_path / f"unresponsive-{attempt}.txt").write_text(f"{why}\n\nTimeout\n")
-    assert run_status(tmp_path).why.endswith("attempt 2 hung: no word for 1:00:00 (unresponsive-2.txt)")
+    assert run_status(tmp_path).why.endswith(
+        "attempt 2 unresponsive: no report for 1:00:00 (unresponsive-2.txt)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_an_evaluation_in_a_row_of_its_own_is_no_divergence_and_overwrites_nothi
         4: {ACCURACY: 0.25},
     }
     assert log.notes == [
-        f"NaN that stands for no value is left out: reward (2), grad_norm (2), {ACCURACY} (3)"
+        f"NaN in cells without a value is left out: reward (2), grad_norm (2), {ACCURACY} (3)"
     ]
 
 

@@ -176,10 +176,12 @@ def test_what_is_damaged_stands_in_the_report_and_strict_imports_nothing(
     assert imported(logs, out, "--strict") == 2
     assert not out.exists()
     said = capsys.readouterr().err
-    assert f"{logs / 'grpo-seed1' / 'train.log'}, line 11: `critic/score/mean` is no number: 'broken'" in said
+    assert (
+        f"{logs / 'grpo-seed1' / 'train.log'}, line 11: `critic/score/mean` is not a number: 'broken'" in said
+    )
     assert imported(logs, out) == 0
     told = "\n".join(report(out)["alarms"]["Left out of what was imported"])
-    assert f"{logs / 'empty'}: holds no log that is known" in told
+    assert f"{logs / 'empty'}: contains no known log format" in told
     assert f"{logs / 'bad'}" in told and "train.log, line 11" in told
     assert len(load(out).runs) == 4
 
@@ -196,7 +198,7 @@ def test_nothing_to_import_is_bad_input_and_writes_nothing(
     (tmp_path / "taken" / "mine.txt").write_text("")
     verl_run(tmp_path / "log", 0.1)
     assert imported(tmp_path / "log", tmp_path / "taken") == 2
-    assert "holds other things than imported runs; name another folder" in capsys.readouterr().err
+    assert "has other content than imported runs; name another folder" in capsys.readouterr().err
 
 
 def test_libraries_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +243,7 @@ def test_a_log_without_rows_or_in_percent_is_named_and_the_rest_imported(
     verl_run(logs / "percent-s0", 12.5)
     assert imported(logs, out) == 0
     told = capsys.readouterr().out
-    assert f"left out: {logs / 'empty-s0'}: holds no row of numbers" in told
+    assert f"left out: {logs / 'empty-s0'}: no row has a number" in told
     file = logs / "percent-s0" / "train.log"
     assert f"left out: {file}: `{DATA}` is 25.25 at step 2, and eval/validation/greedy/correct is a" in told
     assert len(load(out).runs) == 4
@@ -264,7 +266,7 @@ def test_columns_are_named_and_an_unknown_one_is_said(
     assert "--map gone: no log has it" in told.err
     (run,) = json.loads(told.out)["runs"]
     assert (run["metrics"], run["other"]) == ({"reward/mean": "score"}, {"other/kl": "kl"})
-    assert run["run"] == "mine-imported-s0" and "it is called 0" in run["notes"][0]
+    assert run["run"] == "mine-imported-s0" and "it is set to 0" in run["notes"][0]
     assert list(load(out).select("reward/mean")["value"]) == [0.5, 0.75]
 
 

@@ -69,7 +69,7 @@ def test_a_console_that_is_cut_loses_its_last_number_and_says_so(tmp_path: Path)
 def test_a_value_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> None:
     log = console.read(written(tmp_path, "a.log", "\nstep:1 - actor/lr:1e-06 - x:??? - y:2.0\n"), "verl")
     assert log.rows == {1: {"actor/lr": 1e-6, "y": 2.0}}
-    assert faults(log) == ["2: `x` is no number: '???'; it is left out"]
+    assert faults(log) == ["2: `x` is not a number: '???'; it is left out"]
 
 
 def test_a_traceback_behind_the_last_step_is_a_crash_and_one_before_is_none(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_step_that_goes_back_replaces_what_followed(tmp_path: Path) -> None:
     lines = [f"step:{step} - actor/lr:{step}.0" for step in (1, 2, 3)] + ["step:2 - actor/lr:20.0"]
     log = console.read(written(tmp_path, "a.log", "\n".join(lines) + "\n"), "verl")
     assert log.rows == {1: {"actor/lr": 1.0}, 2: {"actor/lr": 20.0}}
-    assert log.notes == ["the step goes back from 3 to 2 at line 4: 2 rows were written again"]
+    assert log.notes == ["the step goes back from 3 to 2 at line 4: 2 rows are replaced"]
 
 
 def test_a_damaged_line_of_the_file_logger_is_named_and_the_rest_read(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_dictionary_of_openrlhf_that_is_cut_loses_its_last_number(tmp_path: Pa
 def test_a_text_without_a_step_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "a.log", "nothing here\n")
     assert kind_of(path, "") == ""
-    with pytest.raises(DataError, match=r"a\.log: no line tells of a step as verl does"):
+    with pytest.raises(DataError, match=r"a\.log: no line reports a step as verl does"):
         console.read(path, "verl")
 
 
@@ -169,7 +169,7 @@ def test_a_state_without_a_history_is_refused(text: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("history", [[], [{"step": 1, "note": "text"}]])
 def test_a_history_without_numbers_is_refused(history: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no row of numbers"):
+    with pytest.raises(DataError, match="no row has a number"):
         trl.read(written(tmp_path, "trainer_state.json", trainer_state(history, 0, 5)))
 
 
@@ -209,8 +209,8 @@ def test_csv_names_cells_that_are_no_numbers_and_lines_that_are_no_rows(tmp_path
     assert math.isnan(log.rows[5]["kl"])
     assert faults(log) == [
         "4: 2 cells under 4 names; the line is left out",
-        "5: `it` is no step: 'x'; the line is left out",
-        "3: `score` is no number: 'oops'; it is left out",
+        "5: `it` is not a step: 'x'; the line is left out",
+        "3: `score` is not a number: 'oops'; it is left out",
     ]
     assert log.notes == ["columns without a number are left out: note"]
 
@@ -247,14 +247,14 @@ def test_numbers_that_stand_twice_at_their_step_are_counted(tmp_path: Path) -> N
     log = columns.read_csv(written(tmp_path, "a.csv", text))
     assert log.rows == {1: {"kl": 0.2, "loss": 1.0}, 2: {"kl": 0.2, "loss": 2.0}}
     (note,) = log.repeated()
-    what = "numbers stand twice at their step with different values, of which the last counts"
+    what = "numbers were logged twice for their step with different values; the last one counts"
     assert note == f"{what}: kl (2), loss (1); 3 in all"
 
 
 def test_a_table_with_its_newest_row_first_is_sorted(tmp_path: Path) -> None:
     log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n3,0.3\n2,0.2\n2,0.1\n1,0.1\n"))
     assert list(log.rows.items()) == [(1, {"kl": 0.1}), (2, {"kl": 0.2}), (3, {"kl": 0.3})]
-    assert log.notes == ["the newest row stands first; the rows are sorted by their steps"]
+    assert log.notes == ["the newest row came first; the rows are now sorted by their steps"]
     resumed = columns.read_csv(written(tmp_path, "b.csv", "step,kl\n1,0.3\n2,0.2\n1,0.1\n"))
     assert "the step goes back from 2 to 1 at line 4" in resumed.notes[0]
 
@@ -271,8 +271,8 @@ def test_what_is_beyond_all_numbers_or_nested_too_deep_is_named_and_the_rest_rea
     assert log.rows == {1: {"b": 1.0}, 3: {"b": 3.0}}
     assert [(fault.line, fault.what.partition("; ")[0]) for fault in log.faults[:3]] == [
         (2, "not a JSON object (nested too deep)"),
-        (1, "`a` is beyond all numbers"),
-        (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 deep"),
+        (1, "`a` is too large for a number"),
+        (3, "`c/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/…` is nested more than 100 levels deep"),
     ]
     assert log.faults[-1].line == 4
     with pytest.raises(DataError, match=r"nested too deep"):
@@ -283,12 +283,12 @@ def test_what_is_beyond_all_numbers_or_nested_too_deep_is_named_and_the_rest_rea
 
 def test_a_step_beyond_all_steps_is_named(tmp_path: Path) -> None:
     log = columns.read_csv(written(tmp_path, "a.csv", "step,kl\n1,0.1\n1e30,0.2\n"))
-    assert faults(log) == ["3: `step` is no step: '1e30'; the line is left out"]
+    assert faults(log) == ["3: `step` is not a step: '1e30'; the line is left out"]
     text = f"step:1 - a:1.0 - b:1.2.3\nstep:{'9' * 5000} - a:1.0\n"
     told = console.read(written(tmp_path, "a.log", text), "verl")
     assert told.rows == {1: {"a": 1.0}}
     assert faults(told) == [
-        "1: `b` is no number: '1.2.3'; it is left out",
+        "1: `b` is not a number: '1.2.3'; it is left out",
         f"2: no step: {'9' * 40}; the line is left out",
     ]
 
@@ -298,7 +298,7 @@ def test_a_list_in_a_json_file_is_recognized_where_it_is_given_and_has_a_step(tm
     (found,) = sources(table, "", [])
     assert (found.kind, columns.read_jsonl(table).rows) == ("jsonl", {1: {"loss": 1.0}})
     other = written(tmp_path, "b.json", '[{"it": 1, "text": "step"}]')
-    with pytest.raises(DataError, match="not a log that is known; see --from; --from jsonl reads a list of"):
+    with pytest.raises(DataError, match="not a known log format; see --from; --from jsonl reads a list of"):
         sources(other, "", [])
     noted: list[Fault] = []
     assert not sources(tmp_path, "", noted) and len(noted) == 1  # a folder may hold many

@@ -210,7 +210,7 @@ def test_an_accuracy_above_1_is_refused_and_a_number_behind_a_slash_divides() ->
         translate(log, None, mapping([f"acc={GREEDY}"]))
     assert str(error.value) == (
         f"log: `acc` is 52.75 at step 2, and {GREEDY} is a share, from 0 to 1; percent are divided with "
-        f'--map "acc/100={GREEDY}", and what is no share is kept with --map "acc=other/acc"'
+        f'--map "acc/100={GREEDY}", and keep anything else with --map "acc=other/acc"'
     )
     found = translate(log, None, mapping([f"acc/100={GREEDY}"]))
     assert found.rows == {1: {GREEDY: 0.005}, 2: {GREEDY: 0.5275}}

@@ -219,5 +219,5 @@ def test_pages_go_to_the_checkout_wherever_one_stands(
     installed.parent.mkdir(parents=True)
     monkeypatch.setattr(pages, "__file__", str(installed))
     assert cli.main(["docs"]) == 2
-    assert "this is no checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
+    assert "not a checkout of the project; name a folder: grpobench docs DIR" in capsys.readouterr().err
     assert cli.main(["docs", "here"]) == 0 and asked[1:] == [Path("here")]

@@ -271,7 +271,7 @@ def test_key_changes_with_what_changes_the_result_and_with_nothing_else() -> Non
         (["nano", "--task", "arithmatic"], "did you mean arithmetic?"),
         (["nano", "--task", "arithmetic", "--set", "trian=3"], "did you mean task.arithmetic.train?"),
         (["nano", "--task", "arithmetic", "--learning-rate", "2"], "must be above 0 and below 1, not 2"),
-        (["nano", "--task", "arithmetic", "--out", "."], "--out . is there already"),
+        (["nano", "--task", "arithmetic", "--out", "."], "--out . already exists"),
     ],
 )
 def test_mistakes_end_with_2_and_the_remedy(

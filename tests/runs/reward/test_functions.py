@@ -156,12 +156,12 @@ def failing(completions: Any, **_: Any) -> list[float]:
     [
         (failing, "the reward mine:f raised ZeroDivisionError: division by zero"),
         (lambda prompts: [1.0], "got an unexpected keyword argument"),
-        (lambda completions, **_: [1.0], "gave 1 rewards for 2 completions"),
-        (lambda completions, **_: [1.0, math.nan], "gave nan for the completion 'b'"),
-        (lambda completions, **_: [1.0, math.inf], "gave inf for the completion 'b'"),
-        (lambda completions, **_: [1.0, "high"], "gave 'high' for the completion 'b'"),
-        (lambda completions, **_: [1.0, "1.0"], "gave '1.0' for the completion 'b'"),
-        (lambda completions, **_: [b"1", 1.0], "gave b'1' for the completion 'a'"),
+        (lambda completions, **_: [1.0], "returned 1 rewards for 2 completions"),
+        (lambda completions, **_: [1.0, math.nan], "returned nan for the completion 'b'"),
+        (lambda completions, **_: [1.0, math.inf], "returned inf for the completion 'b'"),
+        (lambda completions, **_: [1.0, "high"], "returned 'high' for the completion 'b'"),
+        (lambda completions, **_: [1.0, "1.0"], "returned '1.0' for the completion 'b'"),
+        (lambda completions, **_: [b"1", 1.0], "returned b'1' for the completion 'a'"),
         (
             lambda completions, **_: "12",
             "returned '12' of type str; return a list of 2 numbers, one for each",
@@ -190,8 +190,8 @@ def test_an_answer_that_is_none_is_named_with_the_line_of_its_function() -> None
     with pytest.raises(FunctionError) as caught:
         RewardFunction("mine:of_text", of_text)(asked("a", "b"))
     assert str(caught.value) == (
-        f"test_functions.py:{line} the reward mine:of_text gave '1' for the completion 'a'; "
-        "give a finite number, or None where it does not apply"
+        f"test_functions.py:{line} the reward mine:of_text returned '1' for the completion 'a'; "
+        "return a finite number, or None if the reward does not apply"
     )
 
 

@@ -77,7 +77,7 @@ def test_an_accuracy_beyond_one_stops_the_run_and_names_the_problem() -> None:
             return [Verdict({"correct": 7.0}, None) for _ in completions]
 
     with pytest.raises(
-        DataError, match=r"`correct` must be from 0 to 1, and its verifier gave 7 for problem p"
+        DataError, match=r"`correct` must be from 0 to 1, but its verifier gave 7 for problem p"
     ):
         group(RewardConfig(), "a", "b", task=Generous())
 
@@ -369,7 +369,7 @@ def test_folder_that_is_no_reward_model_is_refused(tmp_path: Path) -> None:
     import transformers
     from safetensors.torch import load_file, save_file
 
-    with pytest.raises(ModelError, match="has 2 outputs, a reward model has one"):
+    with pytest.raises(ModelError, match="has 2 outputs, not one"):
         scorer(save_scorer(tmp_path / "two", labels=2))
     headless = Path(save_scorer(tmp_path / "headless"))
     weights = load_file(headless / "model.safetensors")

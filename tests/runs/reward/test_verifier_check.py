@@ -117,7 +117,7 @@ def test_a_verifier_that_raises_is_left_to_the_run_which_counts_that() -> None:
         def verify(self, problem: Problem, completions: Sequence[str]) -> list[Verdict]:
             raise ArithmeticError("no sum")
 
-    with pytest.warns(UserWarning, match=r"thirds could not be asked.*ArithmeticError: no sum"):
+    with pytest.warns(UserWarning, match=r"thirds could not be checked.*ArithmeticError: no sum"):
         demand(Brittle(), Brittle().problems("train"), "stop")
 
 

@@ -137,7 +137,9 @@ def test_warm_start_altered_in_the_cache_is_made_again_and_refused_where_it_has_
     with pytest.raises(FolderError, match=r"\n  warm start: \w{12} -> \w{12}\n"):
         run(config, path)
     (tmp_path / "sums.json").rename(warm.parent / "sums.json")
-    with pytest.warns(UserWarning, match=f"{warm}: is not what was written; the warm start is made again"):
+    with pytest.warns(
+        UserWarning, match=f"{warm}: was changed since it was written; the warm start is repeated"
+    ):
         run(config, path)
     assert warm.read_bytes() == made
 

@@ -329,7 +329,7 @@ def test_a_diverged_run_that_is_run_again_with_other_settings_begins_anew(tmp_pa
         save(run, 2)
         run.finish("diverged", "at step 3")
     other = dataclasses.replace(CONFIG, train=TrainConfig(weight_decay=0.1))
-    with pytest.raises(FolderError, match=r"weight_decay(.|\n)*keeps the result in"):
+    with pytest.raises(FolderError, match=r"weight_decay(.|\n)*moves the result to"):
         RunFolder.open(tmp_path, other)
     assert settled(tmp_path) and (tmp_path / "checkpoints" / "step-2").exists()
     with RunFolder.open(tmp_path, other, allow_change=True) as run:

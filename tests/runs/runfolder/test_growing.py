@@ -101,7 +101,7 @@ def test_a_run_that_kept_no_state_is_made_again_only_when_asked_and_its_result_s
     path = done(tmp_path / "m" / CONFIG.folder, lean)
     assert not list(path.glob("final/step-*"))
     with pytest.raises(
-        FolderError, match=r"train\.steps: 40 -> 50(.|\n)*--allow-change.*keeps the result in .*earlier"
+        FolderError, match=r"train\.steps: 40 -> 50(.|\n)*--allow-change.*moves the result to .*earlier"
     ):
         RunFolder.open(path, steps(lean, 50))
     before = {

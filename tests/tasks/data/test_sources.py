@@ -114,7 +114,7 @@ def test_a_failing_hub_is_a_data_error_with_its_reason(monkeypatch: pytest.Monke
         (b'{"word": "\xff"}\n', 1, "not JSON"),
         ("[" * 100_000 + "\n", 1, "not JSON"),
         ('["a"]\n', 1, "must hold an object"),
-        ('{"word": "a"}\n{"word": NaN}\n', 2, "'word' is NaN, which is no number in JSON"),
+        ('{"word": "a"}\n{"word": NaN}\n', 2, "'word' is NaN, which is not a number in JSON"),
         ('{"word": "a", "n": [1, {"m": Infinity}]}\n', 1, "'m' is Infinity"),
         ('{"word": "a", "n": -Infinity}\n', 1, "'n' is -Infinity"),
         ('{"word": "a", "n": 1e999}\n', 1, "'n' is Infinity"),
@@ -165,7 +165,7 @@ def test_wrong_values_stop_with_line_and_reason(
 ) -> None:
     with pytest.raises(DataError) as caught:
         ask(sources.Row("rows.jsonl", 7, values))
-    assert str(caught.value) == f"rows.jsonl, line 7: {reason}; mend or replace the file"
+    assert str(caught.value) == f"rows.jsonl, line 7: {reason}; fix or replace the file"
 
 
 def test_whole_numbers_may_be_written_as_digits() -> None:
